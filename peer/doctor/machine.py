@@ -22,7 +22,7 @@ from peer.config.manifest import RunManifest
 from peer.doctor.facts import MachineFacts
 from peer.trainer.devices.select import describe_device, select_device
 from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.model.optimizer import make_optimizer
+from peer.trainer.model.optimizer import has_fused, make_optimizer
 from peer.version import VERSION
 
 SPEED_SECONDS: Final = 3.0
@@ -64,7 +64,7 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
     check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
     settings, shape = manifest.training, manifest.model
     model: Any = build_run_model(manifest, for_speed=True).to(device)
-    optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
+    optimizer = make_optimizer(model.named_parameters(), settings, fused=has_fused(model.parameters()))
     tokens = torch.randint(0, shape.vocab_size, (settings.batch_size, shape.context + 1)).to(device)
 
     def pass_seconds(num_sequences: int) -> float:

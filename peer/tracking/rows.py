@@ -59,13 +59,13 @@ class OwnProgress:
                 return dataclasses.replace(now, round_seconds=(*now.round_seconds, fact.seconds)), None
             case TrainingProgressed():
                 now = dataclasses.replace(now, progress=fact)
-                return now._row(event.at, fact.inner_steps, is_due=fact.inner_steps > self.step)
+                return now._row(event.at, fact.inner_steps)
             case LeftRun():
-                return now._row(event.at, fact.inner_steps, is_due=False)
+                return now._row(event.at, fact.inner_steps)
         return now, None
 
-    def _row(self, at: float, step: int, *, is_due: bool) -> tuple[OwnProgress, Row | None]:
-        if not is_due and self.held_out_loss is None and not self.round_seconds:
+    def _row(self, at: float, step: int) -> tuple[OwnProgress, Row | None]:
+        if step <= self.step and self.held_out_loss is None and not self.round_seconds:
             return self, None
         seconds = sum(self.round_seconds) / len(self.round_seconds) if self.round_seconds else None
         report = self.progress

@@ -31,7 +31,7 @@ class CompiledLoss:
             except Exception as error:
                 if is_about_memory(error) or not _is_of_compiler(error):
                     raise
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             self._compiled = None
             self._tell(
                 f"--compile: torch.compile failed ({reason}); training goes on without it; a C++ compiler, such as "

@@ -233,7 +233,7 @@ def test_fp16_refuses_parameters_whose_gradients_cannot_be_scaled() -> None:
 def test_without_a_compiler_training_goes_on_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_nothing(loss: Any) -> Any:
         def compiled(tokens: Any, targets: Any) -> Any:
-            raise torch._dynamo.exc.TorchDynamoException("No working C++ compiler found\nin config.cpp.cxx")
+            raise torch._dynamo.exc.TorchDynamoException("No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
 
         return compiled
 
@@ -243,7 +243,7 @@ def test_without_a_compiler_training_goes_on_and_says_so_once(monkeypatch: pytes
     assert inner.gradient(POSITIONS) == pytest.approx(step_of(whole).gradient(POSITIONS), rel=1e-5)
     assert_same_gradient(whole, model)
     assert len(told) == 1
-    assert "torch.compile failed (No working C++ compiler found in config.cpp.cxx); training goes on" in told[0]
+    assert "torch.compile failed (No working C++ compiler found); training goes on" in told[0]
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), ValueError("of the model")])
