@@ -45,7 +45,10 @@ from peer.trainer.model.evaluation import held_out_loss, load_anchors
 
 DEMO_RUN = """
 description = "peer demo: the text of the Python standard library, byte by byte"
+organiser = "this machine"
 seed = 1
+[goal]
+loss = 1.5
 [model]
 num_layers = 4
 d_model = 128

@@ -19,7 +19,8 @@ function show() {
   }
   watchTab(shown.id.replace("-tab", ""));
   const place = id && document.getElementById(id);
-  if (place && place !== shown) place.scrollIntoView();
+  if (place === shown) window.scrollTo(0, 0);
+  else if (place) place.scrollIntoView();
 }
 
 export function startTabs() {
