@@ -44,7 +44,7 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
         "data": used,
         "num_held_out_tokens": manifest.data.evaluation_batches * manifest.training.batch_size * manifest.model.context,
         "held_out_loss": loss if math.isfinite(loss) else None,
-        "bits_per_byte": _bits_per_byte(loss, corpus.bytes_per_token),
+        "bits_per_byte": _bits_per_byte(loss, None if manifest.model.task == "masked-lm" else corpus.bytes_per_token),
     }
     if as_json:
         print(json.dumps(facts))

@@ -100,6 +100,11 @@ def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, An
             raise adapter_alone(anchors.run_id)
         facts = {"run_id": anchors.run_id, "versions": list(anchors.versions), "tokens": anchors.tokens}
         folder = _written(contents_of(anchors), room)
+    if manifest.model.task not in (None, "causal-lm"):
+        raise Incompatible(
+            f"run {facts['run_id']} trains a model for {manifest.model.task}; expected one that writes on from a text "
+            "(causal-lm), which tasks of lm-eval ask for; export it, and measure it with its own library"
+        )
     if not (folder / TOKENIZER_NAME).is_file():
         raise Incompatible(
             f"run {facts['run_id']} reads tokens of its own ({manifest.data.source}) and brings no tokenizer; "

@@ -12,6 +12,7 @@ from dht.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
+from peer.trainer.hf.tasks import JOINED
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100
@@ -88,7 +89,7 @@ def _table(anchors: Anchors, architecture: str) -> str:
 
 def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
     """Of an own loop the data is what its code reads; the manifest only has what every manifest has."""
-    joined = manifest.model.kind == "gpt" or manifest.model.task == _BUILT_IN_TASK
+    joined = manifest.model.kind == "gpt" or manifest.model.task in JOINED
     return [] if not joined else [("data", f"`{manifest.data.source.replace('`', '')}`")]
 
 

@@ -20,6 +20,8 @@ from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
+from peer.export.opened import loadable_folder
+from peer.export.sample import sample_model
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
@@ -81,6 +83,10 @@ def test_running_statistics_are_said_to_be_missing(tmp_path: Path) -> None:
     assert "okenizer" not in card
     assert "stdlib" not in card
     assert isinstance(read_model(folder).model, type(loaded))
+    with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
+        loadable_folder(ModelFileSource(folder), tmp_path)
+    with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
+        sample_model(ModelFileSource(folder), "a", 3, 1.0, 0, "cpu")
 
 
 def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
