@@ -122,8 +122,12 @@ class SwarmCallback(TrainerCallback):
         self._seen_tokens = state.num_input_tokens_seen
         samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         self._session.report(tokens=tokens if is_text and tokens > 0 else samples)
-        if self._has_schedule and self._session.swarm is not None:
-            _set_rates(given["optimizer"], self._session.swarm)
+        swarm = self._session.swarm
+        if swarm is not None and self._has_schedule:
+            _set_rates(given["optimizer"], swarm.learning_rate_factor)
+        elif swarm is not None and (cooldown := swarm.training.link.learning_rate_factor) < 1:
+            # The owner lets the rate fall: the trainer's own schedule stays where it is lower.
+            _set_rates(given["optimizer"], cooldown, is_bound=True)
 
     def on_log(
         self,
@@ -159,6 +163,7 @@ def _saved(given: Mapping[str, Any]) -> list[Any]:
     return [given["model"], given.get("processing_class")]
 
 
-def _set_rates(optimizer: Any, swarm: Any) -> None:
+def _set_rates(optimizer: Any, factor: float, *, is_bound: bool = False) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = group.get("initial_lr", group["lr"]) * swarm.learning_rate_factor
+        rate = group.get("initial_lr", group["lr"]) * factor
+        group["lr"] = min(group["lr"], rate) if is_bound else rate

@@ -143,6 +143,18 @@ def test_a_run_with_a_schedule_decides_the_rate(tmp_path: Path, sessions: list[L
     assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.01 * 0.5 * 0.6)
 
 
+def test_a_cool_down_bounds_the_trainers_own_rate(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    def at(factor: float) -> float:
+        def set_factor(swarm: LoneSwarm) -> None:
+            swarm.training.link.mailbox.network.learning_rate_factor = factor
+
+        trainer_of(tmp_path, SwarmCallback(RUN, on_joined=set_factor), learning_rate=0.01).train()
+        return sessions[-1].training.link.mailbox.trainer.learning_rate
+
+    # The trainer's linear one is at a sixth in the last of six steps.
+    assert [at(1.0), at(0.5), at(0.1)] == pytest.approx([0.01 / 6, 0.01 / 6, 0.01 * 0.1])
+
+
 def test_the_trainers_schedule_is_kept_and_one_that_it_resumed_stays(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
     callback = SwarmCallback(RUN)
     trainer = trainer_of(tmp_path, callback, save_strategy="steps", save_steps=3)
