@@ -83,9 +83,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
     "peer.trainer.data": (
-        "dht.records peer peer.reading peer.config",
+        "dht.records peer peer.reading peer.config peer.files",
         False,
-        "blake3 numpy pyarrow pydantic tokenizers torch",
+        "blake3 datasets numpy pyarrow pydantic tokenizers torch",
     ),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",

@@ -10,22 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
-from peer.config.data_source import LIBRARY, reads_bytes
+from peer.config.data_source import LIBRARY, TOKENS, WEB, reads_bytes
 from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
+from peer.files.store import run_file_path
 from peer.trainer.data.files import FileTokens, chosen_files, library_files, paths_in
 from peer.trainer.data.held_out import PIECE_TOKENS, hash_fraction
 from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
+from peer.trainer.data.text_stock import TextRules, TextStock
+from peer.trainer.data.tokenizing import load_tokenizer
+
+CACHE_NAME = "data"
+"""Of tokenized text, in the data folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +60,28 @@ class Corpus:
             yield self.held_out.batch(np.array(positions, np.int64), context)
 
 
-def open_run_corpus(manifest: RunManifest, source: str) -> Corpus:
-    """`open_corpus` with what the run's manifest says about data.
+def open_run_corpus(
+    manifest: RunManifest, source: str, data_dir: Path | None = None, note: Callable[[str], None] = lambda text: None
+) -> Corpus:
+    """`open_corpus` with what the run's manifest says about data; text of a run with a tokenizer is tokenized.
 
     Args:
         source: what is read here (`peer.config.data_source.source_here`).
+        data_dir: of the peer: its files of the run, and the cache of tokenized text; None: text cannot be tokenized.
+        note: takes sentences for the owner.
 
     Raises:
         UsageFault: as `open_corpus`.
+        LocalFault: the tokenizer or a library is missing, or data cannot be had.
     """
     data = manifest.data
+    if data.tokenizer is not None and not source.startswith((TOKENS, WEB)):
+        if data_dir is None:
+            raise UsageFault(
+                f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
+                "tokens:DIR with what `peer data prepare` made"
+            )
+        return _tokenized(manifest, source, data_dir, note)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     return open_corpus(
         source,
@@ -72,6 +91,25 @@ def open_run_corpus(manifest: RunManifest, source: str) -> Corpus:
         tokenizer_digest=None if named is None else named.digest,
         digest=data.digest,
     )
+
+
+def _tokenized(manifest: RunManifest, source: str, data_dir: Path, note: Callable[[str], None]) -> Corpus:
+    data, model = manifest.data, manifest.model
+    assert data.tokenizer is not None
+    tokenizer = load_tokenizer(run_file_path(data_dir, manifest, data.tokenizer))
+    if tokenizer.vocab_size > model.vocab_size:
+        raise UsageFault(
+            f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
+            "a model.vocab_size of at least as many; tell the run's owner"
+        )
+    num_evaluated = data.evaluation_batches * manifest.training.batch_size * (model.context + 1)
+    rules = TextRules(
+        tokenizer, data.text_field, data.held_out_fraction, model.vocab_size, model.context, num_evaluated
+    )
+    stock = TextStock(source, rules, data_dir / CACHE_NAME, note)
+    held_out, bytes_per_token = stock.held_out()
+    facts = f"{plural(len(stock.parts), 'part')}, tokenized as it is read"
+    return Corpus(stock.training(), held_out, facts, bytes_per_token)
 
 
 def open_corpus(

@@ -18,6 +18,7 @@ from typing import Any, Self
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import open_regular
 from peer.trainer.data.files import files_at, paths_in, unreadable
+from peer.trainer.data.hub import hub_rows
 from peer.trainer.data.tokenizing import INSTALL
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -41,8 +42,8 @@ class TextPart:
     """Ranges of files of one kind: bytes of text and JSON lines, row groups of Parquet.
 
     Attributes:
-        kind: text, jsonl or parquet; hf: see `HubPart`.
-        pieces: (path, start, stop) of each.
+        kind: text, jsonl, parquet, or hf for rows of a data set of the hub.
+        pieces: (path, start, stop) of each; of the hub its source in place of a path.
     """
 
     kind: str
@@ -131,7 +132,10 @@ def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterat
     for name, start, stop in part.pieces:
         path = Path(name)
         try:
-            if part.kind == "text":
+            if part.kind == "hf":
+                for text in texts_of(hub_rows(name, start, stop), text_field, name, complaints):
+                    yield text, True
+            elif part.kind == "text":
                 yield from _text(path, start, stop, complaints)
             else:
                 rows = (

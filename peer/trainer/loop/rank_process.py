@@ -51,7 +51,7 @@ def follow(place: Place) -> int:
     choices = ComputeChoices(**setup.choices)
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
-    corpus = open_run_corpus(manifest, setup.data)
+    corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent)
     parameters = dict(trained_parameters(model))
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))

@@ -23,6 +23,7 @@ from peer.checkpoint.checkpoint import (
 from peer.checkpoint.files import open_new
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
+from peer.trainer.data.order import RandomOrder
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.trainer.checkpoint_peer import (
@@ -285,7 +286,7 @@ def test_a_trainers_part_of_another_module_or_optimizer_changes_nothing(tmp_path
     )
     optimizer = torch.optim.AdamW(wider.parameters())
     before = [value.clone() for value in wider.parameters()]
-    assert not TrainerKeeper(tmp_path, link, wider, [optimizer], lambda: 0).restore(number)
+    assert not TrainerKeeper(tmp_path, link, wider, [optimizer], lambda: 0, RandomOrder(0, "me", 0)).restore(number)
     assert all(torch.equal(old, new) for old, new in zip(before, wider.parameters(), strict=True))
     assert not optimizer.state
     assert "has no live.weight" in caplog.text

@@ -22,6 +22,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, 
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
 from peer.cli import app
+from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
@@ -107,7 +108,7 @@ def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.Captu
     assert split_run_id(run_id) == ("tinybytes", fingerprint(owner.public_key))
     record = decode_run_record((folder / "run.record").read_bytes(), run_id=run_id)
     assert RunManifest.from_bytes(record.manifest) == RunManifest(
-        name="tinybytes", averaging=AveragingSection(combine="centered_clip")
+        name="tinybytes", data=DataSection(order="permuted"), averaging=AveragingSection(combine="centered_clip")
     )
     assert sorted(entry.name for entry in folder.iterdir()) == ["owner.key", "run.record"]
 

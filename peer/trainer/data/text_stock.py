@@ -1,0 +1,209 @@
+"""Text that is tokenized while it is trained on: part by part, ahead of the loop, into shards in a cache folder.
+
+A group is a part of the text (`documents.py`). Its shards stay in the cache, so that nobody tokenizes a part twice; the
+ones that were read longest ago go when the cache is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalFault, UsageFault
+from dht.quantities import plural
+from dht.records.reading import NUM_UNITS
+from dht.regular_files import read_regular
+from peer.config.data_source import HUB, LIBRARY
+from peer.trainer.data.documents import TextPart, files_of, parts_of
+from peer.trainer.data.files import FileTokens, OpenFiles, Tokens, library_files
+from peer.trainer.data.hub import num_hub_rows
+from peer.trainer.data.shards import write_new
+from peer.trainer.data.stock import Stock
+from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
+from peer.trainer.data.tokenize_pool import TokenizeWorker
+from peer.trainer.data.tokenize_worker import TokenizeOrder
+from peer.trainer.data.tokenizing import TextTokenizer
+
+SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
+"""A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""
+ROWS_PER_PART = 2000
+"""Of the hub, where bytes are not known in advance: 1 to 10 MB of usual documents."""
+MAX_CACHE_BYTES = 20 << 30
+"""Of shards in the cache: 10 billion tokens of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """What a run says about its text.
+
+    Attributes:
+        min_held_out: held-out tokens that a measurement needs.
+    """
+
+    tokenizer: TextTokenizer
+    text_field: str
+    held_out_fraction: float
+    vocab_size: int
+    context: int
+    min_held_out: int
+
+
+class TextStock:
+    """Parts of a source as groups.
+
+    Args:
+        cache: folder for what is tokenized; the shards of other data lie beside these.
+        note: takes sentences for the owner.
+    """
+
+    def __init__(self, source: str, rules: TextRules, cache: Path, note: Callable[[str], None]) -> None:
+        self._source = source
+        self._rules = rules
+        self.parts, identity = parts_of_source(source)
+        if not self.parts:
+            raise UsageFault(f"{source} holds no text; expected some to train on")
+        tokenizer = rules.tokenizer
+        key = identity_of(identity, tokenizer.digest, tokenizer.eos, rules.text_field, rules.held_out_fraction)
+        self.identity = key
+        self._folder = cache / f"{key:08x}"
+        self._suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
+        self._note = note
+        self._files = OpenFiles()
+        self._lock = threading.Lock()
+        self._worker: TokenizeWorker | None = None
+        self._stock = Stock(self.bring, note)
+
+    def open(self, group: int) -> tuple[str, Tokens] | None:
+        """(name, tokens to train on) of a part; None: it is not tokenized yet."""
+        facts = self._facts(group)
+        return None if facts is None else self._tokens(facts["training"])
+
+    def want(self, groups: Sequence[int]) -> None:
+        """See `peer.trainer.data.streams.Groups.want`."""
+        self._stock.want(groups)
+
+    def bring(self, group: int) -> None:
+        """Tokenize a part now, unless that was done before.
+
+        Raises:
+            LocalFault: its text cannot be had, or the disk is full.
+        """
+        with self._lock:
+            if self._facts(group) is not None:
+                return
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LocalFault(f"{self._folder} cannot be made ({error.strerror}); expected room there") from error
+            self._make_room()
+            if self._worker is None:
+                self._worker = TokenizeWorker(self._rules.tokenizer.path, None)
+            training, held_out = (self._folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
+            rules = self._rules
+            order = TokenizeOrder(self.parts[group], rules.text_field, rules.held_out_fraction, training, held_out)
+            try:
+                answer = self._worker.tokenize(order)
+            except LocalFault:
+                self._worker.close()
+                self._worker = None
+                raise
+            write_new(self._facts_path(group), json.dumps(answer).encode())
+
+    def held_out(self) -> tuple[TokenStream, float | None]:
+        """(held-out documents of the first parts, their bytes per token); tokenizes as many parts as that needs.
+
+        All who have the same text tokenize the same parts, and measure on the same documents.
+
+        Raises:
+            UsageFault: there are too few.
+            LocalFault: the text cannot be had.
+        """
+        found: list[tuple[str, Tokens]] = []
+        num_tokens = num_bytes = 0
+        if self._facts(0) is None:
+            self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} in all)")
+        for group in range(len(self.parts)):
+            self.bring(group)
+            facts = self._facts(group)
+            if facts is not None and facts["held_out"] is not None:
+                found.append(self._tokens(facts["held_out"]))
+                num_tokens += facts["held_out"]["tokens"]
+                num_bytes += facts["held_out"]["text_bytes"]
+            if num_tokens >= self._rules.min_held_out:
+                break
+        stream = TokenStream(found, self._rules.vocab_size)
+        if stream.num_tokens <= self._rules.context:
+            raise UsageFault(
+                f"{self._source} has {stream.num_tokens} held-out tokens; expected at least {self._rules.context + 1} "
+                "(one context and a token); give more text or raise data.held_out_fraction"
+            )
+        return stream, num_bytes / num_tokens if num_bytes else None
+
+    def training(self) -> GroupedStream:
+        """What is trained on."""
+        return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self.want)
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def _tokens(self, shard: dict[str, Any] | None) -> tuple[str, Tokens]:
+        dtype = self._rules.tokenizer.dtype
+        name = "" if shard is None else shard["name"]
+        length = 0 if shard is None else shard["tokens"]
+        return f"{self._source} ({name})", FileTokens(self._files, self._folder / name, dtype, 0, length)
+
+    def _facts_path(self, group: int) -> Path:
+        return self._folder / f"part-{group:06d}.json"
+
+    def _facts(self, group: int) -> dict[str, Any] | None:
+        try:
+            facts: dict[str, Any] = json.loads(read_regular(self._facts_path(group), 1 << 16))
+        except (OSError, ValueError):
+            return None
+        return facts
+
+    def _make_room(self) -> None:
+        """Let the oldest parts go when the cache is full, or the disk nearly so; those of the held-out part stay."""
+        sizes = {path: path.stat() for path in self._folder.glob("part-*.u*")}
+        total = sum(stat.st_size for stat in sizes.values())
+        limit = min(MAX_CACHE_BYTES, total + shutil.disk_usage(self._folder).free // 2)
+        for path in sorted(sizes, key=lambda path: sizes[path].st_atime):
+            if total < limit:
+                return
+            with contextlib.suppress(OSError):
+                path.with_suffix(".json").unlink()
+                os.unlink(path)
+            total -= sizes[path].st_size
+
+
+def parts_of_source(source: str) -> tuple[list[TextPart], int]:
+    """(parts, identity of the data) of any source of text.
+
+    Raises:
+        UsageFault, LocalFault: it cannot be had.
+    """
+    if source.startswith(HUB):
+        num_rows = num_hub_rows(source)
+        rows = max(ROWS_PER_PART, -(-num_rows // (4 * NUM_UNITS)))
+        starts = range(0, num_rows, rows)
+        return [TextPart("hf", ((source, start, min(start + rows, num_rows)),)) for start in starts], identity_of(
+            source
+        )
+    if source == LIBRARY:
+        files = [("text", tokens.path) for _, tokens in library_files().segments]
+    else:
+        files = files_of([source])
+    sizes = [path.stat().st_size for _, path in files]
+    part_bytes = min(LARGEST_PART_BYTES, max(SMALLEST_PART_BYTES, sum(sizes) // NUM_UNITS))
+    # Names without folders: the same files lie elsewhere on other machines.
+    stamps = [(kind, path.name, size) for (kind, path), size in zip(files, sizes, strict=True)]
+    return parts_of(files, part_bytes), identity_of(stamps)
