@@ -3,7 +3,8 @@
 The rooms, from the bottom up:
 
     devices/  parameters and processes of one peer's devices
-    data/     what is trained on, and who reads what
+    text/     text on the disk and on the hub: files, documents, what is held out; no torch
+    data/     tokens of text, what is trained on, and who reads what
     model/    the built-in model, optimizers, evaluation
     hf/       architectures of Hugging Face's transformers, with initial values that are the same everywhere
     computing/  how this machine computes a step: precision, micro-batches, compiling

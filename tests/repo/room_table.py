@@ -82,10 +82,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
+    "peer.trainer.text": ("peer peer.config", False, "blake3 datasets numpy pyarrow"),
     "peer.trainer.data": (
-        "dht.records peer peer.reading peer.config peer.files",
+        "dht.records peer peer.reading peer.config peer.files peer.trainer.text",
         False,
-        "blake3 datasets numpy pyarrow pydantic tokenizers torch",
+        "blake3 numpy pydantic tokenizers torch",
     ),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",

@@ -23,13 +23,13 @@ from peer.config.data_source import LIBRARY, TOKENS, WEB, reads_bytes
 from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.files.store import run_file_path
-from peer.trainer.data.files import FileTokens, chosen_files, library_files, paths_in
-from peer.trainer.data.held_out import PIECE_TOKENS, hash_fraction
 from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.text_stock import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
+from peer.trainer.text.files import FileTokens, chosen_files, library_files, paths_in
+from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
 
 CACHE_NAME = "data"
 """Of tokenized text, in the data folder."""

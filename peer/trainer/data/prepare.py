@@ -15,11 +15,11 @@ from typing import Any
 from dht.errors import LocalFault, UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
-from peer.trainer.data.documents import Complaints, TextPart, documents, files_of, parts_of
 from peer.trainer.data.shards import META_NAME, Meta, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
+from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
 
 PART_BYTES = 64 << 20
 """Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
-from peer.trainer.data.files import FileTokens, OpenFiles, Tokens
 from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
+from peer.trainer.text.files import FileTokens, OpenFiles, Tokens
 
 
 class ShardFolder:

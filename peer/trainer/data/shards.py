@@ -21,7 +21,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular, read_regular
 from peer.config.validation import explain
-from peer.trainer.data.files import TokenType, unreadable
+from peer.trainer.text.files import TokenType, unreadable
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20

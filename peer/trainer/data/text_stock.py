@@ -21,15 +21,15 @@ from dht.quantities import plural
 from dht.records.reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
-from peer.trainer.data.documents import TextPart, files_of, parts_of
-from peer.trainer.data.files import FileTokens, OpenFiles, Tokens, library_files
-from peer.trainer.data.hub import num_hub_rows
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.stock import Stock
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer
+from peer.trainer.text.documents import TextPart, files_of, parts_of
+from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, library_files
+from peer.trainer.text.hub import num_hub_rows
 
 SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
 """A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""

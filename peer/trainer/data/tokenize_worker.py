@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import blake3
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
-from peer.trainer.data.files import TokenArray
-from peer.trainer.data.held_out import is_held_out
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
+from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
+from peer.trainer.text.files import TokenArray
+from peer.trainer.text.held_out import is_held_out
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import read_regular
-from peer.trainer.data.files import TokenArray, TokenType
+from peer.extras import missing_extra
+from peer.trainer.text.files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
 _CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -26,8 +27,6 @@ MAX_TOKENIZER_BYTES = 64 << 20
 END_OF_TEXT = "<|endoftext|>"
 """What a tokenizer that is made here ends documents with; token 0."""
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
-
-INSTALL = "pip install 'murmuration-swarm[hf]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,5 +175,5 @@ def _library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError as error:
-        raise LocalFault(f"text is tokenized by the tokenizers library, which is not here; {INSTALL}") from error
+        raise missing_extra("text to tokens", "tokenizers", "hf", error) from error
     return tokenizers

@@ -9,10 +9,10 @@ import pytest
 
 from dht.errors import UsageFault
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.data.held_out import is_held_out
 from peer.trainer.data.positions import random_positions
 from peer.trainer.data.prepare import prepare_data
 from peer.trainer.data.shards import META_NAME, parse_meta
+from peer.trainer.text.held_out import is_held_out
 from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
 
 

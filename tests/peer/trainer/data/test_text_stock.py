@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data import hub as hub_module
 from peer.trainer.data import stock as stock_module
 from peer.trainer.data import text_stock as module
-from peer.trainer.data.documents import Complaints, documents
-from peer.trainer.data.held_out import is_held_out
 from peer.trainer.data.order import PermutedOrder
 from peer.trainer.data.stock import Stock
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
+from peer.trainer.text import hub as hub_module
+from peer.trainer.text.documents import Complaints, documents
+from peer.trainer.text.held_out import is_held_out
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
 CONTEXT = 8
@@ -140,5 +140,5 @@ def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
     with pytest.raises(LocalFault, match=r"hf:org/name@abc cannot be read \(no route\)"):
         hub_module.num_hub_rows("hf:org/name@abc")
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(LocalFault, match="pip install"):
+    with pytest.raises(UsageFault, match="pip install"):
         hub_module.num_hub_rows("hf:org/name@abc")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import UsageFault
 from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 
@@ -63,5 +63,5 @@ def test_without_the_library_a_sentence_says_how_to_get_it(tmp_path, monkeypatch
 
     (tmp_path / "tokenizer.json").write_text("{}")
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(LocalFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
         load_tokenizer(tmp_path)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import UsageFault
-from peer.trainer.data import documents as module
-from peer.trainer.data.documents import Complaints, TextPart, documents, files_of, parts_of
+from peer.trainer.text import documents as module
+from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
 from tests.kit.trainer.prepared_data import json_lines, sentences
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.tokenizing import INSTALL
+from peer.extras import missing_extra
 
 _FORM = re.compile(r"hf:(?P<id>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<config>[^:]+))?(?::(?P<split>.+))?")
 
@@ -78,7 +78,7 @@ def _open(source: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise LocalFault(f"{source} is read by the datasets library, which is not here; {INSTALL}") from error
+        raise missing_extra(f"reading {source}", "datasets", "hf", error) from error
     asked = hub_source(source)
     choices = {"name": asked.config, "split": asked.split, "revision": asked.revision}
     is_offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")

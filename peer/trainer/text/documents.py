@@ -15,11 +15,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Self
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import UsageFault
 from dht.regular_files import open_regular
-from peer.trainer.data.files import files_at, paths_in, unreadable
-from peer.trainer.data.hub import hub_rows
-from peer.trainer.data.tokenizing import INSTALL
+from peer.extras import missing_extra
+from peer.trainer.text.files import files_at, paths_in, unreadable
+from peer.trainer.text.hub import hub_rows
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """Everything else is text."""
@@ -268,7 +268,7 @@ def _parquet_file(path: Path) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise LocalFault(f"Parquet files are read by pyarrow, which is not here; {INSTALL}") from error
+        raise missing_extra("reading Parquet files", "pyarrow", "hf", error) from error
     try:
         with open_regular(path):
             pass  # a pipe would be waited for
