@@ -24,6 +24,7 @@ from dashboard.history.history import History, open_history
 from dashboard.keeping_going import keep_going
 from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
+from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.state import DashboardState
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
@@ -31,11 +32,11 @@ from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.quiet_log import OncePerMinute
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
-from dht.records.signed_records import RunRecord, encode_run_record
+from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record
 from peer.tracking.recorder import Recorder
 from peer.tracking.rows import RUN_COLUMNS, RunRows
 from peer.tracking.trackers import Record
@@ -173,7 +174,13 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
         )
         now = time.time()
-        state = DashboardState(run_id=run_id, started_at=now, now=now, join_addresses=choices.join_addresses)
+        state = DashboardState(
+            run_id=run_id,
+            started_at=now,
+            now=now,
+            run=_known_run(run_id, history.stored_run_record),
+            join_addresses=choices.join_addresses,
+        )
         live = Live(state, secrets.token_hex(4), history.view)
         app = make_app(
             live,
@@ -220,6 +227,15 @@ def _announce(choices: Choices, port: int, *, is_private: bool) -> None:
     print(f"The page is at http://{shown_host}:{port}/ (Ctrl+C ends it{private})", flush=True)
     kept = f"kept in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
     print(f"Its history is {kept}", flush=True)
+
+
+def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
+    """What the history's run record says; None when it has none, or not one that this run's owner signed."""
+    try:
+        return run_facts(decode_run_record(stored, run_id=run_id)) if stored is not None else None
+    except PeerFault as fault:
+        _warn(f"the run record in the history is not used: {fault}")
+        return None
 
 
 def _say_what_is_shown(peers: Sequence[str], choices: Choices) -> None:
@@ -292,6 +308,7 @@ async def _watch(
             withdrawn=lambda: history.withdrawn,
             faults=lambda: store.dial_faults,
             rule=choices.join_rule,
+            run=live.state.run,
             tell=_warn,
         )
 

@@ -90,6 +90,9 @@ class History:
         self._gaps = loaded.gaps
         self._missing = loaded.missing
         self._started_at = _real(loaded.meta.get("created_at"), now)
+        stored = loaded.meta.get("run_record")
+        self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
+        """The encoded record that an earlier session kept; not checked."""
         self._marks = deque((_mark(*row) for row in loaded.marks if row[2] in _MARK_KINDS), maxlen=MAX_MARKS)
         self._rounds: dict[tuple[int, int], RoundFacts] = {}
         self._facts: dict[int, RoundFacts] = {}

@@ -52,6 +52,7 @@ class SwarmObserver:
         withdrawn: peers whose name must not be shown.
         faults: addresses at which nobody answered when they were dialled last.
         rule: which addresses may be shown to everybody.
+        run: what is known of the run from before; the page of a run that has ended says so with nobody there.
         tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
     """
 
@@ -68,6 +69,7 @@ class SwarmObserver:
         withdrawn: Callable[[], Collection[str]] = nobody,
         faults: Callable[[], Collection[str]] = nobody,
         rule: JoinRule = USUAL_RULE,
+        run: RunSummary | None = None,
         tell: Callable[[str], None] = log.error,
     ) -> None:
         self._store = store
@@ -83,12 +85,12 @@ class SwarmObserver:
         self._verified = VerifiedRecords(MAX_RECORDS)
         self._levels = Levels()
         self._run_record: RunRecord | None = None
-        self._run_facts: RunSummary | None = None
+        self._run_facts = run
         self._num_members = 0
         self._next_run_at = 0.0
         self._next_bootstrap_at = 0.0
         now = wall_clock()
-        self.state = DashboardState(run_id=run_id, started_at=now, now=now, join_addresses=rule.asked)
+        self.state = DashboardState(run_id=run_id, started_at=now, now=now, run=run, join_addresses=rule.asked)
 
     async def run(self) -> None:
         """Look, for ever."""

@@ -461,6 +461,17 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_the_run_record_outlives_a_restart(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            assert history.stored_run_record is None
+            history.keep_run_record(b"signed")
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            assert history.stored_run_record == b"signed"
+
+    asyncio.run(check())
+
+
 def test_who_stayed_over_a_restart_did_not_join_again(tmp_path: Path) -> None:
     async def news() -> list[tuple[str, str]]:
         async with opened(tmp_path / "run.sqlite") as (_, reader):

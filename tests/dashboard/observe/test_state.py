@@ -113,6 +113,23 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     assert fold(alone, Look(now=NOW + 40, num_members=0)).phase == "resting"
 
 
+def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there() -> None:
+    async def look() -> DashboardState:
+        store = FakeStore()
+        store.num_members, store.run = 0, None
+        run = replace(run_facts(RUN_RECORD), end_version=3)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, run=run)
+        await observer.look()
+        return observer.state
+
+    state = asyncio.run(look())
+    assert state.phase == "ended"
+    before = history_of(state_with(record_of(PEERS[0])))
+    text = TextOnly(render_sections(state, before)["status"]).text
+    assert "Finished" in text
+    assert "8 k tokens, held-out loss 2.750" in text
+
+
 def test_the_held_out_loss_is_one_that_was_measured_at_the_newest_version() -> None:
     old = record_of(PEERS[0], held_out_loss=5.308, held_out_version=1)
     new = record_of(PEERS[1], held_out_loss=2.58, held_out_version=4)
