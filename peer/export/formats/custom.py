@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from averaging.arrays import F32
 from dht.errors import Incompatible, LocalFault, UsageFault
-from peer.config.layouts import layout_digest_of, layout_of, trained_parameters
+from peer.config.layouts import bare_name, layout_digest_of, layout_of, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import parameters_sha256, tensors_of
 from peer.export.formats.model_header import ModelHeader, read_header
@@ -82,7 +82,10 @@ def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor])
         values = {int(name.removeprefix(FRAGMENT)): tensor.numpy() for name, tensor in found.items()}
         fill_module(module, manifest, values)
         return
-    targets: dict[str, Tensor] = dict(trained_parameters(module))
+    buffers = {bare_name(name, module): buffer for name, buffer in module.named_buffers()}
+    # Running statistics come home with runs that average them, and stay the module's own otherwise.
+    targets: dict[str, Tensor] = {name: buffer for name, buffer in buffers.items() if name in found}
+    targets |= dict(trained_parameters(module))
     wrong = sorted(
         name for name in found.keys() | targets.keys() if _shape(found.get(name)) != _shape(targets.get(name))
     )
