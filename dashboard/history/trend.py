@@ -94,11 +94,13 @@ class Trend:
     def point_of(self, state: DashboardState, num_rounds: int) -> HistoryPoint:
         """The present as a point of the curves."""
         rate = self.bits_per_second(state.now)
+        # Until somebody says where the run is, it is where it was when this dashboard ended.
+        last = self.points[-1] if self.points and not state.fragments else None
         return HistoryPoint(
             at=state.now,
-            tokens=state.committed_tokens,
-            rounds=max(state.num_rounds, num_rounds),
-            held_out_loss=state.held_out_loss,
+            tokens=state.committed_tokens if last is None else last.tokens,
+            rounds=max(state.num_rounds, num_rounds, 0 if last is None else last.rounds),
+            held_out_loss=state.held_out_loss if last is None else last.held_out_loss,
             train_loss=state.train_loss,
             num_trainers=len(state.trainers),
             num_peers=len(state.here),

@@ -461,6 +461,23 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            feed(history, range(3))
+            before = history.view.points[-1]
+            assert before.tokens > 0
+        async with opened(tmp_path / "run.sqlite", NOW + 10) as (history, _):
+            history.look(fold(empty_state(NOW + 10), Look(now=NOW + 12, num_members=0)))
+            after = history.view.points[-1]
+            assert after.at == NOW + 12
+            kept = (before.tokens, before.rounds, before.held_out_loss)
+            assert (after.tokens, after.rounds, after.held_out_loss) == kept
+            assert (after.num_trainers, after.train_loss) == (0, None)
+
+    asyncio.run(check())
+
+
 def test_the_run_record_outlives_a_restart(tmp_path: Path) -> None:
     async def check() -> None:
         async with opened(tmp_path / "run.sqlite") as (history, _):
