@@ -26,6 +26,7 @@ from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
+from peer.trainer.data.prepared import data_facts
 from peer.trainer.devices.select import select_device
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import SOFTWARE, is_older
@@ -97,6 +98,11 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         prediction = _predicted(observer, records, line, step_seconds)
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
     run = replace(run, model_fault=model_fault)
+    if observer.manifest.model.kind != "custom":
+        try:
+            run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data))
+        except LocalFault as fault:
+            run = replace(run, data_fault=str(fault))
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
 

@@ -70,6 +70,8 @@ class ReportedRun:
         needs: None for a model from its owner's own code.
         own_code_hint: where that code is; empty for every other model.
         model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
+        data: what this machine would train on; empty for a model from its owner's own code.
+        data_fault: what is missing; empty: nothing.
     """
 
     run_id: str
@@ -83,6 +85,8 @@ class ReportedRun:
     needs: NeedFacts | None
     own_code_hint: str = ""
     model_fault: str = ""
+    data: str = ""
+    data_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

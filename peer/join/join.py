@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 
-from dht.errors import UsageFault
+from dht.errors import PeerFault, UsageFault
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.regular_files import read_regular
 from peer.config.data_source import source_here
 from peer.config.layouts import trained_parameters
 from peer.config.least_memory import check_memory, free_memory_bytes
@@ -96,6 +98,7 @@ def _train(
     loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
     loading.start()
     try:
+        _check_data_early(config)
         manifest = connection.open(stop)
         if manifest is not None:
             trainer = _build_trainer(config, manifest, connection, device, group, terminal)
@@ -120,6 +123,22 @@ def _train(
         # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
         loading.join()
     return 0
+
+
+def _check_data_early(config: PeerConfig) -> None:
+    """Before anybody is dialled, where the manifest is known from an earlier session: is the data named that it needs?
+
+    Raises:
+        UsageFault: the volunteer has to say which data.
+    """
+    try:
+        record = decode_run_record(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
+        manifest = RunManifest.from_bytes(record.manifest)
+    except (OSError, ValueError, PeerFault):
+        return  # the network process says what is wrong with it
+    data = manifest.data
+    if manifest.model.kind != "custom":
+        source_here(data.source, config.data, data.tokenizer)
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:

@@ -175,8 +175,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.hf "
-        "peer.trainer.model peer.network.membership peer.network.reachability peer.observe peer.plan",
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.data peer.trainer.devices "
+        "peer.trainer.hf peer.trainer.model peer.network.membership peer.network.reachability peer.observe peer.plan",
         False,
         "rich torch",
     ),

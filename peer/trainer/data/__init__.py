@@ -13,5 +13,6 @@ The files, each built on those above it:
     prepared.py         prepared shards in a folder
     stock.py            groups that are brought here in the background
     text_stock.py       text that is tokenized while it is trained on
+    web_stock.py        prepared shards on a web server
     corpus.py           the data of a run
 """

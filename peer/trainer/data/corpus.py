@@ -28,6 +28,7 @@ from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.text_stock import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
+from peer.trainer.data.web_stock import WebStock
 from peer.trainer.text.files import FileTokens, chosen_files, library_files, paths_in
 from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
 
@@ -82,6 +83,8 @@ def open_run_corpus(
                 "tokens:DIR with what `peer data prepare` made"
             )
         return _tokenized(manifest, source, data_dir, note)
+    if source.startswith(WEB):
+        return _downloaded(manifest, source, data_dir, note)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     return open_corpus(
         source,
@@ -91,6 +94,21 @@ def open_run_corpus(
         tokenizer_digest=None if named is None else named.digest,
         digest=data.digest,
     )
+
+
+def _downloaded(manifest: RunManifest, source: str, data_dir: Path | None, note: Callable[[str], None]) -> Corpus:
+    data, vocab_size = manifest.data, manifest.model.vocab_size
+    if data.digest is None or data_dir is None:
+        raise UsageFault(
+            f"{source} cannot be used here: the run names no data.digest, or there is no data folder; expected shards "
+            "of this machine; give --data tokens:DIR"
+        )
+    stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note)
+    named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
+    check_fits(stock.meta, source, vocab_size, None if named is None else named.digest)
+    training, folder = stock.corpus_parts(vocab_size)
+    held_out = folder.held_out(manifest.model.context)
+    return Corpus(training, held_out, f"{folder.facts()} here", stock.meta.held_out_bytes_per_token)
 
 
 def _tokenized(manifest: RunManifest, source: str, data_dir: Path, note: Callable[[str], None]) -> Corpus:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
-from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard
+from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
+from peer.config.file_section import named_file
+from peer.config.manifest import RunManifest
+from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard, read_meta
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
-from peer.trainer.text.files import FileTokens, OpenFiles, Tokens
+from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
 
 
 class ShardFolder:
@@ -104,3 +107,28 @@ def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> Group
         )
     identity = identity_of([shard.digest for shard in training])
     return GroupedStream(len(training), vocab_size, lambda group: shards.open(training[group]), identity)
+
+
+def data_facts(manifest: RunManifest, own: str | None) -> str:
+    """What this machine would train on, in a phrase; reads no shard.
+
+    Raises:
+        UsageFault: the volunteer has to say which data, or it is not what the run needs.
+    """
+    data = manifest.data
+    source = source_here(data.source, own, data.tokenizer)
+    if source.startswith(HUB):
+        return f"{source}, read from the hub while training"
+    if source.startswith(WEB):
+        return f"{source}, of which shards are downloaded while training"
+    if source == LIBRARY:
+        return "the text of Python's standard library, which is here"
+    kind, _, rest = source.partition(":")
+    paths = paths_in(rest)
+    meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
+    if meta is not None:
+        named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
+        check_fits(meta, source, manifest.model.vocab_size, None if named is None else named.digest)
+        return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
+    files = [file for path in paths for _, file in files_at(path)[0]]
+    return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

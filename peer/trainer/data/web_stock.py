@@ -1,0 +1,183 @@
+"""Prepared shards on a web server: meta.json first, and then only the shards that are read.
+
+The manifest names the digest of meta.json, and that names each shard's length and digest. So a server can withhold
+data and cannot change it. A download that breaks goes on where it was, and is checked when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from dht.errors import LocalFault, UsageFault
+from dht.quantities import bytes_text
+from peer.trainer.data.prepared import ShardFolder
+from peer.trainer.data.shards import (
+    MAX_META_BYTES,
+    META_NAME,
+    Meta,
+    Shard,
+    check_shard,
+    parse_meta,
+    read_meta,
+    write_new,
+)
+from peer.trainer.data.stock import PAUSES_SECONDS, Stock
+from peer.trainer.data.streams import GroupedStream, identity_of
+from peer.version import SOFTWARE
+
+TIMEOUT_SECONDS = 30.0
+"""Without a byte: longer than a slow server takes, short beside the patience of a person."""
+_CHUNK_BYTES = 1 << 18
+_TRIES = 3
+"""Again, of meta.json and held-out shards, without which nothing begins."""
+
+
+class WebStock:
+    """Shards that are downloaded as they are wanted.
+
+    Args:
+        url: of meta.json.
+        digest: of meta.json.
+        cache: folder for data; the shards lie in a folder of their own in it.
+        note: takes sentences for the owner.
+
+    Raises:
+        UsageFault: meta.json is not what the manifest says.
+        LocalFault: it cannot be had.
+    """
+
+    def __init__(self, url: str, digest: str, cache: Path, note: Callable[[str], None]) -> None:
+        self._url = url
+        self._folder = cache / digest[:16]
+        self._note = note
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LocalFault(f"{self._folder} cannot be made ({error.strerror}); expected room there") from error
+        self.meta = self._meta(digest)
+        self._stock = Stock(lambda group: self.fetch(self.meta.training[group]), note)
+
+    def corpus_parts(self, vocab_size: int) -> tuple[GroupedStream, ShardFolder]:
+        """(what is trained on, the folder), after the held-out shards were fetched.
+
+        Raises:
+            UsageFault, LocalFault: a held-out shard cannot be had, or is not what meta.json says.
+        """
+        for shard in self.meta.held_out:
+            self._patiently(partial(self.fetch, shard))
+        folder = ShardFolder(self._folder, self.meta, vocab_size)
+        training = self.meta.training
+        identity = identity_of([shard.digest for shard in training])
+        stream = GroupedStream(
+            len(training), vocab_size, lambda group: folder.open(training[group]), identity, self._stock.want
+        )
+        return stream, folder
+
+    def fetch(self, shard: Shard) -> None:
+        """Download a shard, unless it is here.
+
+        Raises:
+            UsageFault: what came is not what meta.json says.
+            LocalFault: it cannot be had, or there is no room for it.
+        """
+        path = self._folder / shard.name
+        if path.exists():
+            return
+        draft = path.with_name(f"{path.name}.part")
+        num_bytes = self.meta.num_bytes(shard)
+        free = shutil.disk_usage(self._folder).free
+        if free < num_bytes + (1 << 30):
+            raise LocalFault(
+                f"{self._folder} has {bytes_text(free)} left, and {shard.name} takes {bytes_text(num_bytes)}; expected "
+                "1 GB more than that; free some disk"
+            )
+        _download(urljoin(self._url, shard.name), draft, num_bytes)
+        try:
+            check_shard(draft, self.meta, shard)
+        except UsageFault:
+            draft.unlink(missing_ok=True)
+            raise
+        os.replace(draft, path)
+
+    def _patiently(self, action: Callable[[], None]) -> None:
+        """Without these nothing begins: try a few times, and say so."""
+        for pause in (*PAUSES_SECONDS[:_TRIES], None):
+            try:
+                return action()
+            except UsageFault:
+                raise
+            except LocalFault as error:
+                if pause is None:
+                    raise
+                self._note(f"{error}; trying again in {pause:g} s")
+                time.sleep(pause)
+        return None
+
+    def _meta(self, digest: str) -> Meta:
+        found = read_meta(self._folder, digest)
+        if found is not None:
+            return found
+        contents: list[bytes] = []
+        self._patiently(lambda: contents.append(_read(self._url, MAX_META_BYTES)))
+        content = contents[-1]
+        meta = parse_meta(content, self._url, digest)
+        write_new(self._folder / META_NAME, content)
+        return meta
+
+
+def _read(url: str, max_bytes: int) -> bytes:
+    try:
+        with _opened(url, 0) as answer:
+            content: bytes = answer.read(max_bytes + 1)
+    except (OSError, HTTPException) as error:
+        raise LocalFault(
+            f"{url} cannot be had ({_reason(error)}); expected {META_NAME} there; is the server up?"
+        ) from error
+    if len(content) > max_bytes:
+        raise UsageFault(f"{url} has more than {bytes_text(max_bytes)}; expected the {META_NAME} of prepared data")
+    return content
+
+
+def _opened(url: str, start: int) -> Any:
+    headers = {"User-Agent": SOFTWARE, **({"Range": f"bytes={start}-"} if start else {})}
+    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"status {error.code}"
+    return str(getattr(error, "reason", None) or error)[:200] or type(error).__name__
+
+
+def _download(url: str, draft: Path, num_bytes: int) -> None:
+    """Fill `draft` up to `num_bytes`, from where it ends."""
+    try:
+        with draft.open("ab") as file:
+            start = file.tell()
+            if start > num_bytes:
+                file.truncate(0)
+                start = 0
+            if start == num_bytes:
+                return
+            with _opened(url, start) as answer:
+                if start and answer.status != 206:
+                    file.truncate(0)
+                    start = 0
+                missing = num_bytes - start
+                while missing and (chunk := answer.read(min(_CHUNK_BYTES, missing))):
+                    file.write(chunk)
+                    missing -= len(chunk)
+    except (OSError, HTTPException) as error:
+        raise LocalFault(f"{url} cannot be had ({_reason(error)}); expected {bytes_text(num_bytes)} of it") from error
+    if missing:
+        raise LocalFault(f"{url} ended {bytes_text(missing)} early; expected {bytes_text(num_bytes)}")

@@ -1,0 +1,121 @@
+"""Prepared shards on a web server, which may break off, lie and forget."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dht.errors import LocalFault, UsageFault
+from peer.trainer.data import web_stock as module
+from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.web_stock import WebStock
+from tests.kit.trainer.prepared_data import prepared
+
+
+class Server:
+    """A folder on a port of this machine; `cut`: bytes after which each answer breaks off."""
+
+    def __init__(self, folder):
+        self.requests: list[tuple[str, str | None]] = []
+        self.cut: int | None = None
+        server = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def do_GET(self):
+                asked = self.headers.get("Range")
+                server.requests.append((self.path, asked))
+                path = folder / self.path.lstrip("/")
+                if not path.exists():
+                    self.send_error(404)
+                    return
+                content, start = path.read_bytes(), 0
+                if asked is not None:
+                    start = int(asked.removeprefix("bytes=").rstrip("-"))
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(content) - start))
+                self.end_headers()
+                self.wfile.write(content[start : None if server.cut is None else start + server.cut])
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        self.url = f"http://127.0.0.1:{self._server.server_port}/meta.json"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture
+def server(made):
+    found = Server(made[0])
+    yield found
+    found.close()
+
+
+def test_only_what_is_read_is_downloaded_and_only_once(made, server, tmp_path):
+    _, meta, digest, _ = made
+    stock = WebStock(server.url, digest, tmp_path, lambda text: None)
+    training, folder = stock.corpus_parts(300)
+    expected = ["/meta.json", *(f"/{shard.name}" for shard in meta.held_out)]
+    assert [path for path, _ in server.requests] == expected
+    assert training.group_range(1) is None
+    stock.fetch(meta.training[1])
+    assert training.group_range(1)[1] == meta.training[1].tokens
+    # Those who have the folder, and those who download, share the epoch.
+    here = open_corpus(f"tokens:{made[0]}", vocab_size=300, context=16, held_out_fraction=0.1)
+    assert training.identity == here.training.identity
+    again = WebStock(server.url, digest, tmp_path, lambda text: None)
+    again.corpus_parts(300)
+    again.fetch(meta.training[1])
+    assert len(server.requests) == len(expected) + 1
+    assert folder.facts().startswith(f"1 of {len(meta.training)} shards")
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(made, server, tmp_path):
+    shard = made[1].training[0]
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+    server.cut = 3000
+    with pytest.raises(LocalFault, match=rf"{shard.name} (ended .* early|cannot be had)"):
+        stock.fetch(shard)
+    server.cut = None
+    stock.fetch(shard)
+    assert server.requests[-1] == (f"/{shard.name}", "bytes=3000-")
+
+
+def test_what_a_server_changes_is_refused(made, server, tmp_path):
+    with pytest.raises(UsageFault, match=r"has digest .*data\.digest"):
+        WebStock(server.url, "f" * 64, tmp_path, lambda text: None)
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+    shard = made[1].training[0]
+    draft = next(path for path in tmp_path.iterdir() if path.name == made[2][:16]) / f"{shard.name}.part"
+    draft.write_bytes(b"wrong")
+    with pytest.raises(UsageFault, match=rf"{shard.name}.* has digest"):
+        stock.fetch(shard)
+    assert not draft.exists()
+    stock.fetch(shard)
+
+
+def test_a_server_that_is_gone_is_a_sentence_after_some_tries(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    server, notes = Server(made[0]), []
+    server.close()
+    with pytest.raises(LocalFault, match=r"meta\.json cannot be had"):
+        WebStock(server.url, made[2], tmp_path, notes.append)
+    assert len(notes) == 3
+    gone = Server(tmp_path)
+    with pytest.raises(LocalFault, match="status 404"):
+        WebStock(gone.url, made[2], tmp_path, notes.append)
+    gone.close()
