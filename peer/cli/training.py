@@ -17,7 +17,7 @@ from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_con
 commands = typer.Typer()
 
 NOT_OF_A_SEED = (
-    *("device", "devices", "shard", "offload", "data", "base", "max_steps", "threads"),
+    *("device", "devices", "shard", "offload", "data", "base", "base_bits", "max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
 )
 """Fields of `PeerConfig` that are about training."""

@@ -181,6 +181,10 @@ class PeerConfig(BaseModel):
         strict=False,
         description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
     )
+    base_bits: Literal["full", "8", "4"] = Field(
+        default="full",
+        description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
+    )
     max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
     name: Annotated[str, Shown("TEXT")] = Field(
         default="",

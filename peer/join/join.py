@@ -40,8 +40,9 @@ from peer.trainer.devices.rank_groups import (
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
+from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.base_weights import find_base
-from peer.trainer.hf.run_model import build_run_model, check_joinable
+from peer.trainer.hf.run_model import build_run_model, check_compressed, check_joinable
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.optimizer import load_optimizers
@@ -183,9 +184,11 @@ def _build_trainer(
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     if manifest.model.init is not None:
         terminal.note("checking the given weights that this run stands on")
+    check_compressed(manifest, config.base_bits)
     base = find_base(manifest, config.base)
     ranks = None if group is None else _meet(config, manifest, source, base, device, group)
-    model = build_run_model(manifest, base)
+    compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
+    model = build_run_model(manifest, base, compressed=compressed)
     choices = ComputeChoices.of(config)
     prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
@@ -235,6 +238,7 @@ def _meet(
         manifest=manifest.to_bytes().hex(),
         data=source,
         base="" if base is None else str(base.absolute()),
+        base_bits=config.base_bits,
         device=config.device,
         threads=config.threads,
         is_sharded=config.shard,

@@ -49,7 +49,7 @@ from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
 NOT_OF_AN_OWN_LOOP = (
-    *("device", "devices", "shard", "offload", "data", "base", "max_steps", "threads"),
+    *("device", "devices", "shard", "offload", "data", "base", "base_bits", "max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
     *("metrics_port", "metrics_host", "track", "output"),
 )

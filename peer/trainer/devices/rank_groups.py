@@ -65,6 +65,7 @@ class RankSetup:
     data: str
     base: str
     """Folder of given weights; empty: none."""
+    base_bits: str
     device: str
     threads: int | None
     is_sharded: bool

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from dht.errors import Incompatible
+from dht.errors import Incompatible, UsageFault
 from peer.config.hf_config import TASKS, checked_config
 from peer.extras import missing_extra
 
@@ -86,15 +87,40 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
     return module
 
 
-def load_architecture(text: str, task: str, folder: Path, missing: Callable[[], nn.Module]) -> nn.Module:
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device."""
+
+    num_bits: int
+    device: torch.device
+
+    def options(self) -> dict[str, Any]:
+        """For the library's `from_pretrained`.
+
+        Raises:
+            UsageFault: bitsandbytes is not installed.
+        """
+        try:
+            import bitsandbytes  # noqa: F401
+        except ImportError as error:
+            raise missing_extra(f"--base-bits {self.num_bits}", "bitsandbytes", "hf", error) from error
+        kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+        config = _library().BitsAndBytesConfig(**kind)
+        return {"quantization_config": config, "device_map": {"": self.device}}
+
+
+def load_architecture(
+    text: str, task: str, folder: Path, missing: Callable[[], nn.Module], compressed: Compressed | None = None
+) -> nn.Module:
     """A module of the library with given weights, in training mode, on the CPU and of the config's type.
 
     Args:
         folder: with safetensors files and nothing else that is loaded.
         missing: builds the same module with initial values, for parameters that the weights lack, such as a new head.
+        compressed: fewer bits for linear layers, which are then on its device; None: all bits.
 
     Raises:
-        UsageFault: the library is not installed.
+        UsageFault: the library, or the one for fewer bits, is not installed.
         Incompatible: the weights do not fit the config, or are only an adapter of others.
     """
     config = config_of(text)
@@ -113,8 +139,9 @@ def load_architecture(text: str, task: str, folder: Path, missing: Callable[[], 
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **({} if compressed is None else compressed.options()),
         )
-    except MemoryError:
+    except (MemoryError, UsageFault):
         raise
     except Exception as error:
         raise _refused(config.model_type, error) from error

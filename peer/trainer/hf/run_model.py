@@ -13,18 +13,21 @@ from peer.config.layouts import layout_digest_of, layout_of, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
 from peer.trainer.hf.adapter import check_adapters, with_adapter
-from peer.trainer.hf.architecture import build_architecture, check_library, load_architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.tasks import ForTask, check_joined
 from peer.trainer.model.gpt import build_model
 
 
-def build_run_model(manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False) -> nn.Module:
+def build_run_model(
+    manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False, compressed: Compressed | None = None
+) -> nn.Module:
     """The run's module, which is also a `LanguageModel`, on the CPU: the same bits on every machine.
 
     Args:
         base: what `find_base` found.
         for_speed: a base that is not at hand is one of any values.
+        compressed: fewer bits for the base under an adapter; None: all.
 
     Raises:
         UsageFault: transformers is not installed.
@@ -36,17 +39,20 @@ def build_run_model(manifest: RunManifest, base: Path | None = None, *, for_spee
         return build_model(section, manifest.seed)
     check_joinable(manifest.name, manifest)
     assert section.task is not None
-    architecture = build_run_architecture(manifest, base, for_speed=for_speed)
+    architecture = build_run_architecture(manifest, base, for_speed=for_speed, compressed=compressed)
     return ForTask(architecture, section.task, section.context, section.mask_token)
 
 
-def build_run_architecture(manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False) -> nn.Module:
+def build_run_architecture(
+    manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False, compressed: Compressed | None = None
+) -> nn.Module:
     """The module of transformers that a run of kind hf trains, under any task, with the run's initial parameters.
 
     Args:
         base: what `find_base` found; only a run that trains all parameters can be built without, to be filled with
             an anchor.
         for_speed: a base that is not at hand is one of any values.
+        compressed: see `build_run_model`.
 
     Raises:
         UsageFault, Incompatible: as from `check_architecture`; an adapter without its base.
@@ -62,7 +68,7 @@ def build_run_architecture(manifest: RunManifest, base: Path | None = None, *, f
             "--base DIR"
         )
     initial = partial(built_with_values, partial(build_architecture, section.config, section.task), manifest.seed)
-    module = initial() if base is None else load_architecture(section.config, section.task, base, initial)
+    module = initial() if base is None else load_architecture(section.config, section.task, base, initial, compressed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
     return module
@@ -89,6 +95,20 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
         check_joined(section.task)
         if section.adapter is not None:
             check_adapters()
+
+
+def check_compressed(manifest: RunManifest, base_bits: str) -> None:
+    """Whether a run's weights may have fewer bits here.
+
+    Raises:
+        UsageFault: they are trained, or what is trained depends on their last bits.
+    """
+    adapter = manifest.model.adapter
+    if base_bits != "full" and (adapter is None or adapter.kind != "lora"):
+        what = "trains all of its weights" if adapter is None else "trains DoRA, whose magnitudes are those of the base"
+        raise UsageFault(
+            f"--base-bits {base_bits} was given, and this run {what}; expected it with LoRA alone; leave it out"
+        )
 
 
 def check_architecture(manifest: RunManifest) -> None:

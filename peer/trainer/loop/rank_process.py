@@ -25,6 +25,7 @@ from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
 from peer.trainer.devices.sharding import shard
+from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.checkpoint_portion import PortionKeeper
 from peer.trainer.loop.inner_step import InnerStep
@@ -47,7 +48,8 @@ def follow(place: Place) -> int:
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
     # Rank 0 has checked it.
-    model = build_run_model(manifest, Path(setup.base) if setup.base else None)
+    compressed = None if setup.base_bits == "full" else Compressed(int(setup.base_bits), device)
+    model = build_run_model(manifest, Path(setup.base) if setup.base else None, compressed=compressed)
     choices = ComputeChoices(**setup.choices)
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)

@@ -28,6 +28,7 @@ from typing import TypeVar
 from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
+from peer.config.hf_config import DescribedModel
 from peer.events.log import from_json
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
 from peer.files.store import FILES_NAME
@@ -274,7 +275,12 @@ class ProcessSwarm:
     """A run in a temporary folder and the processes that take part in it."""
 
     def __init__(
-        self, folder: Path, sockets: Path, run_toml: str = TINY_RUN, files: Mapping[str, bytes] | None = None
+        self,
+        folder: Path,
+        sockets: Path,
+        run_toml: str = TINY_RUN,
+        files: Mapping[str, bytes] | None = None,
+        model: DescribedModel | None = None,
     ) -> None:
         self.folder = folder
         self.sockets = sockets
@@ -293,7 +299,7 @@ class ProcessSwarm:
         for name, content in (files or {}).items():
             (folder / name).write_bytes(content)
         given = [folder / name for name in files or ()]
-        self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner", files=given)
+        self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner", files=given, model=model)
 
     @property
     def run_id(self) -> str:

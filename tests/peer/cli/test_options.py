@@ -35,6 +35,7 @@ GIVEN: dict[str, object] = {
     "announce": ("/ip4/203.0.113.9/tcp/4001",),
     "data": "text:books",
     "base": "weights",
+    "base_bits": "8",
     "precision": "fp16",
     "compile": True,
     "checkpoint_activations": True,

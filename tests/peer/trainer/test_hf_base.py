@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from peer.owner.new_run import create_run
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
 from peer.plan.source import sizes_of
-from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture
 from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base
 from peer.trainer.hf.described import AdapterChoice, describe_model
-from peer.trainer.hf.run_model import architecture_shapes, build_run_model
+from peer.trainer.hf.run_model import architecture_shapes, build_run_model, check_compressed
 
 LLAMA = {
     "model_type": "llama",
@@ -157,6 +158,20 @@ def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Pat
     assert float(loss.detach()) < float(first.detach())
     now = dict(one.named_parameters())
     assert all(torch.equal(now[name], before) for name, before in frozen.items())
+
+
+def test_fewer_bits_are_for_lora_and_need_a_library(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora = run_of(saved, tmp_path / "lora", AdapterChoice("lora", 4))
+    check_compressed(lora, "4")
+    for other in (run_of(saved, tmp_path / "whole"), run_of(saved, tmp_path / "dora", AdapterChoice("dora", 4))):
+        check_compressed(other, "full")
+        with pytest.raises(UsageFault, match="LoRA alone"):
+            check_compressed(other, "8")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(UsageFault, match="--base-bits 4 needs bitsandbytes"):
+        build_run_model(lora, find_base(lora, saved), compressed=Compressed(4, torch.device("cpu")))
 
 
 def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
