@@ -96,7 +96,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.trainer.hf": (
         "peer peer.config peer.trainer.data peer.trainer.model",
         False,
-        "blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
+        "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
     "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
     "peer.trainer.loop": (
