@@ -189,8 +189,9 @@ def _head(model_type: str, task: str) -> Any:
 
 
 def _library() -> Any:
-    import transformers
+    import transformers as found
 
+    transformers: Any = found
     # Its hints and bars are about its own command lines; what is wrong is raised.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
