@@ -17,6 +17,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     reading/     each block of the data once per epoch over the swarm: who reads what next (pure)
     mailbox/     shared memory between trainer process and network process
     config/      what all peers of a run agree on (manifest), and what one volunteer may choose
+    memory/      memory that a peer needs, known before it takes any
     files/       files of a run, such as its tokenizer, known by digest
     events/      what can happen, as values; the event log
     checkpoint/  both processes' state on disk

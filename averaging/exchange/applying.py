@@ -247,7 +247,8 @@ class Applying:
             change: what to add to the live parameters is written here, float32 [num_values].
             on_applied: called once it is complete, where `compute` works.
         """
-        state, rule, anchor = fragment.state, self._context.rule_at(commit.version), self._anchors[fragment.index]
+        state, anchor = fragment.state, self._anchors[fragment.index]
+        rule = self._context.rule_at(fragment, commit.version)
         own, sent = own_entry(commit.roster, self._context.me), state.pending
         in_roster = own is not None and sent is not None and own[1].sequence == sent.sequence
         own_index = own[0] if own is not None and in_roster else -1
@@ -370,7 +371,7 @@ class Applying:
         if payload is None or not is_planned or len(payload) != fragment.state.codec.encoded_num_bytes(num_values):
             return
         anchor.ahead.begin(plan.version)
-        rule = self._context.rule_at(plan.version)
+        rule = self._context.rule_at(fragment, plan.version)
         key = _step_key(plan, shard.start, shard.end, digest, range(len(plan.roster)), rule)
         anchor.ahead.add(key, fragment.store.unpack(num_values, payload))
         if not anchor.looks_ahead and anchor.ahead.ready():

@@ -104,7 +104,6 @@ class Audits:
         self._context = context
         self._me = context.me
         self._rule = context.rule
-        self._codec = context.codec
         self._fragments = context.fragments
         self._compute = context.ports.compute
         self._blame = context.guard.blame
@@ -229,11 +228,11 @@ class Audits:
     def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> list[int]:
         """Others' means that look wrong here."""
         foreign = {
-            index: self._codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
+            index: fragment.state.codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
             for index, payload in payloads.items()
             if commit.roster[commit.shards[index].reducer].peer_id != self._me
         }
-        return suspicious(commit, foreign, _own_work(fragment, commit, self._me), self._codec)
+        return suspicious(commit, foreign, _own_work(fragment, commit, self._me), fragment.state.codec)
 
     def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int, accuser: PeerId | None) -> None:
         key = (fragment.index, commit.version, index, commit.shards[index].digest)
@@ -264,13 +263,13 @@ class Audits:
             shard = audit.commit.shards[audit.shard]
             shares = sorted(audit.shares.items())
             terms = [terms_of(self._rule, audit.commit, member) for member, _ in shares]
-            unpack = partial(self._codec.unpack, shard.end - shard.start)
+            unpack = partial(fragment.state.codec.unpack, shard.end - shard.start)
 
             def judge() -> bool:
                 inputs = [
                     (member, term, unpack(payload)) for (member, (_, payload)), term in zip(shares, terms, strict=True)
                 ]
-                return is_wrong(inputs, unpack(audit.mean), self._rule, self._codec)
+                return is_wrong(inputs, unpack(audit.mean), self._rule, fragment.state.codec)
 
             if await self._compute(judge):
                 await self._accuse(fragment, audit)
@@ -404,7 +403,7 @@ class Audits:
         return replace(share, signature=signature), payload
 
     def _take_share(self, fragment: FragmentRuntime, sender: PeerId, share: AuditShare, payload: memoryview) -> None:
-        expected = self._codec.encoded_num_bytes(share.end - share.start)
+        expected = fragment.state.codec.encoded_num_bytes(share.end - share.start)
         if len(payload) != expected:
             raise PeerFault(sender, f"sent {len(payload)} bytes in an audit_share; expected {expected}")
         for (index, version, shard, _), audit in self._open.items():

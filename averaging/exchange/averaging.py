@@ -90,7 +90,7 @@ class Averaging:
         reduce, num_values = context.ports.parts.reduce, shard.end - shard.start
 
         def run() -> Reduction | None:
-            return reduce(contributions, context.rule, context.codec, num_values, carried)
+            return reduce(contributions, context.rule, fragment.state.codec, num_values, carried)
 
         reduction = await context.ports.compute(run)
         if reduction is not None:

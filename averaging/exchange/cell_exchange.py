@@ -16,6 +16,7 @@ import numpy as np
 
 from averaging.cells.formation import cell_codec_of
 from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest
@@ -67,8 +68,6 @@ class CellExchange:
     def __init__(self, context: Context, on_mean: Callable[[FragmentRuntime], None]) -> None:
         self.me = context.me
         self._rule = context.rule
-        self._codec = context.codec
-        self._cell_codec = cell_codec_of(context.codec)
         self._guard = context.guard
         self._compute = context.ports.compute
         self._step = context.step
@@ -120,14 +119,14 @@ class CellExchange:
         size = shard.end - shard.start
 
         def run() -> tuple[Combined, EncodedBlocks | None, float, bytes]:
-            combined = combine(contributions, self._rule, self._codec, size)
+            combined = combine(contributions, self._rule, fragment.state.codec, size)
             if not combined.included:
                 return combined, None, 0.0, b""
             weight = math.fsum(
                 raw_weight(terms, self._rule) for member, terms, _ in contributions if member in combined.included
             )
             try:
-                encoded = self._cell_codec.encode_with_residual(combined.values)
+                encoded = cell_codec_of(fragment.state.codec).encode_with_residual(combined.values)
             except ValueError:
                 return combined, None, 0.0, b""
             return combined, encoded, weight, payload_digest(b"".join(bytes(part) for part in encoded.pack()))
@@ -165,12 +164,12 @@ class CellExchange:
         return self._fragments.setdefault(fragment.index, _Held())
 
     def _keep(self, fragment: FragmentRuntime, sender: PeerId, message: Partial, payload: memoryview) -> None:
-        expected = self._cell_codec.encoded_num_bytes(message.end - message.start)
+        expected = cell_codec_of(fragment.state.codec).encoded_num_bytes(message.end - message.start)
         if len(payload) != expected:
             raise PeerFault(sender, f"sent {len(payload)} bytes in a {message.KIND}; expected {expected}")
         held = self._held(fragment)
         # Two versions of one fragment; nobody honest reduces more than all of it.
-        most = 2 * self._cell_codec.encoded_num_bytes(fragment.store.num_values) + 65_536
+        most = 2 * cell_codec_of(fragment.state.codec).encoded_num_bytes(fragment.store.num_values) + 65_536
         num_bytes = held.held_bytes.get(sender, 0) + expected
         if num_bytes > most:
             raise PeerFault(sender, f"sent {num_bytes} bytes of its cell's means; expected at most {most}")
@@ -246,9 +245,9 @@ class CellExchange:
                     )
                 )
                 if is_fit:
-                    blocks = self._cell_codec.unpack(row.end - row.start, memoryview(payload))
+                    blocks = cell_codec_of(fragment.state.codec).unpack(row.end - row.start, memoryview(payload))
                     parts[cell] = (blocks, message.weight)
-            return self._mean_of(parts, row.end - row.start, carried)
+            return self._mean_of(parts, fragment.state.codec, row.end - row.start, carried)
 
         reduction = await self._compute(run)
         if reduction is None or fragment.machine.version != order.version:
@@ -258,7 +257,11 @@ class CellExchange:
         self._step(fragment, SliceReduced(order, position, digest, reduction.included))
 
     def _mean_of(
-        self, parts: dict[int, tuple[EncodedBlocks, float]], num_values: int, carried: EncodedBlocks | None
+        self,
+        parts: dict[int, tuple[EncodedBlocks, float]],
+        codec: Codec,
+        num_values: int,
+        carried: EncodedBlocks | None,
     ) -> Reduction | None:
         cells = sorted(parts)
         while cells:
@@ -267,12 +270,12 @@ class CellExchange:
             shares = bounded_weights(shares, self._rule.clip_weight_ratio)
             try:
                 mean = pairwise_sum(
-                    self._cell_codec,
+                    cell_codec_of(codec),
                     [(parts[cell][0], share) for cell, share in zip(cells, shares, strict=True)],
                     num_values,
                 )
                 add_error(carried, mean)
-                encoded = self._codec.encode_with_residual(mean)
+                encoded = codec.encode_with_residual(mean)
             except ValueError as error:
                 bad = getattr(error, "position", None)
                 if bad is None:

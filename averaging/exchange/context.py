@@ -77,6 +77,7 @@ class Context:
     """What the roles of one exchange share.
 
     Attributes:
+        rule: of all decisions that are not about one commit's rates.
         members: those that hear of rounds, as far as this peer sees them.
         step: gives a fragment's machine an event, and performs what it asks for.
         spawn: runs something beside all else.
@@ -84,7 +85,6 @@ class Context:
 
     me: PeerId
     rule: OuterRule
-    codec: Codec
     fragments: Sequence[FragmentRuntime]
     guard: Guard
     links: Links
@@ -94,9 +94,10 @@ class Context:
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     buffers: Buffers = field(default_factory=Buffers)
 
-    def rule_at(self, version: int) -> OuterRule:
-        """The outer rule of the commit that leaves `version`."""
-        return self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
+    def rule_at(self, fragment: FragmentRuntime, version: int) -> OuterRule:
+        """The outer rule of the commit that leaves `version` of a fragment."""
+        rule = self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
+        return rule.of_buffers() if fragment.of_buffers else rule
 
     def lend(self, fragment: FragmentRuntime) -> AbstractContextManager[Change]:
         """Memory with any content for a change of the live parameters; it is somebody else's when the block ends."""

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from averaging.codec.codec import Codec
 from averaging.exchange.applying import Applying
 from averaging.exchange.audit import AUDIT_MESSAGES, Audits
 from averaging.exchange.averaging import Averaging
@@ -43,7 +42,6 @@ class Exchange:
         self,
         me: PeerId,
         rule: OuterRule,
-        codec: Codec,
         fragments: Sequence[FragmentRuntime],
         guard: Guard,
         links: Links,
@@ -60,7 +58,7 @@ class Exchange:
         self._closed = False
         self._background = Background()
         context = Context(
-            *(me, rule, codec, self.fragments, guard, links, ports),
+            *(me, rule, self.fragments, guard, links, ports),
             members=lambda: (*self._seen[0], *self._seen[1]),
             step=self._step,
             spawn=self._background.spawn,

@@ -51,13 +51,18 @@ class RoundTraffic:
 
 @dataclass
 class FragmentRuntime:
-    """State, machine and store of one fragment, and what is remembered of its lineage."""
+    """State, machine and store of one fragment, and what is remembered of its lineage.
+
+    Attributes:
+        of_buffers: its values are running statistics, which have a rule and a codec of their own.
+    """
 
     index: int
     state: FragmentState
     machine: RoundMachine
     store: ShardStore
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
+    of_buffers: bool = False
     persist: Callable[[], None] = lambda: None
     digests: dict[int, bytes] = field(default_factory=dict)
     """Of the anchors of recent versions."""

@@ -87,6 +87,23 @@ def build_layout(
     return FragmentLayout(fragments, hashlib.sha256(described.encode()).digest())
 
 
+def with_buffers(layout: FragmentLayout, buffer_shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The same with one more fragment, the last one, of what the module keeps beside its parameters.
+
+    Args:
+        buffer_shapes: (name, shape) in the module's own order; none: the layout as it is.
+    """
+    sizes = [(name, math.prod(shape)) for name, shape in buffer_shapes if math.prod(shape) > 0]
+    num_values = sum(size for _, size in sizes)
+    if not num_values:
+        return layout
+    offsets = itertools.accumulate((size for _, size in sizes), initial=0)
+    pieces = tuple(Piece(name, 0, size, offset) for (name, size), offset in zip(sizes, offsets, strict=False))
+    described = layout.digest + repr([(name, tuple(shape)) for name, shape in buffer_shapes]).encode()
+    last = Fragment(len(layout.fragments), num_values, pieces)
+    return FragmentLayout((*layout.fragments, last), hashlib.sha256(described).digest())
+
+
 def _layer_sizes(sizes: Sequence[tuple[str, int]]) -> list[int]:
     def layer_of(name: str) -> str:
         parts = name.split(".")

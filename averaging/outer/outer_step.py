@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Literal
@@ -89,6 +89,22 @@ class OuterRule:
     trim_fraction: float = 0.25
     clip_radius_ratio: float = 1.0
     audit_fraction: float = 0.0
+
+    def of_buffers(self) -> OuterRule:
+        """The same for running statistics: the anchor becomes the mean, without momentum, and own work stays shown.
+
+        Each peer's statistics follow its data within a few steps, whatever they were. Any rate above 1, and any
+        momentum, would swing around them with the delay of a round.
+        """
+        return replace(
+            self,
+            outer_lr=1.0,
+            outer_momentum=0.0,
+            overlay_gain=1.0,
+            residual_decay=1.0,
+            lag_penalty=0.0,
+            momentum_lag_penalty=0.0,
+        )
 
     @property
     def is_strict(self) -> bool:

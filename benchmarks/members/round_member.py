@@ -92,7 +92,7 @@ class Member:
         line = host.pace_of(ROUND_PROTOCOL) if paces else None
         self.links = Links(host, keeper, limits_of(sizes, codec), heard, time.monotonic, line)
         self.exchange = Exchange(
-            *(host.peer_id, rule, codec, self.fragments, self.guard, self.links),
+            *(host.peer_id, rule, self.fragments, self.guard, self.links),
             ExchangePorts(time.monotonic, _compute, self._on_change, self._on_report),
             first_sequence=1,
         )

@@ -162,6 +162,8 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     )
     parts = []
     for section, name, text in wanted:
+        if section == "model" and _field(manifest, "model", "kind") == "custom":
+            continue  # older software wrote what nobody knows of a module from own code
         value = _field(manifest, section, name)
         if isinstance(value, int | str) and not isinstance(value, bool):
             parts.append(text.format(label_text(str(value), 20)))

@@ -83,6 +83,25 @@ class CallbackSession:
         if self.swarm is not None:
             self.swarm.report(loss, tokens or None)
 
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the run decides the learning rate, by its own clock."""
+        return self.swarm is not None and self.swarm.manifest.training.schedule.changes_rate
+
+    def set_rates(self, optimizer: Any, peaks: Sequence[float]) -> None:
+        """Before a step: the run's share of the peak in each parameter group, where the run decides it.
+
+        In a cool-down that the owner started the loop's own rate stays where it is lower.
+        """
+        if self.swarm is None:
+            return
+        cooldown = self.swarm.training.link.learning_rate_factor
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            if self.has_schedule:
+                group["lr"] = peak * self.swarm.learning_rate_factor
+            elif cooldown < 1:
+                group["lr"] = min(group["lr"], peak * cooldown)
+
     def save_anchor(self, save: Callable[[], object]) -> None:
         """Call `save` while the module is the anchor; nothing in processes of other ranks."""
         if self.swarm is not None:

@@ -46,7 +46,8 @@ def tokens_of(batch: Any) -> int:
 class SwarmCallback(Callback):
     """Joins a run when fitting begins, and leaves it when fitting ends, by an exception too.
 
-    All optimizers of the module take part, and the states of its schedulers are in the checkpoints. With several
+    All optimizers of the module take part. Where the run has a schedule, that is the learning rate's. Otherwise
+    it is the module's, and the states of its schedulers are in the checkpoints. With several
     processes (the strategies of DDP) that of rank 0 is the peer.
 
     Args:
@@ -77,6 +78,7 @@ class SwarmCallback(Callback):
         self._part = part
         self._count = count
         self._last_step = 0
+        self._peaks: dict[int, list[float]] = {}
 
     @property
     def swarm(self) -> Swarm | None:
@@ -105,6 +107,11 @@ class SwarmCallback(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Count what is read."""
         self._session.report(tokens=self._count(batch))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: nn.Module, optimizer: Any) -> None:
+        """Set the rate, where the run decides it."""
+        peaks = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        self._session.set_rates(optimizer, self._peaks.setdefault(id(optimizer), peaks))
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Tell the loss; stop when the swarm or its owner says so."""

@@ -68,7 +68,6 @@ class SwarmCallback(TrainerCallback):
     ) -> None:
         self._session = CallbackSession(run_id, peers, choices, on_joined, ends_with_anchor=ends_with_anchor)
         self._seen_tokens = 0
-        self._has_schedule = False
 
     @property
     def swarm(self) -> Swarm | None:
@@ -99,8 +98,7 @@ class SwarmCallback(TrainerCallback):
         swarm = self._session.swarm
         if swarm is None:
             return
-        self._has_schedule = swarm.manifest.training.schedule.changes_rate
-        if self._has_schedule and str(args.lr_scheduler_type).rpartition(".")[2].lower() not in _CONSTANT:
+        if self._session.has_schedule and str(args.lr_scheduler_type).rpartition(".")[2].lower() not in _CONSTANT:
             log.warning(
                 "the run has a learning-rate schedule of its own, so that of the trainer (%s) has no effect; expected "
                 'lr_scheduler_type="constant"',
@@ -122,12 +120,8 @@ class SwarmCallback(TrainerCallback):
         self._seen_tokens = state.num_input_tokens_seen
         samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         self._session.report(tokens=tokens if is_text and tokens > 0 else samples)
-        swarm = self._session.swarm
-        if swarm is not None and self._has_schedule:
-            _set_rates(given["optimizer"], swarm.learning_rate_factor)
-        elif swarm is not None and (cooldown := swarm.training.link.learning_rate_factor) < 1:
-            # The owner lets the rate fall: the trainer's own schedule stays where it is lower.
-            _set_rates(given["optimizer"], cooldown, is_bound=True)
+        optimizer = given["optimizer"]
+        self._session.set_rates(optimizer, [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups])
 
     def on_log(
         self,
@@ -161,9 +155,3 @@ class SwarmCallback(TrainerCallback):
 
 def _saved(given: Mapping[str, Any]) -> list[Any]:
     return [given["model"], given.get("processing_class")]
-
-
-def _set_rates(optimizer: Any, factor: float, *, is_bound: bool = False) -> None:
-    for group in optimizer.param_groups:
-        rate = group.get("initial_lr", group["lr"]) * factor
-        group["lr"] = min(group["lr"], rate) if is_bound else rate

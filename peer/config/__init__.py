@@ -15,7 +15,6 @@ The files, each built on those above it:
     peer_config.py        PeerConfig: flags, peer.toml, defaults; where files of a peer are
     layouts.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
     run_rules.py          what a manifest asks: outer rule, codec, limits
-    least_memory.py       refuses a model before it takes all memory
 
 Sources of the manifest's defaults are named beside each field in `manifest.py`.
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from averaging.outer.layout import FragmentLayout, build_layout
+from averaging.outer.layout import FragmentLayout, build_layout, with_buffers
 from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
 
@@ -95,14 +95,39 @@ def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
     ]
 
 
-def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
-    """The fragments of a model under a manifest.
+class NamedBuffers(Protocol):
+    """The part of `torch.nn.Module` that says what it keeps beside its parameters."""
+
+    def named_buffers(self) -> Iterator[tuple[str, Any]]: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+
+def shared_buffers(module: NamedBuffers) -> list[tuple[str, Any]]:
+    """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
+
+    Those of real numbers that are saved with the module, each once. Counts stay each peer's own.
+    """
+    saved = module.state_dict()
+    return [
+        (bare_name(name, module), buffer)
+        for name, buffer in module.named_buffers()
+        if name in saved and buffer.dtype.is_floating_point and buffer.numel()
+    ]
+
+
+def layout_of(
+    manifest: RunManifest,
+    shapes: Sequence[tuple[str, tuple[int, ...]]],
+    buffer_shapes: Sequence[tuple[str, tuple[int, ...]]] = (),
+) -> FragmentLayout:
+    """The fragments of a model under a manifest: of its parameters, and of its buffers where these are averaged.
 
     Raises:
         Incompatible: the model does not fit the manifest.
     """
     try:
-        return build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+        layout = build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+        return with_buffers(layout, buffer_shapes)
     except ValueError as error:
         raise Incompatible(
             f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
@@ -116,7 +141,7 @@ def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
 
 def seed_layout(manifest: RunManifest) -> FragmentLayout:
     """The fragments of a run's model, without its parameters; of a model of another kind only the sizes are right."""
-    return layout_of(manifest, shapes_of(manifest))
+    return layout_of(manifest, shapes_of(manifest), buffer_shapes_of(manifest))
 
 
 def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
@@ -125,6 +150,12 @@ def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]
     return parameter_shapes(manifest.model)
+
+
+def buffer_shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
+    """The same of the buffers that a run averages: one flat tensor, for its size, or none."""
+    num_values = manifest.model.num_buffer_values
+    return [] if num_values is None else [("buffers", (num_values,))]
 
 
 def num_orthogonalised(manifest: RunManifest) -> int:

@@ -13,7 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
@@ -23,7 +30,7 @@ from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSectio
 from peer.config.data_source import DataSection
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
-from peer.config.section import MAX_WHOLE_NUMBER, Section, later
+from peer.config.section import MAX_WHOLE_NUMBER, Section, later, without_unset_later_fields
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, shown
 
@@ -341,6 +348,29 @@ class RunManifest(Section):
         if self.data.tokenizer is not None:
             named_file(self.files, self.data.tokenizer, "data.tokenizer")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = without_unset_later_fields(self, handler(self))
+        if self.model.kind == "custom":
+            # Its loop has a rate, a batch and data of its own; what its owner did not write is not known. Runs that
+            # older software made have all of it, and keep their bytes.
+            for part in ("training", "data"):
+                section: Section = getattr(self, part)
+                fields[part] = {name: value for name, value in fields[part].items() if name in section.model_fields_set}
+                if not fields[part] and part not in self.model_fields_set:
+                    del fields[part]
+        return fields
+
+    @property
+    def buffers_fragment(self) -> int | None:
+        """Which fragment the running statistics of the model are; None where they are not averaged."""
+        return self.averaging.num_fragments if self.model.buffers == "mean" else None
+
+    @property
+    def num_fragments(self) -> int:
+        """All of them: the averaged parameters', and the one of buffers."""
+        return self.averaging.num_fragments + (self.buffers_fragment is not None)
 
     def to_bytes(self) -> bytes:
         """Canonical JSON in UTF-8: sorted keys, no spaces, floats in shortest round-trip form.

@@ -12,6 +12,8 @@ from peer.config.section import Section, later, without_unset_later_fields
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _OF_HF = ("task", "config")
+_UNKNOWN_OF_CUSTOM = ("vocab_size", "context")
+"""A module from own code may have neither: a run of kind 'custom' writes them if its owner gave them."""
 
 
 class InitSection(Section):
@@ -87,12 +89,30 @@ class ModelSection(Section):
     adapter: AdapterSection | None = later(
         None, description="hf only: train an adapter beside the given weights, and nothing else"
     )
+    buffers: Literal["local", "mean"] = later(
+        "local",
+        description="custom and hf only: persistent buffers of real numbers, such as a batch norm's running "
+        "statistics; local: each peer's own; mean: averaged in a fragment of their own, for newcomers and exports too",
+    )
+    num_buffer_values: int | None = later(
+        None, ge=1, le=10**10, description="custom and hf only: values in these buffers, where they are averaged"
+    )
+    frozen_digest: str | None = later(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        examples=["64 lower-case hexadecimal digits"],
+        description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with others is refused",
+    )
 
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = without_unset_later_fields(self, handler(self))
         if self.kind == "hf":
             fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
+        if self.kind == "custom":
+            # Runs that older software made have them, and keep their bytes.
+            unsaid = {name for name in (*_OF_THE_GPT, *_UNKNOWN_OF_CUSTOM) if name not in self.model_fields_set}
+            fields = {name: value for name, value in fields.items() if name not in unsaid}
         return fields
 
     @field_validator("config")
@@ -125,6 +145,13 @@ class ModelSection(Section):
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
             raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
+        if (self.buffers == "mean") != (self.num_buffer_values is not None):
+            raise ValueError(
+                f"buffers is {self.buffers!r} with num_buffer_values {self.num_buffer_values}; expected "
+                "num_buffer_values with 'mean' and none with 'local'"
+            )
+        if self.kind == "gpt" and (self.buffers != "local" or self.frozen_digest is not None):
+            raise ValueError("kind is 'gpt'; buffers and frozen_digest are for models that have them, remove them")
         if self.kind == "gpt":
             if self.num_parameters is not None or self.layout_digest is not None:
                 raise ValueError(

@@ -48,12 +48,32 @@ def codec_of(manifest: RunManifest) -> Codec:
     return make_codec(section.codec, section.block_size, scale=section.scale, rounding=section.rounding)
 
 
-def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
-    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it."""
-    cell_codec = cell_codec_of(codec)
-    shards = (max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL)) for size in sizes)
-    longest = max(cell_codec.encoded_num_bytes(values) for values in shards)
-    return Limits(tuple(sizes), max(longest, *(codec.encoded_num_bytes(size) for size in sizes)))
+def buffer_codec_of(codec: Codec) -> Codec:
+    """The codec of running statistics, beside that of parameters: every bit.
+
+    They are few, and those of one layer may be a thousand times those of another in the same block.
+    """
+    return make_codec("fp32", codec.block_size)
+
+
+def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
+    """The codec of each fragment."""
+    codec = codec_of(manifest)
+    of_buffers = manifest.buffers_fragment
+    return [buffer_codec_of(codec) if index == of_buffers else codec for index in range(num_fragments)]
+
+
+def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it.
+
+    Args:
+        codecs: of each fragment, or of all.
+    """
+    longest = 0
+    for size, codec in zip(sizes, [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs, strict=True):
+        shard = max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL))
+        longest = max(longest, codec.encoded_num_bytes(size), cell_codec_of(codec).encoded_num_bytes(shard))
+    return Limits(tuple(sizes), longest)
 
 
 def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None:
@@ -75,5 +95,5 @@ def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None
 
 def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
     """Bytes of an encoded contribution to each of these fragments."""
-    codec = codec_of(manifest)
-    return tuple(codec.encoded_num_bytes(size) for size in sizes)
+    codecs = codecs_of(manifest, len(sizes))
+    return tuple(codec.encoded_num_bytes(size) for size, codec in zip(sizes, codecs, strict=True))

@@ -21,13 +21,13 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_
 from dht.regular_files import read_regular
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of, seed_sizes
-from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.config.run_rules import codec_of, limits_of, rule_of
+from peer.config.run_rules import codecs_of, limits_of, rule_of
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.files.store import checked_folder
+from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
@@ -77,10 +77,10 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     if saved is None:
         reason = "; ".join(complaints) or f"{source.folder / CHECKPOINTS_NAME} has none"
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
-    values, facts = {}, []
+    values, facts, codecs = {}, [], codecs_of(manifest, len(sizes))
     for index, size in enumerate(sizes):
         anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
-        state = FragmentState(rule_of(manifest), codec_of(manifest), anchor, momentum, residual)
+        state = FragmentState(rule_of(manifest), codecs[index], anchor, momentum, residual)
         saved.restore(index, state)
         values[index] = state.anchor
         facts.append(facts_of(index, state.version, state.lineage_tokens, state.anchor, state.momentum, 0))
@@ -128,7 +128,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
         check_memory(manifest, "read", free_memory_bytes())
         sizes = seed_sizes(manifest)
         members = ObservedMembers(records)
-        limits = limits_of(sizes, codec_of(manifest))
+        limits = limits_of(sizes, codecs_of(manifest, len(sizes)))
         checker = Checker(Scope(source.run_id, manifest.hash), verify)
         fetcher = Fetcher(observer.host, observer.doorkeeper, limits, members, checker)
         found: dict[int, Fetched] = {}

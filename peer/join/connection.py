@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -94,8 +95,9 @@ class RunConnection:
         device: torch.device,
         ranks: Ranks | None = None,
         ref_device: torch.device | None = None,
+        buffers: Sequence[tuple[str, torch.Tensor]] = (),
     ) -> TrainerLink:
-        """Connect parameters, as named and ordered by their module, to the network process.
+        """Connect parameters, as named and ordered by their module, to the network process, and averaged buffers.
 
         `ranks` and `ref_device` as in `TrainerLink`. Counting goes on where this peer's newest checkpoint stopped.
 
@@ -103,7 +105,8 @@ class RunConnection:
             Incompatible: they are not those of the run.
             LocalFault: no memory for the mailbox.
         """
-        layout = fitting_layout(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters])
+        parts = [[(name, tuple(tensor.shape)) for name, tensor in part] for part in (parameters, buffers)]
+        layout = fitting_layout(manifest, *parts)
         totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
         self.totals = totals
         mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
@@ -112,7 +115,7 @@ class RunConnection:
         is_here = ref_device in (None, device) and (ranks is None or not ranks.is_sharded)
         self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
         link = TrainerLink(
-            parameters,
+            [*parameters, *buffers],
             layout,
             mailbox,
             sync_every=manifest.averaging.sync_every,
@@ -158,18 +161,28 @@ class RunConnection:
             self._side = None
 
 
-def fitting_layout(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
-    """The fragments of a module's parameters, checked against the run's.
+def fitting_layout(
+    manifest: RunManifest,
+    shapes: Sequence[tuple[str, tuple[int, ...]]],
+    buffer_shapes: Sequence[tuple[str, tuple[int, ...]]] = (),
+) -> FragmentLayout:
+    """The fragments of a module's parameters and averaged buffers, checked against the run's.
 
     Raises:
-        Incompatible: number, names, shapes or order of the parameters are not those of the run.
+        Incompatible: number, names, shapes or order of them are not those of the run.
     """
-    layout = layout_of(manifest, shapes)
+    layout = layout_of(manifest, shapes, buffer_shapes)
     expected = manifest.model.num_parameters
-    if expected is not None and layout.num_values != expected:
+    num_buffer_values = sum(math.prod(shape) for _, shape in buffer_shapes)
+    if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
-            f"this module has {layout.num_values} trained elements in {len(shapes)} parameters; the run was made for "
-            f"{expected}; build the module as the run's owner does"
+            f"this module has {num_buffer_values} values in {len(buffer_shapes)} buffers of real numbers; the run was "
+            f"made for {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
+        )
+    if expected is not None and layout.num_values - num_buffer_values != expected:
+        raise Incompatible(
+            f"this module has {layout.num_values - num_buffer_values} trained elements in {len(shapes)} parameters; "
+            f"the run was made for {expected}; build the module as the run's owner does"
         )
     if layout.digest != layout_digest_of(manifest):
         first = ", ".join(f"{name} {list(shape)}" for name, shape in shapes[:3])

@@ -16,11 +16,11 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.data_source import source_here
 from peer.config.layouts import trained_parameters
-from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
+from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.panel.terminal import Terminal
 from peer.tracking.own_record import recording

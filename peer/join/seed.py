@@ -7,10 +7,10 @@ import asyncio
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord
 from peer.config.layouts import seed_sizes
-from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.mailbox.mailbox import Mailbox
+from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network
 from peer.panel.terminal import Terminal
 

@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
-from peer.config.layouts import trained_parameters
+from peer.config.layouts import shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.schedule_section import progress_of
@@ -45,6 +45,7 @@ from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.run_scheduler import RunScheduler, RunSchedulers, warm_up_share
+from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
@@ -75,10 +76,10 @@ def join(
     """Take part in a run with an own training loop; to be used in a `with` statement.
 
     Args:
-        module: what is trained, on its device already; its parameters with `requires_grad` are averaged, its buffers
-            are not. They must have the names, shapes and order that the run was made with. float32 takes 4 bytes a
-            value beside what training takes, bfloat16, float16 and float64 take 8; other types are refused. Frozen
-            parameters must be those of the peer's earlier sessions.
+        module: what is trained, on its device already; its parameters with `requires_grad` are averaged, and its saved
+            buffers of real numbers where the run says so. They must have the names, shapes and order that the run was
+            made with. float32 takes 4 bytes a value beside what training takes, bfloat16, float16 and float64 take 8;
+            other types are refused. Frozen parameters must be those of the run.
         optimizer: holds all of these parameters; `step` is called once per inner step. A wrapper that has it as
             ``optimizer``, as accelerate's, counts only the steps that it passes on. A list of optimizers holds all of
             them together, and an inner step is over when each has stepped. A later session takes back their state,
@@ -182,7 +183,9 @@ class Swarm:
         parameters = trained_parameters(self._module)
         if not parameters:
             raise Incompatible("the module has no parameter with requires_grad; expected something to train")
-        link = connection.link(manifest, parameters, parameters[0][1].device)
+        check_frozen_digest(manifest, self._module)
+        buffers = shared_buffers(self._module) if manifest.model.buffers == "mean" else []
+        link = connection.link(manifest, parameters, parameters[0][1].device, buffers=buffers)
         training = LocalTraining(
             self._module,
             self._optimizer,

@@ -60,7 +60,7 @@ class RunObserver:
     @staticmethod
     def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
         """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
-        return len(record.versions) in (0, manifest.averaging.num_fragments)
+        return len(record.versions) in (0, manifest.num_fragments)
 
     async def fetch(self, fragment: int, num_values: int, records: list[PeerRecord]) -> Snapshot:
         """One fragment's state from the member that announces the heaviest one and answers.

@@ -85,7 +85,7 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     """The status as plain values; every figure is what the peers report of themselves."""
     trainers = [record for record in records if record.is_training]
     holders = [record for record in records if record.versions]
-    fragments = range(manifest.averaging.num_fragments)
+    fragments = range(manifest.num_fragments)
     newest = [max((record.versions[fragment] for record in holders), default=0) for fragment in fragments]
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from averaging.outer.layout import build_layout
+from averaging.outer.layout import build_layout, with_buffers
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import (
@@ -22,11 +23,13 @@ from dht.records.signed_records import (
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
 from peer.config.hf_config import DescribedModel
-from peer.config.layouts import NamedParameters, trained_parameters
+from peer.config.layouts import shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
+from peer.config.section import Section, is_later
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
+from peer.owner.own_module import OwnModule, chosen_buffers, frozen_digest
 
 OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"
@@ -102,12 +105,13 @@ def create_run(
 
 def create_custom_run(
     name: str,
-    module: NamedParameters,
+    module: OwnModule,
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     *,
     replace: bool = False,
     files: Sequence[str | Path] = (),
+    buffers: str | None = None,
 ) -> NewRun:
     """`create_run` for a module from own code, to be trained with `murmuration.join`.
 
@@ -118,62 +122,80 @@ def create_custom_run(
             robust combination where they name none; one that is signed again keeps its own.
         name, folder, replace, files: as for `create_run`. One more file has the names and shapes of the parameters, so
             that what was trained can be read without the module.
+        buffers: "mean" averages the module's saved buffers of real numbers, such as running statistics, gives them to
+            newcomers and exports them; "local" leaves each peer its own. By default they are averaged unless they are
+            more than an eighth of the parameters.
 
     Raises:
-        UsageFault: name, settings, module or a file are wrong, or the folder holds a run already.
+        UsageFault: name, settings, module, buffers or a file are wrong, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     make_run_id(name, bytes(32))
     paths, place = [Path(path) for path in files], None if folder is None else Path(folder)
-    shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
+    if "model" in (settings or {}):
+        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+    earlier = None if place is None else _earlier_manifest(place)
+    shared = chosen_buffers(module, buffers if earlier is None else buffers or earlier.model.buffers)
+    shapes, buffer_shapes = (
+        [(name, tuple(tensor.shape)) for name, tensor in tensors]
+        for tensors in (trained_parameters(module), shared_buffers(module) if shared == "mean" else [])
+    )
+    brings_layout = earlier is None or LAYOUT_NAME in {file.name for file in earlier.files}
     with tempfile.TemporaryDirectory() as drafts:
-        if LAYOUT_NAME not in {path.name for path in paths} and _may_bring_layout(place):
+        if LAYOUT_NAME not in {path.name for path in paths} and brings_layout:
             paths.append(Path(drafts) / LAYOUT_NAME)
-            paths[-1].write_bytes(layout_content(shapes))
-        return _create_custom_run(name, shapes, settings or {}, paths, place, replace=replace)
+            paths[-1].write_bytes(layout_content(shapes, buffer_shapes))
+        fields = with_files({**(settings or {}), "name": name}, paths)
+        try:
+            asked = RunManifest.from_fields(
+                {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
+            )
+            is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
+            chosen = {"combine": ROBUST_COMBINE} if is_chosen_here else {}
+            fields["averaging"] = {"fragment_by": "balanced", **chosen, **fields.get("averaging", {})}
+            layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
+            fields["model"] = {
+                "kind": "custom",
+                "num_parameters": layout.num_values,
+                "layout_digest": with_buffers(layout, buffer_shapes).digest.hex(),
+            }
+            if buffer_shapes:
+                num_values = sum(math.prod(shape) for _, shape in buffer_shapes)
+                fields["model"] |= {"buffers": "mean", "num_buffer_values": num_values}
+            if earlier is None or earlier.model.frozen_digest is not None:
+                fields["model"]["frozen_digest"] = frozen_digest(module)
+            manifest = RunManifest.from_fields(fields if earlier is None else _written_as(earlier, fields))
+        except ValueError as error:
+            raise UsageFault(f"run {name!r} cannot be made: {error}") from error
+        return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
 
 
-def _may_bring_layout(folder: Path | None) -> bool:
-    """A new run does; one that is signed again and did not would be another run with it."""
-    if folder is None:
-        return True
+def _earlier_manifest(folder: Path) -> RunManifest | None:
+    """Of the run that is signed again: what it did not have would make another run of it."""
     try:
         data = read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES)
         earlier = decode_run_record(data, run_id=claimed_run_id(data) or "")
-        return LAYOUT_NAME in {file.name for file in RunManifest.from_bytes(earlier.manifest).files}
+        return RunManifest.from_bytes(earlier.manifest)
     except (OSError, PeerFault, ValueError):
-        return True
+        return None
 
 
-def _create_custom_run(
-    name: str,
-    shapes: Sequence[tuple[str, tuple[int, ...]]],
-    settings: Mapping[str, Any],
-    paths: Sequence[Path],
-    folder: Path | None,
-    *,
-    replace: bool,
-) -> NewRun:
-    if "model" in settings:
-        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
-    fields = with_files({**settings, "name": name}, paths)
-    try:
-        asked = RunManifest.from_fields(
-            {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
-        )
-        is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
-        chosen = {"combine": ROBUST_COMBINE} if is_chosen_here else {}
-        fields["averaging"] = {"fragment_by": "balanced", **chosen, **fields.get("averaging", {})}
-        layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
-        fields["model"] = {
-            "kind": "custom",
-            "num_parameters": layout.num_values,
-            "layout_digest": layout.digest.hex(),
+def _written_as(earlier: RunManifest, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` with the defaults that an earlier manifest of kind custom has in writing, as older software wrote it."""
+    written = dict(fields)
+    for part in ("model", "training", "data"):
+        section: Section = getattr(earlier, part)
+        given = fields.get(part, {})
+        if not isinstance(given, Mapping):
+            continue  # said in full where all fields are checked
+        defaults = {
+            field: about.default
+            for field, about in type(section).model_fields.items()
+            if field in section.model_fields_set and not is_later(about)
         }
-        manifest = RunManifest.from_fields(fields)
-    except ValueError as error:
-        raise UsageFault(f"run {name!r} cannot be made: {error}") from error
-    return _write_run(manifest, folder, replace, paths, keeps_combine=is_chosen_here)
+        if defaults:
+            written[part] = {**defaults, **given}
+    return written
 
 
 def _asked_manifest(

@@ -190,3 +190,19 @@ def test_images_count_as_samples(tmp_path: Path, sessions: list[LoneSwarm]) -> N
     model = transformers.ViTForImageClassification(config)
     transformers.Trainer(model=model, args=args, train_dataset=images, callbacks=[SwarmCallback(RUN)]).train()
     assert sessions[0].training.link.mailbox.trainer.tokens == 12
+
+
+def test_the_runs_schedule_and_cool_down_are_in_the_rate(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    rates: list[float] = []
+
+    class Watch(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            rates.append(given["optimizer"].param_groups[0]["lr"])
+
+    def cool_down(swarm: Any) -> None:
+        swarm.training.link.mailbox.network.learning_rate_factor = 0.25
+
+    callback = SwarmCallback(RUN, on_joined=cool_down)
+    options = {"learning_rate": 0.8, "lr_scheduler_type": "constant", "max_steps": 3}
+    trainer_of(tmp_path, callback, more=[Watch()], **options).train()
+    assert rates == pytest.approx([0.2, 0.2, 0.2])

@@ -65,12 +65,13 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.reading": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.reading", False, "numpy"),
     "peer.config": (
-        "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer peer.mailbox",
+        "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer",
         False,
         "pydantic",
     ),
+    "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
-        "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
+        "averaging.codec averaging.wire averaging.outer averaging.lanes averaging.transfer peer.config",
         False,
         "blake3 pydantic",
     ),
@@ -100,7 +101,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
     "peer.trainer.loop": (
-        "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",
+        "averaging averaging.outer peer peer.mailbox peer.config peer.memory peer.checkpoint peer.trainer.*",
         False,
         "numpy torch",
     ),
@@ -148,34 +149,36 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config peer.files "
         "peer.network.membership",
         False,
-        "",
+        "blake3",
     ),
     "peer.plan": (
         "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds averaging.cells peer peer.mailbox "
-        "peer.config peer.checkpoint",
+        "peer.config peer.memory peer.checkpoint",
         True,
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.files peer.events "
-        "peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.tracking",
+        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory peer.files "
+        "peer.events peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.tracking peer.owner",
         False,
         "numpy pydantic torch",
     ),
     "peer.export.formats": (
-        "averaging averaging.outer peer peer.config peer.files peer.trainer.data peer.trainer.model peer.trainer.hf",
+        "averaging averaging.outer peer peer.config peer.memory peer.files peer.trainer.data peer.trainer.model "
+        "peer.trainer.hf",
         False,
         "peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
-        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.files peer.checkpoint "
-        "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
+        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.memory peer.files "
+        "peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
         "peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.data peer.trainer.devices "
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.memory peer.trainer.data "
+        "peer.trainer.devices "
         "peer.trainer.hf peer.trainer.model peer.network.membership peer.network.reachability peer.observe peer.plan",
         False,
         "rich torch",
@@ -255,7 +258,7 @@ TWO_MEANINGS = {
 """Public classes of one name in two modules, until one of them has another name."""
 
 OWN_FILES = (
-    *("dht.p2pd.congestion_control", "peer.config.least_memory"),  # of the kernel
+    *("dht.p2pd.congestion_control", "peer.memory.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
     *("dht.regular_files", "peer.import_path", "peer.demo.demo"),
 )

@@ -16,7 +16,6 @@ from torch import nn
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from peer.config.layouts import layout_of, parameter_shapes
-from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.anchors import Anchors
@@ -24,6 +23,7 @@ from peer.export.formats.architecture import as_language_model, read_architectur
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored, run_json
+from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import build_model, parameters_digest
 

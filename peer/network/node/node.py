@@ -35,7 +35,7 @@ from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.checkpoint.spill import RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
-from peer.config.run_rules import codec_of, limits_of, rule_of
+from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.config.schedule_section import committed_tokens
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
@@ -82,7 +82,7 @@ class Node:
         self.me = who.identity.peer_id
         self.codec = codec_of(manifest)
         self.rule = rule_of(manifest)
-        self.limits = limits_of(mailbox.sizes, self.codec)
+        self.limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
         self._background = Background()
         self._leaving = asyncio.Event()
@@ -98,6 +98,7 @@ class Node:
         self.fragments = build_fragments(
             *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
             *(self.membership.site_of, ports.parts.leading_type),
+            of_buffers=manifest.buffers_fragment,
         )
         self.desk = TrainerDesk(
             mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
@@ -186,7 +187,7 @@ class Node:
             parts=given.parts,
         )
         first_sequence = int(1000 * self.started_at)
-        return Exchange(self.me, self.rule, self.codec, self.fragments, self.guard, self.links, ports, first_sequence)
+        return Exchange(self.me, self.rule, self.fragments, self.guard, self.links, ports, first_sequence)
 
     # --------------------------------------------------------------------------------------------------- the run
 

@@ -40,7 +40,7 @@ from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
-from peer.config.run_rules import check_site, codec_of, limits_of
+from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
 from peer.files.serving import ServedFiles
@@ -289,7 +289,7 @@ class NetworkSide:
         )
         assert self._record is not None
         owner_key = self._record.owner_public_key
-        limits = limits_of(mailbox.sizes, codec_of(manifest))
+        limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
         host.memory.raise_to(allowed)
         ports = NodePorts(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint.tensor_files import TensorSpec
-from peer.config.least_memory import all_memory_bytes
+from peer.memory.least_memory import all_memory_bytes
 from peer.trainer.data.order import BlockOrder
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of

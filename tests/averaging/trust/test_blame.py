@@ -325,7 +325,7 @@ def exchange_of(clock, reports, speed=0.0):
         doubt=partial(guard.doubts, timing=timing),
     )
     exchange = Exchange(
-        *(ME, rule, codec, [FragmentRuntime(0, state, machine, ShardStore(codec, 50))], guard, FakeLinks()),
+        *(ME, rule, [FragmentRuntime(0, state, machine, ShardStore(codec, 50))], guard, FakeLinks()),
         ExchangePorts(clock, compute, lambda *_: None, reports.append),
         first_sequence=0,
     )

@@ -182,7 +182,7 @@ class ChaosPeer:
         self.links = Links(self.host, doorkeeper, limits, ports, self.clock)
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange = Exchange(
-            *(self.name, world.rule, self.codec, self.fragments, self.guard, self.links),
+            *(self.name, world.rule, self.fragments, self.guard, self.links),
             ExchangePorts(self.clock, self._compute, self._deliver, self._report),
             first_sequence=10_000 * self.session,
         )

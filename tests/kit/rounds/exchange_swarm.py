@@ -97,7 +97,7 @@ class Peer:
         )
         self.links = Links(host, OpenDoor(), limits, heard, now)
         self.exchange = Exchange(
-            *(self.name, rule, self.codec, self.fragments, self.guard, self.links),
+            *(self.name, rule, self.fragments, self.guard, self.links),
             ExchangePorts(
                 now,
                 lambda work: self.compute(work),

@@ -54,7 +54,7 @@ def test_a_run_that_was_made_without_stays_the_same_run(tmp_path: Path) -> None:
     create_custom_run("own", module(), None, tmp_path / "run", replace=True)
     again = create_custom_run("own", module(), None, tmp_path / "run", replace=True)
     assert (again.run_id, again.manifest.revision) == (first.run_id, 3)
-    assert named_shapes(again.manifest, checked_folder(again.folder, again.manifest)) == shapes_of(module())
+    assert named_shapes(again.manifest, checked_folder(again.folder, again.manifest)) == (shapes_of(module()), [])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_run_that_was_made_without_stays_the_same_run(tmp_path: Path) -> None:
 def test_anything_else_is_no_layout(tmp_path: Path, content: bytes) -> None:
     run = create_custom_run("own", module(), None, tmp_path / "run")
     folder = checked_folder(run.folder, run.manifest)
-    assert named_shapes(run.manifest, folder) == shapes_of(module())
+    assert named_shapes(run.manifest, folder) == (shapes_of(module()), [])
     (folder / LAYOUT_NAME).write_bytes(content)
     assert named_shapes(run.manifest, folder) is None
     assert json.loads(layout_content([])) == {"parameters": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,18 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.identity.keys import Identity
+from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.cli.training import NOT_OF_A_SEED
-from peer.config.layouts import layout_digest_of, seed_sizes, trained_parameters
+from peer.config.layouts import layout_digest_of, layout_of, seed_sizes, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.files.layout_file import named_shapes
+from peer.files.store import checked_folder
 from peer.join.connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
+from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.optimizers import innermost
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
@@ -36,8 +42,13 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
     trained = sum(tensor.numel() for tensor in module.parameters() if tensor.requires_grad)
     assert run.manifest.model.num_parameters == trained
     assert run.manifest.averaging.fragment_by == "balanced"
-    layout = fitting_layout(run.manifest, shapes_of(module))
+    assert (run.manifest.model.buffers, run.manifest.model.num_buffer_values) == ("mean", 6)
+    layout = fitting_layout(run.manifest, shapes_of(module), [("1.running_mean", (3,)), ("1.running_var", (3,))])
     assert layout.sizes == seed_sizes(run.manifest)
+    assert layout.fragments[-1].num_values == 6
+    assert run.manifest.buffers_fragment == 3
+    with pytest.raises(Incompatible, match="0 values in 0 buffers of real numbers; the run was made for 6"):
+        fitting_layout(run.manifest, shapes_of(module))
     assert layout.digest == layout_digest_of(run.manifest)
     assert RunManifest.from_bytes(run.manifest.to_bytes()) == run.manifest
 
@@ -126,6 +137,103 @@ def test_an_open_custom_run_resists_liars_and_a_named_combination_holds(tmp_path
     assert combine("named", {"averaging": {"combine": "mean"}}) == "mean"
     assert combine("named", None, replace=True) == "mean"
     assert combine("private", {"access": {"mode": "allowlist"}}) == "mean"
+
+
+def normed() -> nn.Sequential:
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 16))
+    module.register_buffer("cache", torch.zeros(3), persistent=False)
+    return module
+
+
+def test_running_statistics_are_averaged_unless_they_are_many_or_that_is_not_wanted(tmp_path: Path) -> None:
+    assert [name for name, _ in shared_buffers(normed())] == ["1.running_mean", "1.running_var"]
+    assert create_custom_run("own", normed(), None, tmp_path / "few").manifest.model.num_buffer_values == 16
+    model = create_custom_run("own", normed(), None, tmp_path / "own", buffers="local").manifest.model
+    assert (model.buffers, model.num_buffer_values) == ("local", None)
+    many = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8))
+    assert create_custom_run("own", many, None, tmp_path / "many").manifest.model.buffers == "local"
+    assert create_custom_run("own", many, None, tmp_path / "asked", buffers="mean").manifest.model.buffers == "mean"
+    assert create_custom_run("own", small_module(), None, tmp_path / "none").manifest.model.buffers == "local"
+    for buffers, said in (("newest", "expected 'local' or 'mean'"), ("mean", "has none of real numbers")):
+        with pytest.raises(UsageFault, match=said):
+            create_custom_run("own", small_module(), None, tmp_path / "wrong", buffers=buffers)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_buffers_and_their_number_go_together(tmp_path: Path) -> None:
+    manifest = create_custom_run("own", normed(), None, tmp_path).manifest
+    fields = manifest.model_dump(mode="json")
+    for change in ({"num_buffer_values": None}, {"buffers": "local"}):
+        with pytest.raises(ValueError, match="expected num_buffer_values with 'mean'"):
+            RunManifest.from_fields({**fields, "model": {**fields["model"], **change}})
+
+
+def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
+    plain = create_custom_run("own", small_module(), None, tmp_path / "plain").manifest
+    written = json.loads(plain.to_bytes())
+    assert set(written["model"]) == {"kind", "num_parameters", "layout_digest"}
+    assert not {"training", "data"} & set(written)
+    assert RunManifest.from_bytes(plain.to_bytes()).to_bytes() == plain.to_bytes()
+    given = {"training": {"learning_rate": 0.5}}
+    some = create_custom_run("own", small_module(), given, tmp_path / "some").manifest
+    assert json.loads(some.to_bytes())["training"] == {"learning_rate": 0.5}
+    assert RunManifest.from_bytes(some.to_bytes()) == some
+
+
+def test_custom_manifests_of_older_software_keep_their_bytes(tmp_path: Path) -> None:
+    fields = create_custom_run("own", small_module(), None, tmp_path).manifest.model_dump(mode="json")
+    # Such a manifest has every field of the built-in model, with its default.
+    built_in = json.loads(RunManifest(name="own").to_bytes())
+    fields["model"] = {**built_in["model"], **fields["model"]}
+    del fields["files"]
+    old = json.dumps(
+        {**built_in, **fields, "training": built_in["training"], "data": built_in["data"]},
+        sort_keys=True,
+        separators=(",", ":"),
+    ).encode()
+    assert RunManifest.from_bytes(old).to_bytes() == old
+
+
+def test_names_and_shapes_of_buffers_are_among_the_runs_files(tmp_path: Path) -> None:
+    run = create_custom_run("own", normed(), {"averaging": {"num_fragments": 2}}, tmp_path)
+    named = named_shapes(run.manifest, checked_folder(tmp_path, run.manifest))
+    assert named == (shapes_of(normed()), [("1.running_mean", (8,)), ("1.running_var", (8,))])
+    assert layout_of(run.manifest, *named).sizes == seed_sizes(run.manifest)
+
+
+def test_a_run_of_older_software_that_is_signed_again_stays_the_same_run(tmp_path: Path) -> None:
+    run = create_custom_run("own", normed(), None, tmp_path, buffers="local")
+    built_in = json.loads(RunManifest(name="own").to_bytes())
+    old = {**built_in, **run.manifest.model_dump(mode="json")}
+    old["model"] = {**built_in["model"], **old["model"]}
+    del old["files"]
+    manifest = RunManifest.from_fields(old)
+    owner = Identity.load(run.owner_key_path)
+    record = encode_run_record(sign_run_record(run.run_id, manifest.to_bytes(), owner))
+    run.run_record_path.write_bytes(record)
+    again = create_custom_run("own", normed(), None, tmp_path, replace=True)
+    assert (again.run_id, again.manifest.revision) == (run.run_id, 2)
+    assert again.manifest.hash == manifest.hash != run.manifest.hash
+
+
+def test_frozen_parameters_are_those_of_the_run(tmp_path: Path) -> None:
+    def with_base(value: float) -> nn.Sequential:
+        module = small_module()
+        module[0].requires_grad_(False)
+        nn.init.constant_(module[0].weight, value)
+        nn.init.constant_(module[0].bias, 0.0)
+        return module
+
+    manifest = create_custom_run("own", with_base(0.5), None, tmp_path).manifest
+    assert manifest.model.frozen_digest is not None
+    check_frozen_digest(manifest, with_base(0.5))
+    # Held at 16 bits the values are the same ones.
+    check_frozen_digest(manifest, with_base(0.5).to(torch.bfloat16))
+    with pytest.raises(Incompatible, match=r"other frozen parameters .* load the base"):
+        check_frozen_digest(manifest, with_base(0.25))
+    with pytest.raises(Incompatible, match="no frozen parameter"):
+        check_frozen_digest(manifest, small_module())
+    check_frozen_digest(create_custom_run("own", small_module(), None, tmp_path / "all").manifest, with_base(1.0))
 
 
 class Wrapper(torch.optim.Optimizer):
