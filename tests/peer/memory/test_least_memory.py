@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import DeviceFault
-from peer.config import least_memory
 from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
+from peer.memory import least_memory
 from peer.memory.least_memory import check_memory, free_memory_bytes, least_memory_bytes
 from peer.plan.memory import trainer_memory
 
