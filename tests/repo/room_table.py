@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
-        "averaging.codec averaging.wire averaging.outer averaging.lanes averaging.transfer peer.config",
+        "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
         False,
         "blake3 pydantic",
     ),
