@@ -115,6 +115,15 @@ def shared_buffers(module: NamedBuffers) -> list[tuple[str, Any]]:
     ]
 
 
+class OwnModule(NamedParameters, NamedBuffers, Protocol):
+    """The part of `torch.nn.Module` that describes what a run averages."""
+
+
+def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
+    return trained_parameters(module), shared_buffers(module) if manifest.model.buffers == "mean" else []
+
+
 def layout_of(
     manifest: RunManifest,
     shapes: Sequence[tuple[str, tuple[int, ...]]],

@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
-from peer.config.layouts import shared_buffers, trained_parameters
+from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.schedule_section import progress_of
@@ -180,11 +180,10 @@ class Swarm:
         if manifest is None:
             raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
         self.manifest = manifest
-        parameters = trained_parameters(self._module)
+        parameters, buffers = averaged_parts(self._module, manifest)
         if not parameters:
             raise Incompatible("the module has no parameter with requires_grad; expected something to train")
         check_frozen_digest(manifest, self._module)
-        buffers = shared_buffers(self._module) if manifest.model.buffers == "mean" else []
         link = connection.link(manifest, parameters, parameters[0][1].device, buffers=buffers)
         training = LocalTraining(
             self._module,

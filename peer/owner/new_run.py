@@ -23,13 +23,13 @@ from dht.records.signed_records import (
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
 from peer.config.hf_config import DescribedModel
-from peer.config.layouts import shared_buffers, trained_parameters
+from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 from peer.config.section import Section, is_later
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
-from peer.owner.own_module import OwnModule, chosen_buffers, frozen_digest
+from peer.owner.own_module import chosen_buffers, frozen_digest
 
 OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"

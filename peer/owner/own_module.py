@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from blake3 import blake3
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.layouts import bare_name, shared_buffers, trained_parameters
+from peer.config.layouts import OwnModule, bare_name, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 
 _VALUES_AT_ONCE = 1 << 20
 _CODEC_RATIO = 8
 """Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
-
-
-class OwnModule(Protocol):
-    """The part of `torch.nn.Module` that describes a custom model."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
-    def named_buffers(self) -> Iterator[tuple[str, Any]]: ...
-    def state_dict(self) -> Mapping[str, Any]: ...
 
 
 Buffers = Literal["local", "mean"]

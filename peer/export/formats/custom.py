@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from averaging.arrays import F32
 from dht.errors import Incompatible, LocalFault, UsageFault
-from peer.config.layouts import bare_name, layout_digest_of, layout_of, trained_parameters
+from peer.config.layouts import averaged_parts, bare_name, layout_digest_of, layout_of, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import parameters_sha256, tensors_of
 from peer.export.formats.model_header import ModelHeader, read_header
@@ -65,16 +65,18 @@ def fill_module(module: nn.Module, manifest: RunManifest, values: Mapping[int, F
     Raises:
         Incompatible: the module is not the one that the run trains.
     """
-    parameters = trained_parameters(module)
-    shapes = [(name, tuple(tensor.shape)) for name, tensor in parameters]
-    layout = layout_of(manifest, shapes)
+    parameters, buffers = averaged_parts(module, manifest)
+    shapes, buffer_shapes = (
+        [(name, tuple(tensor.shape)) for name, tensor in tensors] for tensors in (parameters, buffers)
+    )
+    layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
             f"the module has the layout {layout.digest.hex()[:16]}, with {layout.num_values} values; the run trains "
             f"one with {layout_digest_of(manifest).hex()[:16]}; expected the same parameters in the same order; build "
             "it as for the run"
         )
-    _copy(tensors_of(layout, shapes, values), dict(parameters))
+    _copy(tensors_of(layout, [*shapes, *buffer_shapes], values), dict([*parameters, *buffers]))
 
 
 def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,9 +14,17 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.cli.training import NOT_OF_A_SEED
-from peer.config.layouts import layout_digest_of, layout_of, seed_sizes, shared_buffers, trained_parameters
+from peer.config.layouts import (
+    averaged_parts,
+    layout_digest_of,
+    layout_of,
+    seed_sizes,
+    shared_buffers,
+    trained_parameters,
+)
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.export.formats.custom import fill_module
 from peer.files.layout_file import named_shapes
 from peer.files.store import checked_folder
 from peer.join.connection import fitting_layout
@@ -263,3 +272,15 @@ def test_join_names_the_argument_that_is_wrong() -> None:
 
 def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 40
+
+
+def test_an_export_brings_running_statistics_home(tmp_path: Path) -> None:
+    made, other = normed(), normed()
+    manifest = create_custom_run("own", made, {"averaging": {"num_fragments": 2}}, tmp_path).manifest
+    nn.init.constant_(made[1].running_var, 7.0)  # type: ignore[arg-type]
+    parameters, buffers = averaged_parts(made, manifest)
+    flat = torch.cat([tensor.detach().flatten() for _, tensor in [*parameters, *buffers]]).numpy()
+    starts = np.cumsum([0, *seed_sizes(manifest)])
+    values = {index: flat[starts[index] : starts[index + 1]] for index in range(3)}
+    fill_module(other, manifest, values)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
