@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from pydantic import ValidationError
 
-from averaging.codec.digests import digest_of
 from averaging.wire.file_chunks import MAX_FILE_BYTES
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import read_regular, write_whole
@@ -100,7 +100,7 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
             content = read_regular(source, MAX_FILE_BYTES)
         except OSError as error:
             raise UsageFault(f"--file {source}: {error.strerror or error}; expected a readable file") from error
-        if digest_of(content).hex() != file.digest:
+        if blake3(content).hexdigest() != file.digest:
             raise UsageFault(f"--file {source}: it changed while it was copied; expected a file at rest; try again")
         try:
             write_whole(target, content)

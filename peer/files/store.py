@@ -17,7 +17,6 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from averaging.codec.digests import digest_of
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
 from dht.errors import LocalFault
 from dht.regular_files import open_regular
@@ -100,9 +99,9 @@ def measure_file(path: Path, name: str) -> Measured:
     with open_regular(path) as opened:
         while num_bytes <= MAX_FILE_BYTES and (chunk := opened.read(FILE_CHUNK_BYTES)):
             whole.update(chunk)
-            digests.append(digest_of(chunk))
+            digests.append(blake3(chunk).digest())
             num_bytes += len(chunk)
-    chunks = digest_of(b"".join(digests)).hex() if len(digests) > 1 else None
+    chunks = blake3(b"".join(digests)).hexdigest() if len(digests) > 1 else None
     return Measured(FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks), tuple(digests))
 
 

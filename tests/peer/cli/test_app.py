@@ -80,6 +80,10 @@ def test_every_help_ends_with_an_example_that_parses(
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
+    (Path.cwd() / "qwen3-0.6b").mkdir()
+    (Path.cwd() / "qwen3-0.6b" / "config.json").write_text(
+        '{"model_type": "qwen3", "vocab_size": 64, "hidden_size": 8}'
+    )
     whole_lines = example.replace("\\\n", " ").replace("12D3KooW...", OWNER.peer_id)
     for line in whole_lines.strip().splitlines():
         assert app.run(line.split()[1:]) == 0, capsys.readouterr().err
@@ -333,7 +337,7 @@ def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -
     simulation = stand_in(monkeypatch, "peer.simulation.command", "run_simulation", lambda *_: 0)
     assert app.run(["demo"]) == 1
     assert app.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
-    assert demo == [(3, 2.0, False, True, 8080), (4, 0.5, True, False, 9000)]
+    assert demo == [(3, 2.0, False, 8080, None), (4, 0.5, True, None, None)]
     assert app.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
     assert simulation == [(5, 6, 7, 0.5, True)]
     scenario = stand_in(monkeypatch, "peer.simulation.command", "run_scenario", lambda *_: 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 
 import pytest
 
@@ -20,6 +21,8 @@ def test_what_is_being_loaded_is_waited_for(monkeypatch, tmp_path):
         loaded.set()
 
     class Refused:
+        identity = types.SimpleNamespace(peer_id="own")
+
         def __init__(self, *ports):
             pass
 
