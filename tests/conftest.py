@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import settings
 
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
-from tests.kit.tiers import markers_of, sampled, turn_of
+from tests.kit.tiers import markers_of, may_be_chosen, sampled, turn_of
 
 # The same examples on every run and machine; a slow machine is no failure.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Some test modules import hivemind, others py-libp2p, in one process.
     make_room_for_libp2p()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What cannot be chosen is not imported: with the libraries of all tests that takes longer than many tests."""
+    expression = config.option.markexpr
+    return True if expression and collection_path.is_file() and not may_be_chosen(collection_path, expression) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,6 +57,15 @@ def markers_of(path: Path, *, is_left_out: bool) -> list[pytest.MarkDecorator]:
     return found
 
 
+def may_be_chosen(path: Path, expression: str) -> bool:
+    """Whether a test of this file can be what `-m EXPRESSION` asks for, as far as its folder decides."""
+    of_the_night = (True,) if _is_in(path, NIGHTLY_FOLDERS) else (False, True)
+    try:
+        return any(eval(expression, {}, {"network": is_real(path), "nightly": nightly}) for nightly in of_the_night)
+    except (NameError, SyntaxError):  # of other markers, or nonsense: pytest says so
+        return True
+
+
 def turn_of(path: Path) -> int:
     """Smaller ones start earlier."""
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""

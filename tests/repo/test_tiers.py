@@ -16,6 +16,7 @@ from tests.kit.tiers import (
     TESTS,
     is_real,
     markers_of,
+    may_be_chosen,
     sampled,
     turn_of,
 )
@@ -104,3 +105,18 @@ def test_a_sample_keeps_every_case_and_marks_what_waits_for_the_night() -> None:
     assert [case.values for case in later] == [(1,), (2,), (4,), (5,)]
     assert all([mark.name for mark in case.marks] == ["nightly"] for case in later)
     assert sampled([(1, "a"), (2, "b")], one_in=2)[1].values == (2, "b")
+
+
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("peer/cli/test_app.py", (True, False, True)),
+        ("processes/peers/test_joining.py", (False, True, True)),
+        ("processes/night/test_home_routers.py", (False, False, True)),
+        ("benchmarks/test_convergence.py", (False, False, False)),
+    ],
+)
+def test_files_that_cannot_be_chosen_are_not_imported(file: str, chosen: tuple[bool, ...]) -> None:
+    tiers = ("not network and not nightly", "network and not nightly", "network or not nightly")
+    assert tuple(may_be_chosen(TESTS / file, tier) for tier in tiers) == chosen
+    assert may_be_chosen(TESTS / file, "of_another_marker")
