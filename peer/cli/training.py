@@ -108,6 +108,8 @@ def init(
         join_line = "peer join --invite FILE"
     if made.manifest.data.source != LIBRARY:
         join_line += f" --data {made.manifest.data.source}PATH"
+    if made.manifest.model.init is not None and made.manifest.model.init.source == "folder":
+        join_line += f" --base {model}"
     if as_json:
         facts = {
             "run_id": made.run_id,

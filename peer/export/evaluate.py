@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -32,10 +33,14 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
     opened = open_model(source)
     manifest = opened.manifest
     used = source_here(manifest.data.source, data, manifest.data.tokenizer)
-    corpus = open_run_corpus(manifest, used)
-    loss = held_out_loss(
-        opened.model.to(device), corpus, manifest.data.evaluation_batches, manifest.training.batch_size
-    )
+    with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
+        # Text is tokenized with the tokenizer beside the model; the shards are needed once.
+        room = None if opened.tokenizer is None else Path(cache)
+        corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer)
+        with contextlib.closing(corpus):
+            loss = held_out_loss(
+                opened.model.to(device), corpus, manifest.data.evaluation_batches, manifest.training.batch_size
+            )
     facts: dict[str, Any] = {
         "schema": 1,
         "run_id": opened.run_id,

@@ -57,7 +57,9 @@ def export_model(
         facts = {key: value for key, value in config.items() if key != "manifest"}
         print(json.dumps({"out": str(out), "pushed": address, **facts}))
         return 0
-    print(f"Model       {out}  ({bytes_text(anchors.num_bytes)}{_kind_text(config)})")
+    weights = list(out.glob("*.safetensors")) if form == "hf" else [out]
+    num_bytes = sum(path.stat().st_size for path in weights)
+    print(f"Model       {out}  ({bytes_text(num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"

@@ -43,12 +43,14 @@ class Corpus:
     Attributes:
         facts: what was read and what was left out, for people.
         bytes_per_token: UTF-8 bytes of text per held-out token; None: not known.
+        close: ends the process that tokenizes, for a caller that goes on without the corpus.
     """
 
     training: TrainingStream
     held_out: TokenStream
     facts: str = ""
     bytes_per_token: float | None = None
+    close: Callable[[], None] = lambda: None
 
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
@@ -62,7 +64,11 @@ class Corpus:
 
 
 def open_run_corpus(
-    manifest: RunManifest, source: str, data_dir: Path | None = None, note: Callable[[str], None] = lambda text: None
+    manifest: RunManifest,
+    source: str,
+    data_dir: Path | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    tokenizer_path: Path | None = None,
 ) -> Corpus:
     """`open_corpus` with what the run's manifest says about data; text of a run with a tokenizer is tokenized.
 
@@ -70,6 +76,7 @@ def open_run_corpus(
         source: what is read here (`peer.config.data_source.source_here`).
         data_dir: of the peer: its files of the run, and the cache of tokenized text; None: text cannot be tokenized.
         note: takes sentences for the owner.
+        tokenizer_path: the run's checked tokenizer, where it lies elsewhere than in the data folder.
 
     Raises:
         UsageFault: as `open_corpus`.
@@ -82,7 +89,8 @@ def open_run_corpus(
                 f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
                 "tokens:DIR with what `peer data prepare` made"
             )
-        return _tokenized(manifest, source, data_dir, note)
+        path = run_file_path(data_dir, manifest, data.tokenizer) if tokenizer_path is None else tokenizer_path
+        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note)
     if source.startswith(WEB):
         return _downloaded(manifest, source, data_dir, note)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
@@ -111,10 +119,11 @@ def _downloaded(manifest: RunManifest, source: str, data_dir: Path | None, note:
     return Corpus(training, held_out, f"{folder.facts()} here", stock.meta.held_out_bytes_per_token)
 
 
-def _tokenized(manifest: RunManifest, source: str, data_dir: Path, note: Callable[[str], None]) -> Corpus:
+def _tokenized(
+    manifest: RunManifest, source: str, tokenizer_path: Path, cache: Path, note: Callable[[str], None]
+) -> Corpus:
     data, model = manifest.data, manifest.model
-    assert data.tokenizer is not None
-    tokenizer = load_tokenizer(run_file_path(data_dir, manifest, data.tokenizer))
+    tokenizer = load_tokenizer(tokenizer_path)
     if tokenizer.vocab_size > model.vocab_size:
         raise UsageFault(
             f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
@@ -124,10 +133,10 @@ def _tokenized(manifest: RunManifest, source: str, data_dir: Path, note: Callabl
     rules = TextRules(
         tokenizer, data.text_field, data.held_out_fraction, model.vocab_size, model.context, num_evaluated
     )
-    stock = TextStock(source, rules, data_dir / CACHE_NAME, note)
+    stock = TextStock(source, rules, cache, note)
     held_out, bytes_per_token = stock.held_out()
     facts = f"{plural(len(stock.parts), 'part')}, tokenized as it is read"
-    return Corpus(stock.training(), held_out, facts, bytes_per_token)
+    return Corpus(stock.training(), held_out, facts, bytes_per_token, stock.close)
 
 
 def open_corpus(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +66,33 @@ def prepare_data(
     num_processes = num_processes or os.cpu_count() or 1
     suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
     orders = [
-        (
-            number,
-            TokenizeOrder(
-                part,
-                text_field,
-                held_out_fraction,
-                out / f"part-{number:05d}.{suffix}",
-                out / f"held-{number:05d}.{suffix}",
-            ),
+        TokenizeOrder(
+            part,
+            text_field,
+            held_out_fraction,
+            out / f"part-{number:05d}.{suffix}",
+            out / f"held-{number:05d}.{suffix}",
         )
         for number, part in enumerate(parts)
-        if number not in done
     ]
     if done:
         say(f"{len(done)} of {plural(len(parts), 'part')} are done already")
     progress = _Progress(len(parts), done, say)
     try:
         with (out / _STATE_NAME).open("a", encoding="utf-8") as state:
-            for number, answer in tokenize_all(orders, tokenizer.path, end, num_processes):
-                done[number] = answer
-                state.write(json.dumps({"number": number, **answer}) + "\n")
-                state.flush()
-                progress.show()
+
+            def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
+                for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
+                    done[number] = answer
+                    state.write(json.dumps({"number": number, **answer}) + "\n")
+                    state.flush()
+                    progress.show()
+
+            finish([(number, order) for number, order in enumerate(orders) if number not in done])
+            if held_out_fraction and not any(answer["held_out"] for answer in done.values()):
+                # Of few documents none may be below the fraction: the one with the smallest hash is held out.
+                least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
+                finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
     except OSError as error:
         raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
     meta = _meta_of(done, tokenizer, held_out_fraction)
@@ -98,20 +104,33 @@ def prepare_data(
     return meta, digest
 
 
-def train_tokenizer(sources: Sequence[str], vocab_size: int, out: Path, text_field: str = "text") -> TextTokenizer:
+def train_tokenizer(
+    sources: Sequence[str],
+    vocab_size: int,
+    out: Path,
+    text_field: str = "text",
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+) -> TextTokenizer:
     """Write a tokenizer that is made from these texts; returns it.
+
+    Args:
+        say: takes a sentence about what was left out.
 
     Raises:
         UsageFault: something is missing or wrong.
         LocalFault: a library is missing, or the disk is full.
     """
     parts = parts_of(files_of(sources), PART_BYTES)
-    return make_tokenizer(_texts(parts, text_field), vocab_size, out)
+    complaints = Complaints()
+    made = make_tokenizer(_texts(parts, text_field, complaints), vocab_size, out)
+    if complaints.counts:
+        say(f"left out or mended: {complaints.text()}")
+    return made
 
 
-def _texts(parts: Sequence[TextPart], text_field: str) -> Iterator[str]:
+def _texts(parts: Sequence[TextPart], text_field: str, complaints: Complaints) -> Iterator[str]:
     for part in parts:
-        for text, _ in documents(part, text_field, Complaints()):
+        for text, _ in documents(part, text_field, complaints):
             yield text
 
 
@@ -165,6 +184,11 @@ def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction
         for number in sorted(done)
         if done[number][side] is not None
     ]
+    if len(shards) == 1 and shards[0].held_out:
+        raise UsageFault(
+            "these files hold one text, and one is held out; expected at least two (of a file of text every 64 KiB is "
+            "one); give more text"
+        )
     if not any(not shard.held_out for shard in shards):
         raise UsageFault("these files hold no text to train on; expected some; nothing was written but the folder")
     return Meta(

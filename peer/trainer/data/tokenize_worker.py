@@ -20,7 +20,7 @@ from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
 from peer.trainer.text.files import TokenArray
-from peer.trainer.text.held_out import is_held_out
+from peer.trainer.text.held_out import hash_fraction
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
@@ -117,11 +117,12 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, A
     """
     complaints = Complaints()
     files = (_ShardFile(order.training), _ShardFile(order.held_out))
-    num_documents = 0
+    num_documents, smallest = 0, 1.0
     try:
         for batch in _batches(order, complaints):
             encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
-            for pieces, is_held, ends, num_bytes in batch:
+            for pieces, fraction, ends, num_bytes in batch:
+                is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
                 for number in range(len(pieces)):
                     files[is_held].add(next(encoded), 0 if number else num_bytes)
                 if ends:
@@ -139,21 +140,22 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, A
         "training": training,
         "held_out": held_out,
         "documents": num_documents,
+        "smallest_fraction": smallest,
         "complaints": dict(complaints.counts),
     }
 
 
-_Document = tuple[list[str], bool, bool, int]
+_Document = tuple[list[str], float, bool, int]
 
 
 def _batches(order: TokenizeOrder, complaints: Complaints) -> Iterator[list[_Document]]:
-    """Lists of (text in pieces that a tokenizer takes, is it held out?, does the document end with it?, bytes)."""
+    """Lists of (text in pieces that a tokenizer takes, its `hash_fraction`, does the document end with it?, bytes)."""
     batch: list[_Document] = []
     size = 0
     for text, ends in documents(order.part, order.text_field, complaints):
         content = text.encode()
         pieces = [text[start : start + MAX_TEXT_CHARACTERS] for start in range(0, len(text), MAX_TEXT_CHARACTERS)]
-        batch.append((pieces, is_held_out(content, order.held_out_fraction), ends, len(content)))
+        batch.append((pieces, hash_fraction(content), ends, len(content)))
         size += len(content)
         if size >= BATCH_CHARACTERS:
             yield batch

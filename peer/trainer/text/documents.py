@@ -33,6 +33,8 @@ MAX_ROW_BYTES = 64 << 20
 """Of one row of JSON lines: more is no document, and is left out."""
 MAX_TEXT_CHARACTERS = 1 << 20
 """Handed to a tokenizer at a time; its memory is about 100 times that."""
+BINARY_BYTES = 8000
+"""At the beginning of a text file; with a NUL among them it is binary, as for git and grep, and is left out."""
 ROWS_TO_BELIEVE = 100
 """Rows without the field, and none with it, before the field is said to be missing."""
 
@@ -218,6 +220,10 @@ def _text(path: Path, start: int, stop: int, complaints: Complaints) -> Iterator
     """Chunks that end with a line, about `CHUNK_BYTES` each; the last of the file ends the document."""
     with open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
+        if b"\0" in file.read(BINARY_BYTES):
+            complaints.counts["binary files"] += not start
+            return
+        file.seek(0)
         position, is_line_end = _lines_from(file, start), True
         while position < stop or not is_line_end:
             content = file.read(max(1, min(CHUNK_BYTES, stop - position)))

@@ -16,8 +16,3 @@ and the share that is held out differs from the one asked for by a few percent o
 def hash_fraction(content: bytes) -> float:
     """A number in [0, 1) that only the content decides, even over all contents."""
     return int.from_bytes(blake3.blake3(b"held-out|" + content).digest(8), "big") / 2**64
-
-
-def is_held_out(content: bytes, fraction: float) -> bool:
-    """Whether a document (its UTF-8 bytes) or a piece (its bytes) is never trained on."""
-    return hash_fraction(content) < fraction

@@ -22,9 +22,11 @@ from peer.export.formats.reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.opened import loadable_folder
 from peer.export.sample import sample_model
+from peer.trainer.data.shards import digest_of
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
+from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -121,6 +123,19 @@ def test_evaluate_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     write_folder(anchors, tmp_path / "model", NOW, replace=False)
     (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(3000)))
     assert evaluate_model(ModelFileSource(tmp_path / "model"), f"text:{tmp_path / 'text'}", "cpu", True) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
+
+
+def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small_tokenizer(tmp_path / "files").path
+    listed = FileSection(name=path.name, bytes=path.stat().st_size, digest=digest_of(path.read_bytes()))
+    data = {"source": "text:", "tokenizer": path.name, "held_out_fraction": 0.2}
+    _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data=data)
+    write_folder(replace(anchors, files=path.parent), tmp_path / "model", NOW, replace=False)
+    rows = json_lines(tmp_path / "rows.jsonl", sentences(400))
+    assert evaluate_model(ModelFileSource(tmp_path / "model"), f"jsonl:{rows}", "cpu", True) == 0
     assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
 
 

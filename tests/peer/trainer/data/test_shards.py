@@ -12,7 +12,7 @@ from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.positions import random_positions
 from peer.trainer.data.prepare import prepare_data
 from peer.trainer.data.shards import META_NAME, parse_meta
-from peer.trainer.text.held_out import is_held_out
+from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
 
 
@@ -44,7 +44,7 @@ def test_every_document_is_in_one_shard_and_ends(made):
         found[shard.held_out] += texts
     documents = sentences(400)
     assert sorted(found[True] + found[False]) == sorted(documents)
-    assert set(found[True]) == {text for text in documents if is_held_out(text.encode(), 0.1)}
+    assert set(found[True]) == {text for text in documents if hash_fraction(text.encode()) < 0.1}
     assert 10 < len(found[True]) < 80
     assert meta.documents == 400
     assert len(meta.training) > 3
@@ -138,7 +138,8 @@ def test_a_shard_s_name_leads_nowhere(made, name):
         parse_meta(b"\xff{", "here")
 
 
-def test_prepare_goes_on_where_it_was_stopped(made, tmp_path):
+def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("peer.trainer.data.prepare._SHOWN_SECONDS", float("inf"))
     corpus = json_lines(tmp_path / "corpus.jsonl", sentences(400))
     say: list[str] = []
 
@@ -167,3 +168,18 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path):
     assert {name for name in after if before.get(name) != after[name]} == {"part-00001.u16", "held-00001.u16"}
     with pytest.raises(UsageFault, match="is there already"):
         again(say.append)
+
+
+def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_path):
+    def prepare(texts, out):
+        corpus = json_lines(tmp_path / "few.jsonl", texts)
+        return prepare_data([str(corpus)], made[3].path, tmp_path / out, num_processes=1, say=lambda text: None)[0]
+
+    texts = ["first text", "second text", "third text"]
+    assert min(hash_fraction(text.encode()) for text in texts) > 0.01
+    meta = prepare(texts, "three")
+    least = min(texts, key=lambda text: hash_fraction(text.encode()))
+    assert [shard.text_bytes for shard in meta.held_out] == [len(least)]
+    assert sum(shard.text_bytes for shard in meta.training) == sum(map(len, texts)) - len(least)
+    with pytest.raises(UsageFault, match="one text, and one is held out; expected at least two"):
+        prepare(texts[:1], "one")

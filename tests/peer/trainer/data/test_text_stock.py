@@ -16,7 +16,7 @@ from peer.trainer.data.stock import Stock
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
 from peer.trainer.text import hub as hub_module
 from peer.trainer.text.documents import Complaints, documents
-from peer.trainer.text.held_out import is_held_out
+from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
 CONTEXT = 8
@@ -46,7 +46,7 @@ def test_text_is_tokenized_part_by_part_and_kept(tmp_path, rules, monkeypatch):
             stock.bring(group)
         tokens = np.concatenate([stock.open(group)[1][:] for group in range(len(stock.parts))])
         found = rules.tokenizer.decode(tokens.tolist()).split("<|endoftext|>")[:-1]
-        assert found == [text for text in texts if not is_held_out(text.encode(), 0.1)]
+        assert found == [text for text in texts if hash_fraction(text.encode()) >= 0.1]
         positions = PermutedOrder(0, "me").next(16, CONTEXT, training)
         inputs, targets = training.batch(positions, CONTEXT)
         assert bool((inputs[:, 1:] == targets[:, :-1]).all())

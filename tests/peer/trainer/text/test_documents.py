@@ -77,6 +77,13 @@ def test_rows_that_are_not_what_they_should_be_are_counted(tmp_path):
     }
 
 
+def test_binary_files_are_left_out_and_counted_once(tmp_path):
+    (tmp_path / "code.pyc").write_bytes(b"\xf3\r\r\n\0\0" + b"line\n" * 500)
+    (tmp_path / "text.txt").write_text("text\n")
+    texts, complaints = read(str(tmp_path), part_bytes=1000)
+    assert ("".join(texts), complaints.counts) == ("text\n", {"binary files": 1})
+
+
 def test_a_data_set_without_the_field_is_a_sentence(tmp_path):
     path = json_lines(tmp_path / "rows.jsonl", sentences(150), field="content")
     with pytest.raises(UsageFault, match=r"rows\.jsonl has no text in field 'text'; its rows have id, content; .*--f"):
