@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dht.errors import LocalFault, UsageFault
+from dht.quantities import bytes_text
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.architecture import trained_tensors
 from peer.export.formats.custom import custom_sha256
@@ -96,7 +97,7 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
 def cannot_be_written(path: Path, num_bytes: int | None, error: Exception) -> LocalFault:
     """The sentence about a disk that is full or broken. `num_bytes`: that the model takes; None: not known."""
     reason = getattr(error, "strerror", None) or str(error)
-    room = "room for the model" if num_bytes is None else f"{num_bytes >> 20} MiB of free space"
+    room = "room for the model" if num_bytes is None else f"{bytes_text(num_bytes)} of free space"
     return LocalFault(
         f"{path} cannot be written: {reason}; expected a writable folder with {room}; nothing half-written is left "
         "there"

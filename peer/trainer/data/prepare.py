@@ -92,15 +92,16 @@ def prepare_data(
             if held_out_fraction and not any(answer["held_out"] for answer in done.values()):
                 # Of few documents none may be below the fraction: the one with the smallest hash is held out.
                 least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
-                finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
+                if least < 1:  # 1: there is no document at all
+                    finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
     except OSError as error:
         raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
-    meta = _meta_of(done, tokenizer, held_out_fraction)
-    digest = write_meta(out, meta)
-    (out / _STATE_NAME).unlink(missing_ok=True)
     complaints = Complaints(sum((Counter(answer["complaints"]) for answer in done.values()), Counter()))
     if complaints.counts:
         say(f"left out or mended: {complaints.text()}")
+    meta = _meta_of(done, tokenizer, held_out_fraction)
+    digest = write_meta(out, meta)
+    (out / _STATE_NAME).unlink(missing_ok=True)
     return meta, digest
 
 
@@ -157,6 +158,8 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         if not path.exists():
             write_new(path, (json.dumps(settings) + "\n").encode())
             return {}
+        for draft in out.glob(".*.u*.*"):  # of a worker that was killed
+            draft.unlink()
         lines = read_regular(path, _MAX_STATE_BYTES).decode(errors="replace").splitlines()
     except OSError as error:
         raise LocalFault(f"{out} cannot be written ({error.strerror}); expected a folder for the shards") from error
@@ -215,7 +218,7 @@ class _Progress:
         self._shown = now
         shards = [row[side] for row in self._done.values() for side in ("training", "held_out") if row[side]]
         num_new = len(self._done) - self._num_before
-        left = (now - self._began) / num_new * (self._num_parts - len(self._done))
+        left = (now - self._began) / max(1, num_new) * (self._num_parts - len(self._done))
         text = bytes_text(sum(shard["text_bytes"] for shard in shards))
         tokens = count_text(sum(shard["tokens"] for shard in shards))
         ending = f", about {seconds_text(left)} left" if len(self._done) < self._num_parts else ""

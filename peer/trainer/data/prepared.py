@@ -100,6 +100,10 @@ def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> Group
         UsageFault: there is none of a block or more.
     """
     training = shards.meta.training
+    for shard in training:  # their digests are checked when they are read
+        path = shards.folder / shard.name
+        if path.exists() and path.stat().st_size != shards.meta.num_bytes(shard):
+            check_shard(path, shards.meta, shard)
     if not any((shards.folder / shard.name).exists() and shard.tokens > context for shard in training):
         raise UsageFault(
             f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "

@@ -17,6 +17,7 @@ import numpy as np
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import read_regular
 from peer.extras import missing_extra
+from peer.trainer.data.shards import write_new
 from peer.trainer.text.files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -136,10 +137,10 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TOKENIZER_NAME).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        (folder / _CONFIG_NAMES[0]).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise LocalFault(f"{folder} cannot be written ({error.strerror}); expected room for a tokenizer") from error
+    write_new(folder / _CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
+    write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there
     return load_tokenizer(folder)
 
 

@@ -108,7 +108,7 @@ def test_a_shard_that_is_not_what_meta_says_is_refused(made, copy):
         opened(copy).training.group_range(0)
     (copy / shard.name).write_bytes(content[:-2])
     with pytest.raises(UsageFault, match=rf"{shard.name} has {len(content) - 2} bytes; expected {len(content)}"):
-        opened(copy).training.group_range(0)
+        opened(copy)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,14 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
 
 
 def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_path):
-    def prepare(texts, out):
-        corpus = json_lines(tmp_path / "few.jsonl", texts)
-        return prepare_data([str(corpus)], made[3].path, tmp_path / out, num_processes=1, say=lambda text: None)[0]
+    def prepare(texts, out, say=lambda text: None):
+        corpus = tmp_path / "few.jsonl"
+        if out != "again":
+            json_lines(corpus, texts)
+        return prepare_data([str(corpus)], made[3].path, tmp_path / out, num_processes=1, say=say)[0]
+
+    def stop(text):
+        raise KeyboardInterrupt
 
     texts = ["first text", "second text", "third text"]
     assert min(hash_fraction(text.encode()) for text in texts) > 0.01
@@ -181,5 +186,8 @@ def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_p
     least = min(texts, key=lambda text: hash_fraction(text.encode()))
     assert [shard.text_bytes for shard in meta.held_out] == [len(least)]
     assert sum(shard.text_bytes for shard in meta.training) == sum(map(len, texts)) - len(least)
+    with pytest.raises(KeyboardInterrupt):  # all parts are done, and nothing is held out yet
+        prepare(texts, "again", stop)
+    assert prepare(texts, "again") == meta
     with pytest.raises(UsageFault, match="one text, and one is held out; expected at least two"):
         prepare(texts[:1], "one")
