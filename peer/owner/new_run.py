@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,7 @@ def create_run(
     if model is not None:
         files = (*model.files, *files)
     manifest = _asked_manifest(name, config_path, files, model)
+    _check_vocabulary(manifest, files)
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     if access is not None:
         fields = manifest.model_dump(mode="json")
@@ -219,6 +221,25 @@ def _with_tokenizer(fields: dict[str, Any]) -> dict[str, Any]:
     if TOKENIZER_NAME not in names or not isinstance(data, dict):
         return fields
     return {**fields, "data": {"tokenizer": TOKENIZER_NAME, **data}}
+
+
+def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
+    """Refuse a tokenizer with more tokens than the model, which every volunteer would have to refuse."""
+    for path in files:
+        if path.name != manifest.data.tokenizer:
+            continue
+        try:
+            content = json.loads(read_regular(path, max(one.bytes for one in manifest.files)))
+            vocabulary = content["model"]["vocab"]
+            ids = [len(vocabulary) - 1] if isinstance(vocabulary, list) else list(vocabulary.values())
+            num_tokens = 1 + max(ids + [one["id"] for one in content.get("added_tokens") or ()])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return  # whether it is a tokenizer at all is said by the library that reads it
+        if num_tokens > manifest.model.vocab_size:
+            raise UsageFault(
+                f"{path} has {num_tokens} tokens, and model.vocab_size is {manifest.model.vocab_size}; expected one "
+                f"of at least as many; write vocab_size = {num_tokens} into its section [model], or into its config"
+            )
 
 
 def _with_model(fields: dict[str, Any], model: DescribedModel) -> dict[str, Any]:

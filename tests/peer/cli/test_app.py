@@ -174,6 +174,21 @@ def test_init_with_wrong_input_leaves_nothing(
     assert not home.exists()
 
 
+def test_init_with_a_tokenizer_above_the_vocabulary_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = {"model": {"vocab": {str(number): number for number in range(300)}}, "added_tokens": [{"id": 300}]}
+    Path("tokenizer.json").write_text(json.dumps(words))
+    Path("run.toml").write_text("[model]\nvocab_size = 300\n")
+    asked = ["init", "mine", "--config", "run.toml", "--file", "tokenizer.json", "--out", "out"]
+    assert app.run(asked) == 2
+    assert "has 301 tokens, and model.vocab_size is 300" in capsys.readouterr().err
+    assert not Path("out").exists()
+    Path("run.toml").write_text("[model]\nvocab_size = 301\n")
+    assert app.run(asked) == 0
+
+
 def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert app.run(["init", "mine", "--out", "file/folder"]) == 1
