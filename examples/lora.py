@@ -11,10 +11,14 @@ import tempfile
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import murmuration
+
+try:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ImportError as error:
+    raise SystemExit(f"{error}; this example needs peft: pip install 'murmuration-swarm[hf]'") from error
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--run-id")

@@ -9,9 +9,14 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import murmuration
+
+try:
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+except ImportError as error:
+    raise SystemExit(f"{error}; this example needs transformers: pip install 'murmuration-swarm[hf]'") from error
+
 from murmuration.integrations.transformers import SwarmCallback
 
 parser = argparse.ArgumentParser()

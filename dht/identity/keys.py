@@ -137,7 +137,7 @@ class Identity:
             return cls.load(path)
         except OSError as error:
             raise UsageFault(
-                f"cannot write the key file {path}: {error.strerror}; expected a writable folder; "
+                f"cannot write the key file {path}: {error.strerror}; expected a writable folder with free space; "
                 f"give another path with --identity"
             ) from error
         finally:

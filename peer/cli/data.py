@@ -113,7 +113,8 @@ def prepare(
         return 0
     size = bytes_text(sum(meta.num_bytes(one) for one in meta.shards))
     print(f"Shards      {plural(len(meta.shards), 'file')} in {out}, {size}, {meta.dtype}")
-    print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {meta.documents} documents")
+    documents = plural(meta.documents, "document")
+    print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {documents}")
     print(f"Digest      {digest}  (data.digest of a run that everybody shall train on these)")
     print(f"Here:       peer join --data tokens:{out} ...")
     print('Elsewhere:  put the folder on a web server, and source = "https://HOST/PATH/meta.json" into [data]')

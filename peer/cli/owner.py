@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
+from dht.quantities import plural
 from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 
@@ -209,7 +210,8 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
     manifest = owned.manifest
     print(f"Run         {owned.run_id}")
     print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
-    print(f"Access      {manifest.access.mode}, {len(manifest.access.members)} listed keys when the run was made")
+    listed = plural(len(manifest.access.members), "listed key")
+    print(f"Access      {manifest.access.mode}, {listed} when the run was made")
     for file in manifest.files:
         print(f"File        {file.name}, {file.bytes} bytes, BLAKE3 {file.digest[:16]}")
     if manifest.own_code_hint:
@@ -332,7 +334,8 @@ def publish(run_id: RunId = None, data_dir: DataDir = None, peers: Peers = None,
 
     owned = open_owned_run(run_id, data_dir)
     num_copies = publish(owned, peers or owned.known_addresses(), timeout)
-    print(f"Published   revision {owned.manifest.revision} to {num_copies} members; the others take it from them")
+    members = plural(num_copies, "member")
+    print(f"Published   revision {owned.manifest.revision} to {members}; the others take it from there")
 
 
 def _published(owned: Any, addresses: list[str], timeout: float) -> bool:

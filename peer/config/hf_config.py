@@ -124,30 +124,37 @@ class DescribedModel:
         """The fields of the manifest's model section, with those of a run file (`asked`) beside them.
 
         Raises:
-            ValueError: the run file asks for another vocabulary or a longer context than the model has, or the model
-                cannot be cut into so many fragments.
+            ValueError: the run file says something else of what follows from the model, asks for a longer context than
+                it has, or the model cannot be cut into so many fragments.
         """
         layout = build_layout(list(self.shapes), num_fragments, "balanced")
-        for name, largest in (("vocab_size", self.vocab_size), ("context", self.max_context)):
-            given = asked.get(name)
-            if isinstance(given, int) and largest is not None and given > largest:
-                raise ValueError(f"model.{name} is {given}, and the model has {largest}; expected at most that")
-        fields = dict(asked)
-        if self.max_context is not None and "context" not in fields:
-            fields["context"] = self.max_context
-        if self.vocab_size is not None:
-            fields["vocab_size"] = self.vocab_size
-        if self.mask_token is not None:
-            fields = {"mask_token": self.mask_token, **fields}
-        beside = {"init": self.init, "adapter": self.adapter}
-        fields |= {name: dict(section) for name, section in beside.items() if section is not None}
-        return fields | {
+        given = asked.get("context")
+        if isinstance(given, int) and self.max_context is not None and given > self.max_context:
+            raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
+        follows: dict[str, Any] = {
             "kind": "hf",
             "task": self.task,
             "config": self.config,
             "num_parameters": layout.num_values,
             "layout_digest": layout.digest.hex(),
         }
+        if self.vocab_size is not None:
+            follows["vocab_size"] = self.vocab_size
+        beside = {"init": self.init, "adapter": self.adapter}
+        follows |= {name: dict(section) for name, section in beside.items() if section is not None}
+        for name, value in follows.items():
+            if name in asked and asked[name] != value:
+                raise ValueError(
+                    f"model.{name} is {_short(asked[name])}, and the model has {_short(value)}; expected the model's "
+                    "own; leave it out of section [model], or change the model's config.json or the flags"
+                )
+        defaults = {"context": self.max_context, "mask_token": self.mask_token}
+        return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _text(fields: Mapping[str, Any]) -> str:

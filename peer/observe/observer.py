@@ -18,6 +18,7 @@ from dht.host import Host, PeerId
 from dht.kademlia.census import fetch_everyone
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
+from dht.quantities import plural
 from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
@@ -79,7 +80,7 @@ class RunObserver:
             if snapshot is not None:
                 return snapshot
         raise LocalFault(
-            f"fragment {fragment} could not be fetched from any of {len(givers)} members "
+            f"fragment {fragment} could not be fetched from any of {plural(len(givers), 'member')} "
             f"({'; '.join(reasons)[:300]}); try again while members are online"
         )
 
@@ -178,7 +179,8 @@ async def observe(
             if found is not None:
                 break
             if time.monotonic() >= end:
-                what = f"{num_members} members answered but none knows it" if num_members else "nobody answered"
+                answered = f"{plural(num_members, 'member')} answered but none knows it"
+                what = answered if num_members else "nobody answered"
                 where = "1 address" if len(addresses) == 1 else f"{len(addresses)} addresses"
                 raise NobodyReachable(
                     f"run {run_id}: {what} at {where} within {timeout_seconds:.0f} s"

@@ -236,9 +236,11 @@ def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # whether it is a tokenizer at all is said by the library that reads it
         if num_tokens > manifest.model.vocab_size:
+            place = "the model's config.json" if manifest.model.kind == "hf" else "section [model] of the run file"
             raise UsageFault(
-                f"{path} has {num_tokens} tokens, and model.vocab_size is {manifest.model.vocab_size}; expected one "
-                f"of at least as many; write vocab_size = {num_tokens} into its section [model], or into its config"
+                f"{path} has {num_tokens} tokens, and model.vocab_size is {manifest.model.vocab_size}; expected no "
+                f"more tokens than the model has; write vocab_size = {num_tokens} into {place}, or take a smaller "
+                "tokenizer"
             )
 
 
@@ -280,7 +282,7 @@ def _write_run(
                 "give --force to sign the manifest again with that key."
             )
         _make_folder(folder)
-        owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
+        owner = _key(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _with_own_peer(manifest, folder)
         manifest = _as_next_revision(
@@ -293,11 +295,18 @@ def _write_run(
     return NewRun(run_id, manifest, folder)
 
 
+def _key(path: Path) -> Identity:
+    try:
+        return Identity.load_or_create(path)
+    except UsageFault as fault:
+        raise UsageFault(str(fault).replace("--identity", "--out")) from fault
+
+
 def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
     """In a private run somebody must be the first member: the peer whose key lies beside the owner's."""
     if manifest.access.mode == "open":
         return manifest
-    first = Identity.load_or_create(folder / IDENTITY_NAME).peer_id
+    first = _key(folder / IDENTITY_NAME).peer_id
     members = manifest.access.members
     if first in members:
         return manifest

@@ -34,6 +34,13 @@ def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "others join with: --run-id" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", sorted(NEEDS))
+def test_without_the_library_a_script_ends_in_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, NEEDS[name], None)
+    with pytest.raises(SystemExit, match=r"pip install 'murmuration-swarm\[hf\]'"):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
 def test_what_lora_and_the_trainer_leave_is_read_by_their_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

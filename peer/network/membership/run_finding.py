@@ -14,6 +14,7 @@ from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.p2pd.host import P2pdHost
+from dht.quantities import plural
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
@@ -110,7 +111,7 @@ async def find_run(
         if ((local is None or wanted.peers) and is_alone) or complaints.is_final:
             raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
         reason = (
-            f"{num_members} members answer, but none has the record of {wanted.run_id} yet"
+            f"{plural(num_members, 'member')} answered, but none has the record of {wanted.run_id} yet"
             if num_members
             else f"none of {len(addresses)} known addresses answers"
         )
@@ -186,7 +187,7 @@ def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: floa
         )
     if num_members:
         return (
-            f"{num_members} members answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
+            f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
             "check the run id with whoever gave it to you."
         )
     return (

@@ -76,7 +76,7 @@ def prepare_data(
         for number, part in enumerate(parts)
     ]
     if done:
-        say(f"{len(done)} of {plural(len(parts), 'part')} are done already")
+        say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
     progress = _Progress(len(parts), done, say)
     try:
         with (out / _STATE_NAME).open("a", encoding="utf-8") as state:
@@ -99,7 +99,15 @@ def prepare_data(
     complaints = Complaints(sum((Counter(answer["complaints"]) for answer in done.values()), Counter()))
     if complaints.counts:
         say(f"left out or mended: {complaints.text()}")
-    meta = _meta_of(done, tokenizer, held_out_fraction)
+    try:
+        meta = _meta_of(done, tokenizer, held_out_fraction)
+    except UsageFault:
+        # A call with other files may take this folder.
+        for answer in done.values():
+            for shard in filter(None, (answer["training"], answer["held_out"])):
+                (out / shard["name"]).unlink(missing_ok=True)
+        (out / _STATE_NAME).unlink(missing_ok=True)
+        raise
     digest = write_meta(out, meta)
     (out / _STATE_NAME).unlink(missing_ok=True)
     return meta, digest

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer
-from peer.trainer.text.documents import TextPart, files_of, parts_of
+from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, library_files
 from peer.trainer.text.hub import num_hub_rows
 
@@ -126,24 +127,34 @@ class TextStock:
             LocalFault: the text cannot be had.
         """
         found: list[tuple[str, Tokens]] = []
-        num_tokens = num_bytes = 0
+        complaints: Counter[str] = Counter()
+        num_tokens = num_bytes = num_documents = 0
         if self._facts(0) is None:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} in all)")
         for group in range(len(self.parts)):
             self.bring(group)
             facts = self._facts(group)
+            if facts is not None:
+                complaints += Counter(facts["complaints"])
+                num_documents += facts["documents"]
             if facts is not None and facts["held_out"] is not None:
                 found.append(self._tokens(facts["held_out"]))
                 num_tokens += facts["held_out"]["tokens"]
                 num_bytes += facts["held_out"]["text_bytes"]
             if num_tokens >= self._rules.min_held_out:
                 break
+        left_out = Complaints(complaints).text()
         stream = TokenStream(found, self._rules.vocab_size)
         if stream.num_tokens <= self._rules.context:
+            also = f"; left out or mended: {left_out}" if left_out else ""
             raise UsageFault(
-                f"{self._source} has {stream.num_tokens} held-out tokens; expected at least {self._rules.context + 1} "
-                "(one context and a token); give more text or raise data.held_out_fraction"
+                f"{self._source} has {plural(num_documents, 'document')}, and {plural(stream.num_tokens, 'token')} of "
+                f"them held out{also}; expected at least {self._rules.context + 1} (one context and a token); give "
+                "more text, or prepare it with `peer data prepare`, which always holds out a document, and give --data "
+                "tokens:DIR"
             )
+        if left_out:
+            self._note(f"left out or mended at the beginning of {self._source}: {left_out}")
         return stream, num_bytes / num_tokens if num_bytes else None
 
     def training(self) -> GroupedStream:

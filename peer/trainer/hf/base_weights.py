@@ -56,7 +56,7 @@ def read_base(folder: Path) -> BaseWeights:
     """The digest of a folder's weights; a tensor at a time is in memory.
 
     Raises:
-        UsageFault: it has none, one is no whole safetensors file, or one name is there twice.
+        UsageFault: it is not there, it has none, one is no whole safetensors file, or one name is there twice.
     """
     digest, num_bytes = blake3(), 0
     with ExitStack() as stack:
@@ -76,6 +76,10 @@ def read_base(folder: Path) -> BaseWeights:
 def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
     """(name, file) of all tensors, by name."""
     found: dict[str, Any] = {}
+    if not folder.exists():
+        raise UsageFault(
+            f"{folder} does not exist; expected a folder with a model's weights (*.safetensors); check the path."
+        )
     paths = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     if not paths:
         raise UsageFault(f"{folder} has no *.safetensors file; expected a folder with a model's weights in that form.")

@@ -107,7 +107,8 @@ def _check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise UsageFault(
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens, and the model's vocab_size is {vocab_size}; expected "
-            "no more tokens than the model has; take the tokenizer that belongs to it, or raise vocab_size."
+            f"no more tokens than the model has; write vocab_size = {tokenizer.vocab_size} into its config.json (given "
+            "weights have their own: take the tokenizer that belongs to them), or take a smaller tokenizer."
         )
 
 

@@ -68,8 +68,8 @@ class Complaints:
     counts: Counter[str] = field(default_factory=Counter)
 
     def text(self) -> str:
-        """``3 empty rows, 1 rows without the field``."""
-        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+        """``empty rows (3), rows without the field (1)``."""
+        return ", ".join(f"{kind} ({count})" for kind, count in sorted(self.counts.items()) if count)
 
 
 def files_of(sources: Sequence[str]) -> list[tuple[str, Path]]:

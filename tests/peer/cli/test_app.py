@@ -183,7 +183,9 @@ def test_init_with_a_tokenizer_above_the_vocabulary_leaves_nothing(
     Path("run.toml").write_text("[model]\nvocab_size = 300\n")
     asked = ["init", "mine", "--config", "run.toml", "--file", "tokenizer.json", "--out", "out"]
     assert app.run(asked) == 2
-    assert "has 301 tokens, and model.vocab_size is 300" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has 301 tokens, and model.vocab_size is 300" in said
+    assert "write vocab_size = 301 into section [model]" in said
     assert not Path("out").exists()
     Path("run.toml").write_text("[model]\nvocab_size = 301\n")
     assert app.run(asked) == 0
@@ -205,6 +207,11 @@ def test_init_on_a_full_disk_leaves_no_half_file(
     assert app.run(["init", "mine"]) == 1
     assert "No space left on device; expected a writable folder with free space" in capsys.readouterr().err
     assert [entry for entry in home.rglob("*") if entry.is_file()] == []
+    assert app.run(["init", "mine", "--out", "out"]) == 2
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "give another path with --out" in said
+    assert list(Path("out").iterdir()) == []
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,11 @@ def test_a_tokenizer_above_the_embedding_is_refused(saved: Path, tmp_path: Path)
         describe_model(folder)
 
 
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="absent does not exist; expected a folder"):
+        read_base(tmp_path / "absent")
+
+
 def test_the_digest_is_of_the_numbers_not_of_the_files(saved: Path, tmp_path: Path) -> None:
     tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
     whole = tmp_path / "whole"

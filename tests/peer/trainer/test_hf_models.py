@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.hf_config import canonical_config
+from peer.config.hf_config import DescribedModel, canonical_config
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run
@@ -128,6 +128,17 @@ def test_half_precision_is_the_owner_s_choice(tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("vocab_size", 100), ("vocab_size", 200), ("task", "masked-lm"), ("kind", "gpt")]
+)
+def test_what_the_config_says_is_not_said_otherwise(tmp_path: Path, name: str, value: object) -> None:
+    model = described(tmp_path, {"model_type": "llama", **TEXT})
+    right = model.section(2, {})
+    assert model.section(2, right) == right
+    with pytest.raises(ValueError, match=f"model.{name} is {value!r}, and the model has {right[name]!r}"):
+        model.section(2, {name: value})
+
+
 def test_another_library_s_module_is_refused(tmp_path: Path) -> None:
     manifest = new_run(tmp_path, "llama")
     wrong = manifest.model.model_copy(update={"layout_digest": "00" * 32})
@@ -142,7 +153,7 @@ def test_tasks_without_data_are_for_own_loops(tmp_path: Path) -> None:
         build_run_model(manifest)
 
 
-def described(tmp_path: Path, fields: object, task: str | None = None) -> object:
+def described(tmp_path: Path, fields: object, task: str | None = None) -> DescribedModel:
     path = tmp_path / "config.json"
     path.write_text(fields if isinstance(fields, str) else json.dumps(fields))
     return describe_model(path, task)

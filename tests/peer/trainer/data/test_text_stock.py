@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +85,18 @@ def test_a_field_that_is_not_there_and_text_that_is_none_are_sentences(tmp_path,
     (tmp_path / "empty" / "nothing.txt").touch()
     with pytest.raises(UsageFault, match="holds no text"):
         TextStock(f"text:{tmp_path}/empty", rules, tmp_path / "cache", lambda text: None)
+
+
+def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, rules):
+    folder = tmp_path / "few"
+    folder.mkdir()
+    (folder / "one.txt").write_text("the marsh\n")
+    (folder / "picture").write_bytes(b"\0" * 9)
+    stock = TextStock(f"text:{folder}", replace(rules, held_out_fraction=0.0), tmp_path / "cache", lambda text: None)
+    said = r"has 1 document, and 0 tokens of them held out; left out or mended: binary files \(1\); .*peer data prepare"
+    with pytest.raises(UsageFault, match=said):
+        stock.held_out()
+    stock.close()
 
 
 def test_what_cannot_be_had_is_tried_again_and_said_once(monkeypatch):
