@@ -84,7 +84,10 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert_one_sentence(friend.stderr, r"the owner of the run revoked this (peer's )?key", "ask the owner")
         assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
         assert not friend.family()
-        again = swarm.call("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend")), *LOCAL)
+        again = swarm.call(
+            *("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend"))),
+            *("--data", f"text:{swarm.text}", *LOCAL),
+        )
         assert again.returncode == 4
         assert_one_sentence(again.stderr, "the owner of the run revoked this", "ask the owner")
 

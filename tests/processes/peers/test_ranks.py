@@ -132,6 +132,7 @@ def some_ranks(
             manifest=manifest.to_bytes().hex(),
             data=manifest.data.source,
             base="",
+            base_bits="full",
             device="cpu",
             threads=1,
             is_sharded=is_sharded,
