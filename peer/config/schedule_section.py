@@ -24,7 +24,7 @@ DEFAULT_DECAY_SHARE = 0.2
 """Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
 LEAST_FLOOR = 0.001
 """Work at no rate is what the codec rounded off. No two peers' sizes of it compare, so that a robust round refuses
-honest members; at a thousandth of the peak none is (`tests/swarms/test_run_clock.py`)."""
+honest members; at a thousandth of the peak none is (`tests/swarms/clocks/test_run_clock.py`)."""
 
 
 class ScheduleSection(Section):

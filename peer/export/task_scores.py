@@ -59,7 +59,7 @@ def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> lis
         specs, manager = _specs_of(tasks, manager_class)
         try:
             loaded = manager.load(specs)["tasks"]
-        except Exception as error:
+        except Exception as error:  # whatever reading a task and its data ran into
             raise UsageFault(
                 f"--tasks {tasks}: {_reason(error)}; expected tasks of lm-eval whose data is here or can be fetched; "
                 "without a network, give files whose dataset_path and data_files are local"
@@ -74,7 +74,7 @@ def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> lis
                 device=device,
                 log_samples=False,
             )
-        except Exception as error:
+        except Exception as error:  # whatever the code of a task ran into
             raise LocalFault(
                 f"lm-eval could not measure {tasks}: {_reason(error)}; expected tasks that fit a model which writes "
                 "on from a text; try one task with --limit 1"

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_schedule
-from benchmarks.bench_schedule import ARMS, drawn, late_joiner
+from benchmarks.training import bench_schedule
+from benchmarks.training.bench_schedule import ARMS, drawn, late_joiner
 
 
 def test_a_late_peer_raises_the_loss_by_its_own_steps_and_not_by_the_runs_clock() -> None:

@@ -16,7 +16,16 @@ TINY = "--seconds 0.05 --pairs 1 --layers 1 --width 32 --vocab 300 --context 16 
 def test_both_loops_train_and_a_pair_is_a_ratio(model: str) -> None:
     if model == "llama":
         pytest.importorskip("transformers")
-    command = [sys.executable, "-m", "benchmarks.bench_trainer", "--arms", "alone", "--model", model, *TINY.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.training.bench_trainer",
+        "--arms",
+        "alone",
+        "--model",
+        model,
+        *TINY.split(),
+    ]
     shown = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2], timeout=200
     )

@@ -143,7 +143,7 @@ def load_architecture(
         )
     except (MemoryError, UsageFault):
         raise
-    except Exception as error:
+    except Exception as error:  # Weights that do not fit come as whatever the architecture's code ran into.
         raise _refused(config.model_type, error) from error
     if wrong := found["mismatched_keys"] or found["error_msgs"]:
         raise Incompatible(

@@ -84,7 +84,7 @@ def _open(source: str) -> Any:
     is_offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
     try:
         return datasets.load_dataset(asked.name, streaming=not is_offline, **choices)
-    except Exception as error:
+    except Exception as error:  # The hub's, HTTP's and the system's own classes.
         raise _unavailable(source, error) from error
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.epoch_coverage import simulate_epoch
+from benchmarks.training.epoch_coverage import simulate_epoch
 from dht.records.reading import NO_UNIT, NUM_UNITS, READING_BYTES, Reading, reading_of
 from peer.reading.view import DONE, TAKEN, done_to, key_of, standings, view_of
 from peer.reading.walk import UnitWalk

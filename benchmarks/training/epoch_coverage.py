@@ -1,6 +1,6 @@
 """How much of one epoch a swarm reads, and how much of it twice, while peers crash and join.
 
-    python -m benchmarks.epoch_coverage --peers 32 --crash 0.333 --epoch-seconds 3600 --seeds 3
+    python -m benchmarks.training.epoch_coverage --peers 32 --crash 0.333 --epoch-seconds 3600 --seeds 3
 
 The walks and views are the product's (`peer/reading`); records are announced and looked at every 10 s and live 100 s.
 """

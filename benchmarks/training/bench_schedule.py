@@ -1,6 +1,6 @@
 """Rates of all peers under churn, and whether a peer that comes at the end raises the loss: swarms in virtual time.
 
-    python -m benchmarks.bench_schedule [--steps 400] [--seeds 0,1,2] [--figure rates.svg] [--json]
+    python -m benchmarks.training.bench_schedule [--steps 400] [--seeds 0,1,2] [--figure rates.svg] [--json]
 
 One peer trains a model of two layers of width 64 along a cosine; when 95 % of it are over, a second one joins, which
 has the anchors and a new optimizer. The held-out loss of the anchors is measured from there on, for 40 % of the

@@ -1,7 +1,7 @@
 """Tokens per second of our inner loop against a bare loop with the same settings, in turn in one process.
 
-    python -m benchmarks.bench_trainer [--seconds 20] [--pairs 5] [--arms alone,averaging] [--json]
-    python -m benchmarks.bench_trainer --model gpt
+    python -m benchmarks.training.bench_trainer [--seconds 20] [--pairs 5] [--arms alone,averaging] [--json]
+    python -m benchmarks.training.bench_trainer --model gpt
 
 The bare loop is what anybody writes: the architecture of transformers (or the built-in GPT), its own loss, fused AdamW,
 clipping, blocks at random places of the same tokens. Ours is the loop of `peer join`. Both train the same model with
@@ -186,7 +186,7 @@ def averaging(run: NewRun, folder: Path, corpus: Corpus, cores: list[int], step_
     there = folder / "company"
     there.mkdir(mode=0o700)
     shutil.copy(run.run_record_path, there / "run.record")
-    command = [sys.executable, "-m", "benchmarks.bench_trainer", "--company", run.run_id, str(there)]
+    command = [sys.executable, "-m", "benchmarks.training.bench_trainer", "--company", run.run_id, str(there)]
     _pin(cores[-1:])
     company = subprocess.Popen(
         [*command, "--step-seconds", str(step_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -308,7 +308,7 @@ def main() -> int:
     if options.seconds <= 0 or options.pairs < 1:
         parser.error("--seconds and --pairs: expected more than 0")
     torch.set_num_threads(1)
-    command = " ".join(["python -m benchmarks.bench_trainer", *sys.argv[1:]])
+    command = " ".join(["python -m benchmarks.training.bench_trainer", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
         try:
             if options.json:
