@@ -56,6 +56,8 @@ class RunSummary:
     organiser: str = ""
     homepage: str = ""
     """Begins with http:// or https://, or empty."""
+    page: str = ""
+    """Where the run is shown, as its owner says: begins with http:// or https://, or empty."""
     licence: str = ""
     starts_at: float | None = None
     """Unix seconds."""
@@ -71,7 +73,6 @@ class RunSummary:
 def run_facts(record: RunRecord) -> RunSummary:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
-    homepage = _line(manifest.get("homepage"), 210)
     return RunSummary(
         name=record.run_id.partition(".")[0],
         description=_line(manifest.get("description"), 500),
@@ -83,7 +84,8 @@ def run_facts(record: RunRecord) -> RunSummary:
         end_version=_end_version(manifest),
         is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
         organiser=_line(manifest.get("organiser"), MAX_LINE_LENGTH),
-        homepage=homepage if homepage.startswith(("http://", "https://")) and homepage.isascii() else "",
+        homepage=_web_address(manifest.get("homepage")),
+        page=_page(manifest),
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
@@ -113,12 +115,27 @@ def _line(value: Any, max_length: int) -> str:
     return label_text(value, max_length) if isinstance(value, str) else ""
 
 
-def _end_version(manifest: dict[str, Any]) -> int | None:
+def _web_address(value: Any) -> str:
+    address = _line(value, 210)
+    return address if address.startswith(("http://", "https://")) and address.isascii() else ""
+
+
+def _changes(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     changes = manifest.get("changes")
+    return [change for change in (changes if isinstance(changes, list) else ()) if isinstance(change, dict)]
+
+
+def _page(manifest: dict[str, Any]) -> str:
+    """As its owner said last."""
+    said = [change["page"] for change in _changes(manifest) if isinstance(change.get("page"), str)]
+    return _web_address(said[-1] if said else manifest.get("page"))
+
+
+def _end_version(manifest: dict[str, Any]) -> int | None:
     ends = [
         change["at_version"]
-        for change in (changes if isinstance(changes, list) else ())
-        if isinstance(change, dict) and change.get("ends_run") is True and isinstance(change.get("at_version"), int)
+        for change in _changes(manifest)
+        if change.get("ends_run") is True and isinstance(change.get("at_version"), int)
     ]
     return min(ends, default=None)
 

@@ -243,6 +243,9 @@ def edit(
     minimum_software: Annotated[
         str | None, typer.Option("--minimum-software", metavar="X.Y.Z", help="Refuse older software.")
     ] = None,
+    page: Annotated[
+        str | None, typer.Option("--page", metavar="URL", help="Address of the run's page; '' for none any more.")
+    ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the run.")] = False,
     cooldown_tokens: Annotated[
         int | None,
@@ -277,13 +280,14 @@ def edit(
         "revoke": tuple(map(checked_key, revoke or ())),
         "outer_lr": outer_lr,
         "minimum_software": minimum_software,
+        "page": page,
         "ends_run": end,
         "cooldown_tokens": cooldown_tokens,
         "cooldown_from": cooldown_from,
     }
-    if not any(given.values()) and cooldown_from is None:
+    if not any(given.values()) and cooldown_from is None and page is None:
         raise UsageFault(
-            "nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software, "
+            "Nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software, --page, "
             "--cooldown-tokens or --end."
         )
     if cooldown_from is not None and cooldown_tokens is None:

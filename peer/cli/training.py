@@ -67,6 +67,10 @@ def init(
         str | None,
         typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
     ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option("--page", metavar="URL", help="Where `peer dashboard` will show the run, for `peer join URL`."),
+    ] = None,
     file: Annotated[
         list[Path] | None,
         typer.Option("--file", metavar="FILE", help="A file that members give to newcomers; several may be given."),
@@ -97,7 +101,13 @@ def init(
             chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, names)
         described = describe_model(model, task, chosen)
     made = create_run(
-        name, config, out, replace=force, access=access, for_strangers=True, files=file or (), model=described
+        *(name, config, out),
+        replace=force,
+        access=access,
+        page=page,
+        for_strangers=True,
+        files=file or (),
+        model=described,
     )
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from dht.identity.keys import public_key_of
-from peer.config.section import MAX_WHOLE_NUMBER, Section, later
+from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
@@ -54,6 +54,12 @@ class ChangeSection(Section):
         description="older software is refused",
     )
     ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
+    page: str | None = later(
+        None,
+        pattern=f"({WEB_PATTERN})|^$",
+        examples=[WEB_EXAMPLE],
+        description="where `peer dashboard` shows the run, at once; empty: nowhere any more",
+    )
     cooldown_from: int | None = later(
         None,
         ge=0,

@@ -30,7 +30,7 @@ from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSectio
 from peer.config.data_source import DataSection
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
-from peer.config.section import MAX_WHOLE_NUMBER, Section, later, without_unset_later_fields
+from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later, without_unset_later_fields
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, shown
 
@@ -44,8 +44,6 @@ CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
 
 LINE_PATTERN = r"^[^\p{C}]*$"
-HOMEPAGE_PATTERN = r"^https?://[!-~]{1,200}$"
-"""ASCII only, so that no address looks like another one."""
 
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
@@ -283,9 +281,15 @@ class RunManifest(Section):
     )
     homepage: str | None = later(
         None,
-        pattern=HOMEPAGE_PATTERN,
-        examples=["https://example.org/ (http or https, at most 200 characters of ASCII)"],
+        pattern=WEB_PATTERN,
+        examples=[WEB_EXAMPLE],
         description="where people read more about it; a link on the page, never fetched",
+    )
+    page: str | None = later(
+        None,
+        pattern=WEB_PATTERN,
+        examples=[WEB_EXAMPLE],
+        description="where `peer dashboard` shows the run to everybody; `peer manifest edit --page` changes it",
     )
     licence: str = later(
         "",
@@ -361,6 +365,12 @@ class RunManifest(Section):
                 if not fields[part] and part not in self.model_fields_set:
                     del fields[part]
         return fields
+
+    @property
+    def page_address(self) -> str | None:
+        """Where the run is shown to everybody, as the owner said last; None: nowhere."""
+        said = [change.page for change in self.changes if change.page is not None]
+        return (said[-1] if said else self.page) or None
 
     @property
     def buffers_fragment(self) -> int | None:

@@ -10,6 +10,10 @@ from pydantic.fields import FieldInfo
 MAX_WHOLE_NUMBER = 2**53 - 1
 """The largest whole number that every JSON reader, a browser too, reads back exactly."""
 
+WEB_PATTERN = r"^https?://[!-~]{1,200}$"
+"""The address of a page. ASCII only, so that no address looks like another one."""
+WEB_EXAMPLE = "https://example.org/ (http or https, at most 200 characters of ASCII)"
+
 _LATER: dict[str, JsonValue] = {"later": True}
 
 

@@ -65,6 +65,7 @@ def create_run(
     *,
     replace: bool = False,
     access: str | None = None,
+    page: str | None = None,
     for_strangers: bool = False,
     files: Sequence[Path] = (),
     model: DescribedModel | None = None,
@@ -78,6 +79,7 @@ def create_run(
         replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
         access: "open", "allowlist" or "invite"; None: as the file says. In a private run the peer whose key lies in
             the same folder (made here) is its first member.
+        page: where the run will be shown to everybody; None: as the file says.
         for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
             its own.
         files: of the run, which members give to each other; copied into the folder.
@@ -93,12 +95,11 @@ def create_run(
     manifest = _asked_manifest(name, config_path, files, model)
     _check_vocabulary(manifest, files)
     is_combine_named = "combine" in manifest.averaging.model_fields_set
+    fields = manifest.model_dump(mode="json")
     if access is not None:
-        fields = manifest.model_dump(mode="json")
-        try:
-            manifest = RunManifest.from_fields({**fields, "access": {**fields["access"], "mode": access}})
-        except ValueError as error:
-            raise UsageFault(f"--access: {error}") from error
+        manifest = _with_flag("--access", {**fields, "access": {**fields["access"], "mode": access}})
+    if page is not None:
+        manifest = _with_flag("--page", {**manifest.model_dump(mode="json"), "page": page})
     is_chosen_here = for_strangers and manifest.access.mode == "open" and not is_combine_named
     if is_chosen_here:
         manifest = _with_combine(manifest, ROBUST_COMBINE)
@@ -170,6 +171,13 @@ def create_custom_run(
         except ValueError as error:
             raise UsageFault(f"run {name!r} cannot be made: {error}") from error
         return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
+
+
+def _with_flag(flag: str, fields: dict[str, Any]) -> RunManifest:
+    try:
+        return RunManifest.from_fields(fields)
+    except ValueError as error:
+        raise UsageFault(f"{flag}: {error}") from error
 
 
 def _earlier_manifest(folder: Path) -> RunManifest | None:

@@ -112,6 +112,8 @@ def _phrase(change: ChangeSection) -> str:
         )
     if change.minimum_software is not None:
         parts.append(f"software {change.minimum_software} or newer")
+    if change.page is not None:
+        parts.append(f"the page is {change.page}" if change.page else "the run has no page")
     if change.ends_run:
         parts.append("the run ends")
     return f"{', '.join(parts) or 'nothing'} {when}"

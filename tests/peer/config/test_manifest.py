@@ -215,6 +215,7 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
         ("[goal]\nuntil = 2030-01-01T00:00:00", "goal.until has no time zone"),
         ("[goal]\ntokens = 5\nloss = 1.5", "tokens and loss are given; expected one goal"),
         ("[goal]\nlos = 1.5", "did you mean loss?"),
+        ('page = "run.example.org"', "page is 'run.example.org'; expected something like https://example.org/"),
         ('homepage = "example.org"', "homepage is 'example.org'; expected something like https://example.org/"),
         ("seed = 1.5", "seed is 1.5; expected a whole number"),
         ("[training]\nlearning_rate = nan", "training.learning_rate is nan; expected a finite number"),
@@ -237,8 +238,24 @@ def test_a_goal_is_in_the_manifest_only_when_it_is_given(tmp_path: Path) -> None
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
     assert b'"goal":{"until":1893456000.0}' in manifest.to_bytes()
     # Runs without one keep the bytes that they had before there were goals.
-    for word in (b"goal", b"organiser", b"homepage", b"licence"):
+    for word in (b"goal", b"organiser", b"homepage", b"licence", b"page"):
         assert word not in RunManifest.from_fields({"name": "mine"}).to_bytes()
+
+
+def test_the_page_is_the_one_that_its_owner_said_last() -> None:
+    made = RunManifest.from_fields({"name": "mine", "page": "https://run.example.org/r/mine/"})
+    assert made.page_address == "https://run.example.org/r/mine/"
+    moved = RunManifest.from_fields(
+        {
+            **made.model_dump(mode="json"),
+            "revision": 2,
+            "changes": [{"at_version": 0, "page": "https://new.example.org"}],
+        }
+    )
+    assert moved.page_address == "https://new.example.org"
+    assert RunManifest.from_bytes(moved.to_bytes()).hash == made.hash  # members of both revisions are in one run
+    gone = RunManifest.from_fields({**moved.model_dump(mode="json"), "changes": [{"at_version": 0, "page": ""}]})
+    assert gone.page_address is None
 
 
 def test_an_unreadable_file_is_a_usage_fault(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := bounds(field))}
 TEXTS = {
     *("name", "description", "data.source", "data.text_field", "network.sites", "access.members", "changes"),
-    *("licence", "organiser"),
+    *("licence", "organiser", "page"),
     *("code", "command", "files", "model.adapter.targets", "model.init.source", "model.init.digest"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
