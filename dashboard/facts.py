@@ -30,6 +30,8 @@ class ProfileFacts:
     """Name and country are withdrawn everywhere, also from what was stored before."""
     machines: tuple[str, ...]
     """PeerIds; a machine counts only when its own record names this contributor too."""
+    team: str = ""
+    """Empty when none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class ContributorRow:
     machines: tuple[MachineRow, ...]
     rank: int = 0
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""
+    team: str = ""
+    """The team that the contributor says to work for; empty: none, or hidden."""
 
     @property
     def num_machines(self) -> int:

@@ -56,4 +56,5 @@ def facts_of(profile: Profile) -> ProfileFacts:
         country=profile.country,
         is_hidden=profile.is_hidden,
         machines=profile.machines,
+        team=label_text(profile.team, MAX_LABEL_LENGTH),
     )

@@ -250,6 +250,7 @@ class Ledger:
             streak_days=streak(days, int(now // SECONDS_PER_DAY)),
             machines=tuple(rows),
             rank=place if witnessed > 0 else 0,
+            team=profile.team if profile is not None else "",
         )
 
     def _machine_row(self, machine: Machine) -> MachineRow:

@@ -295,14 +295,13 @@ def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
 
 
 def profile_text(profile: ProfileFacts) -> str:
-    return json.dumps(
-        [profile.sequence, profile.issued_at, profile.name, profile.country, profile.is_hidden, profile.machines]
-    )
+    facts = [profile.sequence, profile.issued_at, profile.name, profile.country, profile.is_hidden, profile.machines]
+    return json.dumps([*facts, profile.team])
 
 
 def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
     """What `profile_text` wrote."""
-    sequence, issued_at, name, country, is_hidden, machines = json.loads(text)
+    sequence, issued_at, name, country, is_hidden, machines, *team = json.loads(text)
     return ProfileFacts(
         _text(contributor_id),
         whole(sequence),
@@ -311,6 +310,7 @@ def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
         _text(country),
         bool(is_hidden),
         tuple(map(_text, machines)),
+        *map(_text, team[:1]),  # rows of before there were teams have none
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from dashboard.facts import ContributorRow
 from dashboard.observe.state import DashboardState
 from dashboard.page.formats import TEMPLATES, whole_text
+from dht.identity.speakable import speakable_name
 from dht.quantities import count_text, plural
 
 MAX_TEXT_LENGTH: Final = 40
@@ -28,7 +29,7 @@ def run_badge(state: DashboardState) -> str:
 
 def contributor_badge(run_id: str, row: ContributorRow) -> str:
     """Who, and what others witnessed of it. `row.name` is empty for those who chose none or withdrew it."""
-    name = row.name or f"peer {row.contributor_id[-8:]}"
+    name = row.name or speakable_name(row.contributor_id)
     return badge(
         f"{name} · {run_id.partition('.')[0]}",
         f"{whole_text(row.tokens_witnessed)} tokens · {plural(row.rounds, 'round')}",

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dht.identity.speakable import speakable_name
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
 
 _DAY_SECONDS: Final = 86_400.0
@@ -112,7 +113,7 @@ TEMPLATES.filters.update(
         for function in (
             *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, day_text, long_text),
             *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
-            *(times_text, whole_text, words_text),
+            *(speakable_name, times_text, whole_text, words_text),
         )
     }
 )

@@ -19,6 +19,7 @@ from dashboard.page.formats import TEMPLATES, age_text, contributor_path, loss_t
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
+from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
 REFRESH_SECONDS: Final = 5
@@ -158,7 +159,9 @@ def _round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[s
     return {
         "state": state,
         "rounds": rounds,
-        "names": {str(row.record.peer_id): row.record.name for row in state.peers},
+        "names": {
+            str(row.record.peer_id): row.record.name or speakable_name(row.record.peer_id) for row in state.peers
+        },
     }
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from dashboard.facts import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
 from dashboard.observe.state import DashboardState
-from dht.quantities import plural, seconds_text, short_peer
+from dht.identity.speakable import speakable_name
+from dht.quantities import plural, seconds_text
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40
@@ -56,7 +57,7 @@ def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, st
         "width": _WIDTH,
         "lanes": [
             {
-                "who": names.get(peer_id) or short_peer(peer_id),
+                "who": names.get(peer_id) or speakable_name(peer_id),
                 "sentence": _lane_sentence(blocks[peer_id], span),
                 "paths": _paths(blocks[peer_id], begin, span),
             }

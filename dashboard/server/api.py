@@ -38,6 +38,7 @@ from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of
 from dashboard.server.api_schema import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.site import Site
+from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 
 SCHEMA: Final = 1
@@ -243,6 +244,7 @@ class Contributor(Model):
     rank: int
     name: TextOrNull
     country: TextOrNull
+    team: TextOrNull
     tokens_witnessed: Number
     tokens_reported: Number
     milli_tokens_witnessed: int = Field(validation_alias="milli_witnessed")
@@ -513,6 +515,6 @@ _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
 
 
 def _matches(row: ContributorRow, search: str) -> bool:
-    texts = [row.name, row.contributor_id, row.country]
+    texts = [row.name or speakable_name(row.contributor_id), row.contributor_id, row.country, row.team]
     texts += [text for machine in row.machines for text in (machine.peer_id, machine.device)]
     return any(search in text.casefold() for text in texts)

@@ -41,8 +41,20 @@ PROOF_LINES: Final = 100
 EXPORTED_ROUNDS: Final = 500
 """Read at a time."""
 CSV_COLUMNS: Final = {
-    **{name: name for name in ("rank", "contributor_id", "name", "country", "tokens_witnessed", "tokens_reported")},
-    **{name: name for name in ("share", "rounds", "rounds_missed", "first_at", "last_at", "is_here", "streak_days")},
+    **{name: name for name in ("rank", "contributor_id", "name", "country", "team", "tokens_witnessed")},
+    **{
+        name: name
+        for name in (
+            "tokens_reported",
+            "share",
+            "rounds",
+            "rounds_missed",
+            "first_at",
+            "last_at",
+            "is_here",
+            "streak_days",
+        )
+    },
     "num_machines": "num_machines",
     "milli_tokens_witnessed": "milli_witnessed",
     "milli_tokens_reported": "milli_reported",

@@ -65,6 +65,8 @@ class Profile:
     is_hidden: bool
     machines: tuple[PeerId, ...]
     """In PeerId order."""
+    team: str = ""
+    """At most 40 printable characters; empty: none, and always empty when hidden."""
 
 
 def clean_name(text: str) -> str:
@@ -142,10 +144,12 @@ def profile_shard_of(contributor_id: PeerId) -> int:
 
 def _pack(profile: Profile) -> bytes:
     machines = b"".join(public_key_of(machine) for machine in profile.machines)
+    team = [profile.team] if profile.team else []  # without one the bytes are those of before there were teams
     packed: bytes = msgpack.packb(
         [
             *(_FORMAT, profile.run_id, profile.sequence, float(profile.issued_at), float(profile.expires_at)),
             *(profile.name, profile.country, profile.is_hidden, machines),
+            *team,
         ]
     )
     return packed
@@ -153,14 +157,16 @@ def _pack(profile: Profile) -> bytes:
 
 def _unpack(body: bytes, contributor_id: PeerId) -> Profile:
     items: Any = unpack(body)
-    if type(items) is not list or len(items) != 9 or type(items[0]) is not int or items[0] != _FORMAT:
+    if type(items) is not list or len(items) not in (9, 10) or type(items[0]) is not int or items[0] != _FORMAT:
         raise ValueError(f"an unknown format; expected format {_FORMAT}; one of the two sides needs an update")
-    _, run_id, sequence, issued_at, expires_at, name, country, is_hidden, keys = items
+    _, run_id, sequence, issued_at, expires_at, name, country, is_hidden, keys = items[:9]
     if type(keys) is not bytes or len(keys) % PUBLIC_KEY_BYTES or len(keys) > MAX_MACHINES * PUBLIC_KEY_BYTES:
         raise ValueError(f"machines of a wrong type or length; expected at most {MAX_MACHINES} keys")
     starts = range(0, len(keys), PUBLIC_KEY_BYTES)
     machines = tuple(peer_id_of(keys[start : start + PUBLIC_KEY_BYTES]) for start in starts)
-    return Profile(run_id, contributor_id, sequence, issued_at, expires_at, name, country, is_hidden, machines)
+    return Profile(
+        run_id, contributor_id, sequence, issued_at, expires_at, name, country, is_hidden, machines, *items[9:]
+    )
 
 
 def _check(profile: Profile) -> None:
@@ -169,13 +175,15 @@ def _check(profile: Profile) -> None:
     check_real("issued_at", profile.issued_at, at_least=0.0)
     check_real("expires_at", profile.expires_at, at_least=0.0)
     check_text("name", profile.name, MAX_LABEL_LENGTH)
-    if profile.name != clean_name(profile.name):
-        raise ValueError(f"name {profile.name!r:.80}; expected it trimmed and in normal form (NFKC)")
+    check_text("team", profile.team, MAX_LABEL_LENGTH)
+    for label, text in (("name", profile.name), ("team", profile.team)):
+        if text != clean_name(text):
+            raise ValueError(f"{label} {text!r:.80}; expected it trimmed and in normal form (NFKC)")
     if profile.country and (type(profile.country) is not str or profile.country not in COUNTRIES):
         raise ValueError(f"country {profile.country!r:.40}; expected two letters of ISO 3166, such as NL, or none")
     if type(profile.is_hidden) is not bool:
         raise ValueError("is_hidden of a wrong type; expected true or false")
-    if profile.is_hidden and (profile.name or profile.country):
-        raise ValueError("a name or country in a hidden profile; expected none")
+    if profile.is_hidden and (profile.name or profile.country or profile.team):
+        raise ValueError("a name, country or team in a hidden profile; expected none")
     if len(profile.machines) > MAX_MACHINES or list(profile.machines) != sorted(set(profile.machines)):
         raise ValueError(f"{len(profile.machines)} machines; expected at most {MAX_MACHINES}, each once, in order")

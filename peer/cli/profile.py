@@ -13,7 +13,7 @@ from peer.cli.options import AsJson, ContributorKey, Peers, RunId
 commands = typer.Typer()
 profile = typer.Typer(
     short_help="Choose what is shown about you.",
-    help="Choose what is shown about you, the person behind your machines: a name and a country, or nothing.",
+    help="Choose what is shown about you, the person behind your machines: a name, a country and a team, or nothing.",
     epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
     no_args_is_help=True,
 )
@@ -36,6 +36,9 @@ def set_(
     country: Annotated[
         str | None, typer.Option("--country", metavar="XX", help="Two letters, your own word for it; '' for none.")
     ] = None,
+    team: Annotated[
+        str | None, typer.Option("--team", metavar="TEXT", help="The team that you work for; '' for none.")
+    ] = None,
     machine: Annotated[
         list[str] | None,
         typer.Option("--machine", metavar="PEERID", help="The machines that are yours, in place of those so far."),
@@ -44,17 +47,17 @@ def set_(
     run_id: RunId = None,
     peers: Peers = None,
 ) -> int:
-    """Change name, country or machines; running peers with this key publish it, with --run-id at once."""
+    """Change name, country, team or machines; running peers with this key publish it, with --run-id at once."""
     from peer.observe.profile import set_profile
 
     machines = None if machine is None else tuple(machine)
-    return set_profile(_path(contributor_key), name, country, machines, run_id, peers or [])
+    return set_profile(_path(contributor_key), name, country, team, machines, run_id, peers or [])
 
 
-@profile.command(short_help="Withdraw name and country.", epilog="\b\nExample:\n  peer profile hide")
+@profile.command(short_help="Withdraw name, country and team.", epilog="\b\nExample:\n  peer profile hide")
 @exits_with_sentence
 def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
-    """Withdraw name and country everywhere; what was contributed stays, without a name."""
+    """Withdraw name, country and team everywhere; what was contributed stays, without a name."""
     from peer.observe.profile import hide_profile
 
     return hide_profile(_path(contributor_key), run_id, peers or [])

@@ -50,6 +50,7 @@ def set_profile(
     key_path: Path,
     name: str | None,
     country: str | None,
+    team: str | None,
     machines: tuple[str, ...] | None,
     run_id: str | None,
     peers: list[str],
@@ -62,12 +63,14 @@ def set_profile(
     """
     ids = None if machines is None else tuple(PeerId(machine) for machine in machines)
     contributor = load_contributor(key_path, create=True)
-    choice = changed(read_choice(choice_path(key_path)), time.time(), name=name, country=country, machines=ids)
+    choice = changed(
+        read_choice(choice_path(key_path)), time.time(), name=name, country=country, team=team, machines=ids
+    )
     return _keep(contributor, choice, key_path, run_id, peers)
 
 
 def hide_profile(key_path: Path, run_id: str | None, peers: list[str]) -> int:
-    """Withdraw name and country.
+    """Withdraw name, country and team.
 
     Raises:
         UsageFault: there is no key, or a file that cannot be used.
@@ -104,5 +107,6 @@ def _print(contributor: Identity, choice: Choice, key_path: Path) -> None:
     shown = "hidden" if choice.is_hidden else choice.name or "none"
     print(f"name         {shown}")
     print(f"country      {choice.country or 'none'}")
+    print(f"team         {choice.team or 'none'}")
     for machine in choice.machines:
         print(f"machine      {machine}")

@@ -218,9 +218,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "",
     ),
-    "dashboard.page": ("dashboard dashboard.observe", False, "jinja2 markupsafe"),
+    "dashboard.page": ("dht.identity dashboard dashboard.observe", False, "jinja2 markupsafe"),
     "dashboard.server": (
-        "dht.records dashboard dashboard.observe dashboard.history dashboard.page",
+        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.page",
         False,
         "aiohttp prometheus_client pydantic",
     ),

@@ -28,6 +28,7 @@ class Choice:
     country: str = ""
     is_hidden: bool = False
     machines: tuple[PeerId, ...] = ()
+    team: str = ""
 
 
 def load_contributor(path: Path, *, create: bool) -> Identity:
@@ -88,19 +89,17 @@ def changed(
     *,
     name: str | None = None,
     country: str | None = None,
+    team: str | None = None,
     is_hidden: bool = False,
     machines: tuple[PeerId, ...] | None = None,
 ) -> Choice:
     """The choice with what is given (None: as before), newer than any before it.
 
     Raises:
-        UsageFault: the name is too long or unprintable, the country is none, a machine is no PeerId, or too many.
+        UsageFault: name or team is too long or unprintable, the country is none, a machine is no PeerId, or too many.
     """
-    wanted_name = choice.name if name is None else name.strip()
-    if clean_name(wanted_name) != wanted_name:
-        raise UsageFault(
-            f"the name {wanted_name[:60]!r} cannot be shown; expected at most 40 printable characters; take another one"
-        )
+    wanted_name = _showable("name", choice.name if name is None else name)
+    wanted_team = _showable("team", choice.team if team is None else team)
     wanted_country = choice.country if country is None else country.strip().upper()
     if wanted_country and wanted_country not in COUNTRIES:
         raise UsageFault(
@@ -121,7 +120,17 @@ def changed(
         country="" if is_hidden else wanted_country,
         is_hidden=is_hidden,
         machines=wanted,
+        team="" if is_hidden else wanted_team,
     )
+
+
+def _showable(label: str, text: str) -> str:
+    wanted = text.strip()
+    if clean_name(wanted) != wanted:
+        raise UsageFault(
+            f"the {label} {wanted[:60]!r} cannot be shown; expected at most 40 printable characters; take another one"
+        )
+    return wanted
 
 
 def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choice:
@@ -132,7 +141,13 @@ def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choi
     choice = mine
     if theirs is not None and theirs.sequence > mine.sequence:
         choice = Choice(
-            theirs.sequence, theirs.issued_at, theirs.name, theirs.country, theirs.is_hidden, theirs.machines
+            theirs.sequence,
+            theirs.issued_at,
+            theirs.name,
+            theirs.country,
+            theirs.is_hidden,
+            theirs.machines,
+            theirs.team,
         )
     if me in choice.machines or len(choice.machines) >= MAX_MACHINES:
         return choice
@@ -152,17 +167,19 @@ def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -
         country=choice.country,
         is_hidden=choice.is_hidden,
         machines=choice.machines,
+        team=choice.team,
     )
 
 
 def _checked(found: Any) -> Choice:
-    if type(found) is not dict or set(found) != set(Choice.__dataclass_fields__):
+    # Files of before there were teams have none.
+    if type(found) is not dict or set(found) | {"team"} != set(Choice.__dataclass_fields__):
         raise ValueError(f"expected the fields {', '.join(Choice.__dataclass_fields__)}")
     choice = Choice(**{**found, "machines": tuple(found["machines"])})
     if type(choice.sequence) is not int or type(choice.is_hidden) is not bool or choice.sequence < 0:
         raise ValueError("expected a whole number as sequence, and true or false as is_hidden")
-    if not all(type(text) is str for text in (choice.name, choice.country, *choice.machines)):
-        raise ValueError("expected texts as name, country and machines")
+    if not all(type(text) is str for text in (choice.name, choice.country, choice.team, *choice.machines)):
+        raise ValueError("expected texts as name, country, team and machines")
     kept = changed(
         choice,
         float(choice.issued_at),

@@ -16,6 +16,7 @@ from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_
 from dashboard.page.formats import age_text, share_text
 from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, render_contributor, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
 
@@ -177,7 +178,7 @@ def test_badges_say_who_and_how_much() -> None:
     assert "tinybytes: starting" in run_badge(empty_state())
     assert "basement-4090 · tinybytes: 1.45 M tokens · 195 rounds" in contributor_badge(RUN_ID, contributor_of(1))
     anonymous = replace(contributor_of(1), name="")
-    assert f"peer {anonymous.contributor_id[-8:]} · tinybytes" in contributor_badge(RUN_ID, anonymous)
+    assert f"{speakable_name(anonymous.contributor_id)} · tinybytes" in contributor_badge(RUN_ID, anonymous)
 
 
 def test_without_addresses_the_join_box_says_where_to_get_one() -> None:

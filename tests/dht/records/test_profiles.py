@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from dashboard.collect.profiles import take_over
 from dashboard.history.history import open_history
 from dht.errors import LocalFault, PeerFault, UsageFault
-from dht.identity.keys import Identity
+from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity
 from dht.memory.host import MemoryHost
 from dht.memory.store import MemoryRecords, MemoryStore
 from dht.records.profiles import (
@@ -53,8 +55,26 @@ def profile(**changes: object) -> Profile:
 def test_a_profile_comes_back_and_its_longest_form_fits():
     assert decode_profile(encode_profile(profile(), ADA), run_id=RUN_ID, now=NOW) == profile()
     machines = tuple(sorted(named(number) for number in range(MAX_MACHINES)))
-    longest = profile(machines=machines, name="\U0001f426" * 40)
+    longest = profile(machines=machines, name="\U0001f426" * 40, team="\U0001f426" * 40)
     assert len(encode_profile(longest, ADA)) <= MAX_PROFILE_BYTES
+
+
+def test_a_profile_without_a_team_keeps_the_bytes_of_before_there_were_teams():
+    machines = tuple(sorted(Identity.from_seed(bytes([number]) * 32).peer_id for number in (1, 2)))
+    old = Profile("tinybytes.abcdefghij234567abcd", ADA.peer_id, 7, 1e9, 1e9 + 1000, "Ada", "NL", False, machines)
+    digest = hashlib.sha256(encode_profile(old, ADA)).hexdigest()
+    assert digest == "df9180a36d613b00f0bffeaf8f631a4d9530fb38f27e963e7eaa856f9ebbbe35"
+
+
+def test_a_team_is_signed_with_the_profile_and_has_one_form():
+    found = decode_profile(encode_profile(profile(team="Night owls"), ADA), run_id=RUN_ID, now=NOW)
+    assert found.team == "Night owls"
+    head = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
+    items = [*msgpack.unpackb(encode_profile(profile(), ADA)[head:]), ""]
+    body = msgpack.packb(items)
+    signature = ADA.sign(b"murmuration profile\0" + ADA.public_key + body)
+    with pytest.raises(PeerFault, match="not in canonical form"):
+        decode_profile(signature + ADA.public_key + body, run_id=RUN_ID, now=NOW)
 
 
 @given(st.data())
@@ -72,9 +92,11 @@ def test_any_changed_byte_is_refused(data: st.DataObject):
         ({"name": "a\u202eb"}, "printable"),
         ({"name": " a"}, "trimmed"),
         ({"name": "\uff21da"}, "normal form"),
+        ({"team": "x" * 41}, "at most 40 printable"),
+        ({"team": "a "}, "trimmed"),
         ({"country": "XX"}, "two letters of ISO 3166"),
         ({"country": "nl"}, "two letters of ISO 3166"),
-        ({"is_hidden": True}, "a name or country in a hidden profile"),
+        ({"is_hidden": True}, "a name, country or team in a hidden profile"),
         ({"machines": (SECOND.peer_id, SECOND.peer_id)}, "each once, in order"),
         ({"machines": tuple(sorted(named(number) for number in range(65)))}, "65 machines; expected at most 64"),
         ({"sequence": -1}, "a whole number from 0"),
@@ -108,6 +130,9 @@ def test_a_choice_survives_its_file(tmp_path: Path):
     assert read_choice(path) == Choice()
     write_choice(path, CHOICE)
     assert read_choice(path) == CHOICE
+    old = {"sequence": 7, "issued_at": NOW, "name": "Ada", "country": "NL", "is_hidden": False, "machines": []}
+    path.write_bytes(json.dumps(old).encode())
+    assert read_choice(path) == replace(CHOICE, machines=())
     wrong = {"sequence": "x", "issued_at": 0, "name": "", "country": "", "is_hidden": False, "machines": []}
     for content in (b"", b"[]", b"{}", b'{"name": 3}', json.dumps(wrong).encode()):
         path.write_bytes(content)
@@ -119,8 +144,9 @@ def test_machines_of_one_person_end_with_one_list_and_the_newest_name():
     one = merged(Choice(), None, FIRST.peer_id, NOW)
     two = merged(Choice(), profile_of(one, ADA, RUN_ID, NOW), SECOND.peer_id, NOW + 1)
     assert two.machines == CHOICE.machines
-    renamed = changed(one, NOW + 2, name="Countess")
+    renamed = changed(one, NOW + 2, name="Countess", team="Owls")
     assert merged(renamed, profile_of(two, ADA, RUN_ID, NOW), FIRST.peer_id, NOW + 3).name == "Countess"
+    assert merged(two, profile_of(renamed, ADA, RUN_ID, NOW), FIRST.peer_id, NOW + 3).team == "Owls"
     hidden = changed(two, NOW + 3, is_hidden=True)
     back = merged(renamed, profile_of(hidden, ADA, RUN_ID, NOW), FIRST.peer_id, NOW + 4)
     assert (back.is_hidden, back.name, back.country) == (True, "", "")
@@ -188,16 +214,21 @@ def test_the_command_makes_a_key_shows_changes_and_withdraws(
     assert app.run(["profile", "show"]) == 2
     assert "you have no profile yet" in (told := capsys.readouterr().err)
     assert "`peer profile set --name Ada` makes one" in told
-    assert app.run(["profile", "set", "--name", "Ada", "--country", "nl", "--machine", FIRST.peer_id]) == 0
+    assert (
+        app.run(["profile", "set", "--name", "Ada", "--country", "nl", "--machine", FIRST.peer_id, "--team", "Owls"])
+        == 0
+    )
     assert (tmp_path / "murmuration" / "contributor.key").stat().st_mode & 0o077 == 0
     capsys.readouterr()
     assert app.run(["profile", "show", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["name"], shown["country"], shown["machines"]) == ("Ada", "NL", [FIRST.peer_id])
+    assert shown["team"] == "Owls"
     assert app.run(["profile", "hide"]) == 0
     assert "name         hidden" in capsys.readouterr().out
     for flags, sentence in (
         (["--name", "x" * 41], "cannot be shown"),
+        (["--team", "x" * 41], "cannot be shown"),
         (["--country", "Utopia"], "is no country"),
         (["--machine", "nobody"], "is no PeerId"),
     ):
