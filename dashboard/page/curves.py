@@ -38,6 +38,10 @@ class Curve:
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
+NO_CURVE: Final = Curve("", (), ())
+"""Of a part of the page that is not open."""
+
+
 def curves(history: HistoryView) -> dict[str, Curve]:
     """`losses`, `swarm` and `lines`, as of this history."""
     points = history.points

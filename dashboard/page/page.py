@@ -14,7 +14,7 @@ from markupsafe import Markup
 from dashboard.facts import ContributorRow, ContributorView, HistoryView, RoundFacts
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
-from dashboard.page.curves import curves, work_curve
+from dashboard.page.curves import NO_CURVE, curves, work_curve
 from dashboard.page.formats import TEMPLATES, age_text, contributor_path, loss_text, people_text, short_day
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
@@ -35,6 +35,9 @@ TABS: Final = {
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; without scripts the parts follow one another."""
+TAB_TITLES: Final = {"overview": "Overview", "people": "People", "model": "Model", "engine-room": "Engine room"}
+CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
+"""The tab of each curve."""
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 MAX_TOP: Final = 5
@@ -55,6 +58,7 @@ TEMPLATES.globals.update(
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
         "install": INSTALL,
+        "tabs": tuple(TAB_TITLES.items()),
     }
 )
 ROUND_MILESTONES: Final = (10_000, 1000, 100, 10, 1)
@@ -94,6 +98,8 @@ def render_page(
     snapshot_id: str,
     assets: Assets,
     about: str = "",
+    tab: str = "",
+    found: str | None = None,
 ) -> str:
     """The whole page at `now`.
 
@@ -101,9 +107,18 @@ def render_page(
         sections: of `render_sections`.
         snapshot_id: where live updates go on from.
         about: of `about_run`: what links to the page say.
+        tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
+        found: of `render_people`: what somebody searched for, in place of the ranking.
     """
     name, _, mark = run_id.partition(".")
-    values = {"run_id": run_id, "name": name, "mark": mark, "curves": curves(history), "about": about}
+    values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
+    values |= {"curves": curves(history), "about": about}
+    values |= {"tab": tab, "found": Markup(found) if found is not None else None}
+    if tab:
+        wanted = ("status", *TABS[tab])
+        shown = {key: curve for key, curve in values["curves"].items() if CURVES.get(key, tab) == tab}
+        values["curves"] = {key: shown.get(key, NO_CURVE) for key in values["curves"]}
+        sections = {key: html if key in wanted else "" for key, html in sections.items()}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
     return _document("page.html", values, now, snapshot_id, assets)

@@ -65,6 +65,19 @@ class ContributorsQuery(Query):
     offset: Annotated[int, Field(ge=0, le=MAX_OFFSET), _WHOLE] = Field(0, description="Rows to leave out.")
 
 
+class PageQuery(ContributorsQuery):
+    """What the address of the page says: which tab, and whom it searches for."""
+
+    tab: Literal["overview", "people", "model", "engine-room"] = Field("overview", description="Of the page.")
+    limit: Limit = 25
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it asks for other people than the ranking shows."""
+        asked = self.model_fields_set & set(ContributorsQuery.model_fields)
+        return any(getattr(self, name) != type(self).model_fields[name].default for name in asked)
+
+
 class EventsQuery(Query):
     after: Number = Field(0, description="Events after this number, `next_after` of another answer.")
     limit: Limit = 50

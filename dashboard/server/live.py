@@ -56,7 +56,7 @@ class Live:
         self._boot_id = boot_id
         self._sections: dict[str, _Section] = {}
         self._points: deque[tuple[int, HistoryPoint]] = deque(maxlen=MAX_POINTS_KEPT)
-        self._events: dict[tuple[int, str], tuple[bytes, bytes]] = {}
+        self._events: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self._changed = asyncio.Event()
         self.publish(state, history)
 
@@ -94,33 +94,34 @@ class Live:
             return 0
         return min(int(version), self.version)
 
-    def since(self, version: int, tab: str = "") -> bytes:
+    def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
         """Events for all that changed after `version`; empty when nothing did.
 
         Args:
             tab: of `TABS`: only what is to be seen there; empty, or none of them: everything.
+            is_whole: all sections, for a viewer that opens a tab for the first time; points as for the others.
         """
-        return self._since(version, tab)[0]
+        return self._since(version, tab, is_whole)[0]
 
-    def packed_since(self, version: int, tab: str = "") -> bytes:
+    def packed_since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
         """The same as a piece of a gzip stream (`packed.py`)."""
-        return self._since(version, tab)[1]
+        return self._since(version, tab, is_whole)[1]
 
-    def _since(self, version: int, tab: str) -> tuple[bytes, bytes]:
+    def _since(self, version: int, tab: str, is_whole: bool) -> tuple[bytes, bytes]:
         wanted = {"status", *TABS[tab]} if tab in TABS else None
-        key = version, tab if wanted is not None else ""
+        key = version, tab if wanted is not None else "", is_whole
         found = self._events.get(key)
         if found is None:
             newer = [
                 section
                 for name, section in self._sections.items()
-                if section.changed_in > version and (wanted is None or name in wanted)
+                if (is_whole or section.changed_in > version) and (wanted is None or name in wanted)
             ]
             newer.sort(key=lambda section: section.changed_in)
             # The last event's id is what a viewer comes back with, so it has to be the newest.
             events = b"".join(section.event for section in newer) + self._points_event(version)
             found = events, packed(events)
-            if len(self._events) < len(TABS) * MAX_POINTS_KEPT:
+            if len(self._events) < 2 * len(TABS) * MAX_POINTS_KEPT:
                 self._events[key] = found
         return found
 

@@ -19,7 +19,7 @@ from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.page import STREAM_PATH, about_run, render_contributor, render_page, render_people
 from dashboard.server.api import found_contributors
 from dashboard.server.api_routes import add_api, find_contributor, find_row
-from dashboard.server.api_schema import BadQuery, ContributorsQuery, read_query
+from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.packed import HEAD, PackedEnd, packed
@@ -134,6 +134,12 @@ def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
 async def _page(request: web.Request) -> web.Response:
     site = request.app[SITE]
     live = site.live
+    try:
+        # Other parameters come with links that others have made; the script has some of its own.
+        known = ((name, text) for name, text in request.query.items() if name in PageQuery.model_fields)
+        query = read_query(PageQuery, known)
+    except BadQuery as error:
+        return problem(request, 400, "Bad Request", str(error))
     html = render_page(
         live.state.run_id,
         live.sections,
@@ -142,6 +148,8 @@ async def _page(request: web.Request) -> web.Response:
         snapshot_id=live.snapshot_id,
         assets=site.assets,
         about=about_run(live.state, live.history),
+        tab=query.tab,
+        found=await _found(site, query) if query.is_asking else None,
     )
     return _html(html)
 
@@ -173,13 +181,17 @@ async def _people(request: web.Request) -> web.Response:
     except BadQuery as error:
         return problem(request, 400, "Bad Request", str(error))
 
+    return _html(await _found(site, query))
+
+
+async def _found(site: Site, query: ContributorsQuery) -> str:
     async def make() -> str:
         history = site.live.history
         found, number = found_contributors(history, query), len(history.contributors)
         return render_people(found, number, sort=query.sort, limit=query.limit, now=site.clock())
 
-    people = await site.answer(f"{request.path} {query!r}", make)
-    return web.Response(body=people.content, content_type="text/html", charset="utf-8")
+    asked = query.model_dump(include=set(ContributorsQuery.model_fields))
+    return (await site.answer(f"people {asked}", make)).content.decode()
 
 
 async def _badge(request: web.Request) -> web.Response:
@@ -236,6 +248,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     if is_packed:
         headers["Content-Encoding"] = "gzip"
     tab, end = request.query.get("tab", ""), PackedEnd()
+    is_whole = request.query.get("whole", "") == "1"
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
     try:
@@ -246,8 +259,12 @@ async def _events(request: web.Request) -> web.StreamResponse:
             end.took(first)
             while not live.is_closed:
                 newest = live.version
-                events, tick = live.since(version, tab), _tick(site.clock())
-                piece = live.packed_since(version, tab) + packed(tick) if is_packed else events + tick
+                events, tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
+                if is_packed:
+                    piece = live.packed_since(version, tab, is_whole=is_whole) + packed(tick)
+                else:
+                    piece = events + tick
+                is_whole = False
                 async with asyncio.timeout(SEND_SECONDS):
                     await response.write(piece)
                 end.took(events)

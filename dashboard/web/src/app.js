@@ -1,5 +1,6 @@
 // Makes the page live. Without it the page is complete and loads itself again every few seconds.
 
+import { at } from "./address.js";
 import { startCharts } from "./charts.js";
 import { improve, on, replaceSection, startLive } from "./live.js";
 import { startPeople } from "./people.js";
@@ -51,12 +52,12 @@ function followOwnPage() {
 
 /** The badge's address is that of this page, which a visitor without scripts has to fill in. */
 function fillOrigin() {
-  for (const place of document.querySelectorAll(".origin")) place.textContent = location.origin;
+  for (const place of document.querySelectorAll(".origin")) place.textContent = location.origin + at("");
   for (const place of document.querySelectorAll(".without-scripts")) place.hidden = true;
 }
 
 async function startOwnCurve(id) {
-  const response = await fetch(`/api/v1/contributors/${encodeURIComponent(id)}`).catch(() => null);
+  const response = await fetch(at(`/api/v1/contributors/${encodeURIComponent(id)}`)).catch(() => null);
   if (!response?.ok) return;
   const { curve } = await response.json();
   const columns = { time: [], tokens_witnessed: [], tokens_reported: [] };

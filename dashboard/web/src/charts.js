@@ -3,6 +3,7 @@
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
+import { onAddress, tellAddress, told } from "./address.js";
 import { bitRateText, countText, lossText, wholeText } from "./format.js";
 import { along, watchPoints } from "./points.js";
 
@@ -176,8 +177,12 @@ function drawn(chart, columns) {
 function Chart({ kind, watch }) {
   const chart = CHARTS[kind];
   const [data, setData] = useState(null);
-  const [axis, setAxis] = useState(chart.axes[0]);
-  const [isLog, setLog] = useState(false);
+  const [, setAddress] = useState("");
+  useEffect(() => onAddress(() => setAddress(location.search)), []);
+  const axis = chart.axes.find((key) => key === told("along")) ?? chart.axes[0];
+  const isLog = Boolean(chart.hasLog && told("log"));
+  const setAxis = (key) => tellAddress({ along: key === chart.axes[0] ? null : key });
+  const setLog = (is) => tellAddress({ log: is ? "1" : null });
   const [isTable, setTable] = useState(false);
   const [readout, setReadout] = useState("");
   const place = useRef(null);

@@ -1,5 +1,6 @@
 // The stream of server-sent events, and what it keeps up to date: sections that the server rendered, and ages.
 
+import { at } from "./address.js";
 import { ageText, countryName } from "./format.js";
 
 const body = document.body;
@@ -13,6 +14,8 @@ let source = null;
 let tab = "";
 /** Up to which snapshot each tab has been kept up to date; a tab that nobody looks at is not. */
 const seen = new Map();
+/** Tabs whose sections are here; the page came with one of them. */
+const whole = new Set([document.querySelector("[data-tab]:not([hidden])")?.dataset.tab]);
 let isLost = false;
 let heardAt = Date.now();
 
@@ -80,7 +83,7 @@ function heard() {
 export function watchTab(key) {
   if (key === tab) return;
   seen.set(tab, snapshotId);
-  snapshotId = seen.get(key) ?? body.dataset.snapshot ?? "";
+  snapshotId = seen.get(key) ?? (whole.has(key) ? body.dataset.snapshot : snapshotId);
   tab = key;
   if (!source) return;
   disconnect();
@@ -90,11 +93,12 @@ export function watchTab(key) {
 function connect() {
   if (source || document.hidden || !body.dataset.stream) return;
   heardAt = Date.now();
-  const query = new URLSearchParams({ after: snapshotId, ...(tab && { tab }) });
-  source = new EventSource(`${body.dataset.stream}?${query}`);
+  const query = new URLSearchParams({ after: snapshotId, ...(tab && { tab }), ...(!whole.has(tab) && tab && { whole: 1 }) });
+  source = new EventSource(`${at(body.dataset.stream)}?${query}`);
   source.addEventListener("section", (event) => {
     const { section, html } = JSON.parse(event.data);
     if (event.lastEventId) snapshotId = event.lastEventId;
+    whole.add(tab);
     heard();
     replaceSection(section, html);
     tell(`section:${section}`, html);

@@ -2,6 +2,7 @@
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { at, onAddress, tellAddress, told } from "./address.js";
 import { on, replaceSection } from "./live.js";
 
 /** As many as the server shows. */
@@ -11,31 +12,38 @@ const TYPING_MILLISECONDS = 200;
 const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
 
-let chooseSort = () => {};
+const USUAL = "tokens";
+const limitTold = () => Math.min(MAX_ROWS, Math.max(PAGE, Number(told("limit")) || PAGE));
+
 let showMore = () => {};
 let canShowMore = true;
 
 function Tools({ found, table }) {
-  const [search, setSearch] = useState("");
-  const [sort, setSort] = useState("tokens");
-  const [limit, setLimit] = useState(PAGE);
-  const [answer, setAnswer] = useState(null);
+  const [search, setSearch] = useState(told("search"));
+  const [sort, setSort] = useState(told("sort", USUAL));
+  const [limit, setLimit] = useState(limitTold());
+  const [answer, setAnswer] = useState(found.hidden ? null : found.innerHTML);
   const [problem, setProblem] = useState("");
   const [said, setSaid] = useState("");
   const asked = useRef(0);
-  const isAsking = search !== "" || sort !== "tokens" || limit > PAGE;
-  showMore = () => setLimit(MAX_ROWS);
+  const isAsking = search !== "" || sort !== USUAL || limit > PAGE;
+  showMore = () => tellAddress({ limit: String(MAX_ROWS) }, { isStep: true });
   canShowMore = limit < MAX_ROWS;
-  chooseSort = (key) => {
-    setSort(key);
-    setLimit(PAGE);
-  };
+  useEffect(
+    () =>
+      onAddress(() => {
+        setSearch(told("search"));
+        setSort(told("sort", USUAL));
+        setLimit(limitTold());
+      }),
+    [],
+  );
 
   const ask = async () => {
     const number = (asked.current += 1);
     try {
       const query = new URLSearchParams({ sort, search, limit: String(limit) });
-      const response = await fetch(`/people?${query}`);
+      const response = await fetch(at(`/people?${query}`));
       const content = await response.text();
       if (number !== asked.current) return;
       setProblem(response.ok ? "" : content);
@@ -83,19 +91,12 @@ function Tools({ found, table }) {
       aria-label="Find contributors by name, key or device"
       maxlength=${MAX_SEARCH_LENGTH}
       value=${search}
-      onInput=${(event) => {
-        setSearch(event.currentTarget.value.trim());
-        setLimit(PAGE);
-      }}
+      onInput=${(event) => tellAddress({ search: event.currentTarget.value.trim(), limit: null })}
     />
     ${isAsking &&
     html`<button
       type="button"
-      onClick=${() => {
-        setSearch("");
-        setSort("tokens");
-        setLimit(PAGE);
-      }}
+      onClick=${() => tellAddress({ search: null, sort: null, limit: null }, { isStep: true })}
     >
       back to the ranking
     </button>`}
@@ -109,7 +110,8 @@ function improveHeads(root) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = head.textContent;
-    button.addEventListener("click", () => chooseSort(head.dataset.sort));
+    const sort = head.dataset.sort === USUAL ? null : head.dataset.sort;
+    button.addEventListener("click", () => tellAddress({ sort, limit: null }, { isStep: true }));
     head.replaceChildren(button);
   }
   for (const line of canShowMore ? root.querySelectorAll(".more") : []) {

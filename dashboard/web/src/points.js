@@ -1,5 +1,6 @@
 // The curves' data: fetched once, then grown by events. Columns by name, the time ascending.
 
+import { at } from "./address.js";
 import { on } from "./live.js";
 
 const MAX_POINTS = 1000;
@@ -40,7 +41,7 @@ async function load() {
   if (isLoading) return;
   isLoading = true;
   try {
-    const response = await fetch(`/api/v1/points?x=time&max=${MAX_POINTS}`);
+    const response = await fetch(at(`/api/v1/points?x=time&max=${MAX_POINTS}`));
     if (!response.ok) return;
     const answer = await response.json();
     data = { columns: read(answer), marks: answer.marks };

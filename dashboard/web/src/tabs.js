@@ -1,29 +1,53 @@
-// One part of the page at a time; the address says which. Without scripts the parts follow one another.
+// One part of the page at a time; the address says which. Without scripts each of them is a page of its own.
 
+import { go, onAddress, told } from "./address.js";
 import { watchTab } from "./live.js";
 
 const OVERVIEW = "overview";
+let shown = "";
+let place = "";
 
-function tabOf(id) {
-  return (id && document.getElementById(id)?.closest(".tab")) || document.getElementById(OVERVIEW);
-}
+const tabAt = (key) => document.querySelector(`[data-tab="${CSS.escape(key)}"]`);
 
 function show() {
-  const id = decodeURIComponent(location.hash.slice(1));
-  const shown = tabOf(id);
-  if (!shown) return;
-  for (const tab of document.querySelectorAll(".tab")) tab.hidden = tab !== shown;
-  for (const link of document.querySelectorAll("nav a[href^='#']")) {
-    if (link.getAttribute("href") === `#${shown.id}`) link.setAttribute("aria-current", "page");
+  const hash = decodeURIComponent(location.hash.slice(1));
+  const target = hash ? document.getElementById(hash) : null;
+  // Older links name a tab, or something in it, by the hash alone.
+  const key = target?.closest("[data-tab]")?.dataset.tab ?? told("tab", OVERVIEW);
+  const tab = tabAt(key) ?? tabAt(OVERVIEW);
+  for (const each of document.querySelectorAll("[data-tab]")) each.hidden = each !== tab;
+  for (const link of document.querySelectorAll("nav a[href*='?tab=']")) {
+    const isHere = !link.hash && new URL(link.href).searchParams.get("tab") === tab.dataset.tab;
+    if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  watchTab(shown.id.replace("-tab", ""));
-  const place = id && document.getElementById(id);
-  if (place === shown) window.scrollTo(0, 0);
-  else if (place) place.scrollIntoView();
+  watchTab(tab.dataset.tab);
+  const isOther = shown !== "" && shown !== tab.dataset.tab;
+  shown = tab.dataset.tab;
+  if (target && target !== tab && hash !== place) target.scrollIntoView();
+  else if (isOther) window.scrollTo(0, 0);
+  place = hash;
+}
+
+/** A link to a tab of this page changes what is shown, not the page. */
+function follow(event) {
+  if (event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const link = event.target.closest?.("a[href]");
+  if (!link || link.origin !== location.origin || link.pathname !== location.pathname || link.target) return;
+  const asked = new URL(link.href).searchParams;
+  if (!asked.has("tab")) return;
+  event.preventDefault();
+  place = "";
+  // Choices of a chart outlive the change of a tab.
+  for (const name of ["along", "log"]) if (told(name) && !asked.has(name)) asked.set(name, told(name));
+  go(`${location.pathname}?${asked}${link.hash}`);
+  show();
 }
 
 export function startTabs() {
+  if (!tabAt(OVERVIEW)) return;
+  document.addEventListener("click", follow);
   window.addEventListener("hashchange", show);
+  onAddress(show);
   show();
 }

@@ -81,6 +81,34 @@ def test_people_are_found_by_the_rules_of_the_api(tmp_path: Path) -> None:
     in_site(tmp_path, check)
 
 
+def test_the_address_says_which_tab_and_whom_one_looks_for(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        async def page(query: str) -> str:
+            return await (await client.get(f"/{query}")).text()
+
+        first, people = await page("?utm_source=chat&along=time"), await page("?tab=people&sort=name")
+        assert 'class="figures"' in first
+        assert "/c/" in first  # the top contributors
+        assert '<table class="stack people">' not in first
+        assert 'data-tab="people" hidden' in first
+        assert '<table class="stack people">' in people
+        assert 'aria-sort="ascending"' in people
+        assert 'class="figures"' not in people
+        assert "Nobody is called that" in await page("?tab=people&search=nobody")
+        refused = await client.get("/?tab=kitchen")
+        assert refused.status == 400
+        assert "tab is 'kitchen'; expected one of overview, people" in await refused.text()
+        # Whoever opens a tab for the first time gets all of it, and of the curves what is new.
+        stream = await client.get(f"/events/stream?after={live.snapshot_id}&tab=people&whole=1")
+        text = await until_tick(stream)
+        stream.close()
+        assert '"section":"contributors"' in text
+        assert '"section":"figures"' not in text
+        assert "event: points" not in text
+
+    in_site(tmp_path, check)
+
+
 def test_curves_grow_over_the_stream_and_resume_where_they_were(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
         stream = await client.get("/events/stream", headers={"Last-Event-ID": live.snapshot_id})

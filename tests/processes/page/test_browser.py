@@ -220,7 +220,7 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         # What was not in view comes when it is looked at, and the address says where one is.
         await page.get_by_role("link", name="Overview").click()
         await expect(page.locator("#top")).to_contain_text("Newcomer")
-        assert page.url.endswith("#overview")
+        assert page.url.endswith("?tab=overview")
         await expect(label).to_have_attribute("aria-label", holding("9.5 M (held-out loss 1.500"))
 
     in_browser(check)
@@ -248,7 +248,7 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
 
 def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
-        page = await visit.open("#people")
+        page = await visit.open("?tab=people")
         people = page.locator("section.contributors-card")
         await expect(page.locator("#contributors tbody tr")).to_have_count(25)
         await page.get_by_role("button", name="show more").click()
@@ -308,6 +308,27 @@ def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "d
     in_browser(check)
 
 
+def test_a_link_shows_what_its_sender_saw_and_the_way_back_works(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open("?tab=people&sort=name&search=e&utm_source=chat")
+        await expect(page.locator("#people-found th[aria-sort]")).to_have_text("Contributor")
+        await expect(page.get_by_role("searchbox")).to_have_value("e")
+        await page.locator("#people-found").get_by_role("button", name="Rounds").click()
+        await expect(page).to_have_url(holding("sort=rounds&search=e"))
+        await page.get_by_role("link", name="Overview").click()
+        chart = page.locator('[data-chart="losses"]')
+        await chart.get_by_role("button", name="time").click()
+        await expect(page).to_have_url(holding("tab=overview&along=time"))
+        await page.reload()
+        await expect(chart.get_by_role("button", name="time")).to_have_attribute("aria-pressed", "true")
+        await page.go_back()
+        await expect(page.locator("#people-found th[aria-sort]")).to_have_text("Rounds")
+        await page.go_back()
+        await expect(page.locator("#people-found th[aria-sort]")).to_have_text("Contributor")
+
+    in_browser(check, num_people=60)
+
+
 def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
         row = contributor_of(1)
@@ -317,7 +338,7 @@ def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
         )
         await visit.site.stop()
         await visit.site.start()
-        page = await visit.open("#people", size=PHONE)
+        page = await visit.open("?tab=people", size=PHONE)
         await page.locator("#contributors summary").click()
         assert await page.evaluate("[...document.querySelectorAll('details')].map((each) => (each.open = true)).length")
         assert await width_of(page) <= PHONE["width"]
@@ -329,7 +350,7 @@ def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
 
 def test_a_hostile_name_is_text(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
-        page = await visit.open("#people")
+        page = await visit.open("?tab=people")
         visit.site.rename_first(HOSTILE_NAME)
         await expect(page.locator("#contributors")).to_contain_text(HOSTILE_NAME)
         await page.get_by_role("searchbox").fill("alert(")
@@ -345,13 +366,20 @@ def test_a_hostile_name_is_text(in_browser: InBrowser) -> None:
 def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
         page = await visit.open(has_scripts=False)
-        await expect(page.locator("#contributors tbody tr")).to_have_count(12)
         await expect(page.locator("#status .age")).to_have_text("3 s ago")
         for key in ("losses", "swarm", "lines"):
+            if key == "swarm":
+                # Each tab is a page of its own then.
+                await page.get_by_role("link", name="Engine room").click()
             await expect(page.locator(f"#{key}-table tbody tr")).to_have_count(12)
             await expect(page.locator(f"#{key}-table tbody tr").first).to_be_visible()
-        await expect(page.locator("#losses-table tbody tr").first).to_contain_text("9.3 M")
-        await page.locator("#contributors a.person").first.click()
+            if key == "losses":
+                await expect(page.locator("#losses-table tbody tr").first).to_contain_text("9.3 M")
+        await page.get_by_role("link", name="People", exact=True).click()
+        await expect(page.locator("#contributors tbody tr")).to_have_count(12)
+        await page.get_by_role("link", name="Contributor", exact=True).click()
+        await expect(page.locator("#people-found th[aria-sort]")).to_have_text("Contributor")
+        await page.locator("#people-found a.person").first.click()
         await expect(page.locator("#contributor-title")).to_contain_text("Ada")
         await expect(page.locator("#machines tbody tr")).to_have_count(1)
         await expect(page.locator('[data-chart="work"]')).to_contain_text("begins with the first round")
