@@ -29,6 +29,17 @@ _MAX_BYTES = 200
 log = logging.getLogger(__name__)
 
 
+class FolderInUse(LocalFault):
+    """Another process holds the folder; `holder` says which."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(
+            f"the data folder {folder} is in use by {holder}; expected a folder for each peer, because two in one "
+            "would lose each other's work; end that process, or give this one another --data-dir"
+        )
+        self.holder = holder
+
+
 class FolderLock:
     """Holds a data folder until `close`, or until this process ends.
 
@@ -36,7 +47,8 @@ class FolderLock:
         what: runs here, e.g. "peer join".
 
     Raises:
-        LocalFault: another process holds the folder, or nothing can be written there.
+        FolderInUse: another process holds the folder.
+        LocalFault: nothing can be written there.
     """
 
     def __init__(self, folder: Path, what: str) -> None:
@@ -102,14 +114,11 @@ class FolderLock:
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
                     "give another --data-dir"
                 ) from error
-            raise LocalFault(
-                f"the data folder {self._folder} is in use by {holder}; expected a folder for each peer, because two "
-                "in one would lose each other's work; end that process, or give this one another --data-dir"
-            ) from error
+            raise FolderInUse(self._folder, holder) from error
         self._descriptor = descriptor
         started = time.strftime("%Y-%m-%d %H:%M")
         with contextlib.suppress(OSError):
-            # A full disk: the lock holds all the same, only without a name.
+            # A full disk: the lock holds, only without a name.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} ({self._what}), since {started}\n".encode(), 0)
 

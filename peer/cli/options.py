@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,8 +116,16 @@ def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> t
     return Command
 
 
-def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_source: str | None) -> Any:
+def chosen_config(
+    flags: Mapping[str, object],
+    config_path: str | None,
+    invite_source: str | None,
+    settled: Callable[[Any], Any] = lambda config: config,
+) -> Any:
     """The `PeerConfig` that flags, file and defaults make together; an invite is used for the key of this peer.
+
+    Args:
+        settled: gives the choices with the folder that this peer really takes, before a key is made there.
 
     Raises:
         UsageFault: a choice, the file or the invite is wrong.
@@ -126,12 +134,12 @@ def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_s
     from peer.config.peer_config import load_config
 
     if invite_source is None:
-        return load_config(flags, config_path)
+        return settled(load_config(flags, config_path))
     from dht.identity.keys import Identity
     from peer.network.membership.invitation import accept_invite, read_invite, with_invite
 
     invite = read_invite(invite_source)
-    config = load_config(with_invite(flags, invite), config_path)
+    config = settled(load_config(with_invite(flags, invite), config_path))
     accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
     return config
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -195,19 +195,28 @@ def _run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
-    config = chosen_config(flags, config_path, invite_source)
+    if not seed_only and os.environ.get("RANK", "0") != "0":
+        # Only the first of torchrun's processes has a network side and the folder; the others follow it.
+        from peer.join.join import run_trainer
+
+        return int(run_trainer(chosen_config(flags, config_path, invite_source)))
+    from peer.panel.own_folder import hold_folder
+
+    held: Any = None
+
+    def take_folder(config: Any) -> Any:
+        nonlocal held
+        config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
+        return config
+
+    config = chosen_config(flags, config_path, invite_source, take_folder)
     if seed_only:
         from peer.join.seed import run_seed
 
-        return int(run_seed(config))
-    if os.environ.get("RANK", "0") != "0":
-        # Only the first of torchrun's processes has a network side; the others follow it.
-        from peer.join.join import run_trainer
-
-        return int(run_trainer(config))
+        return int(run_seed(config, held))
     from peer.network.process.child import early_network_child
 
     with early_network_child() as child:
         from peer.join.join import run_trainer
 
-        return int(run_trainer(config, child))
+        return int(run_trainer(config, child, held))

@@ -22,6 +22,7 @@ from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
+from peer.panel.own_folder import HeldFolder
 from peer.panel.terminal import Terminal
 from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
@@ -51,11 +52,12 @@ EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
 
-def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
+def run_trainer(config: PeerConfig, child: NetworkChild | None = None, held: HeldFolder | None = None) -> int:
     """Run one peer that trains until it is asked to leave. Returns the exit code.
 
     Args:
         child: its network process, when it has been started before.
+        held: its data folder, when it has been taken before.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
@@ -65,7 +67,7 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
         check_meeting_place(place)
         if place.rank:
             return follow(place)
-    terminal = Terminal(config)
+    terminal = Terminal(config, what="peer join", held=held)
     with terminal.interruptible():
         return _run_trainer(config, terminal, place, child)
 

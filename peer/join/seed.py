@@ -12,16 +12,20 @@ from peer.config.peer_config import PeerConfig
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network
+from peer.panel.own_folder import HeldFolder
 from peer.panel.terminal import Terminal
 
 
-def run_seed(config: PeerConfig) -> int:
+def run_seed(config: PeerConfig, held: HeldFolder | None = None) -> int:
     """Run one peer that only serves until it is asked to leave. Returns the exit code.
+
+    Args:
+        held: its data folder, when it has been taken before.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
-    terminal = Terminal(config, what="peer seed")
+    terminal = Terminal(config, what="peer seed", held=held)
     with terminal.interruptible():
         return _run_seed(config, terminal)
 

@@ -2,8 +2,9 @@
 
 The files, each built on those above it:
 
-    state.py     fold of events for the panel (pure)
-    panel.py     live panel, plain lines, JSON lines
-    metrics.py   figures for Prometheus, on a port of their own
-    terminal.py  view, event log and Ctrl+C while a peer runs
+    state.py       fold of events for the panel (pure)
+    panel.py       live panel, plain lines, JSON lines
+    metrics.py     figures for Prometheus, on a port of their own
+    own_folder.py  the data folder that a peer takes
+    terminal.py    view, event log and Ctrl+C while a peer runs
 """

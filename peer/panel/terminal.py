@@ -17,6 +17,7 @@ from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
 from peer.folder_lock import FolderLock
+from peer.panel.own_folder import HeldFolder
 from peer.panel.panel import EventView, make_view
 
 LOOK_SECONDS = 0.1
@@ -34,7 +35,8 @@ class Terminal:
 
     Args:
         view: what its person looks at; default: as `config` says.
-        what: runs here, for whoever else wants the folder.
+        what: runs here; another process that wants the folder is told so.
+        held: the data folder, when it has been taken before; it is let go with this terminal.
 
     Raises:
         LocalFault: the data folder cannot be used, or another process uses it.
@@ -43,9 +45,15 @@ class Terminal:
     network side. Nothing here that a signal handler calls takes a lock.
     """
 
-    def __init__(self, config: PeerConfig, view: EventView | None = None, what: str = "peer join") -> None:
+    def __init__(
+        self,
+        config: PeerConfig,
+        view: EventView | None = None,
+        what: str = "peer join",
+        held: HeldFolder | None = None,
+    ) -> None:
         make_data_dir(config)
-        self._folder = FolderLock(config.data_dir, what)
+        self._folder = FolderLock(config.data_dir, what) if held is None else held.lock
         self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
         self._waiting: deque[Event | str] = deque(maxlen=MAX_WAITING)
         self._log = EventLog(config.event_log_path, self.note)
@@ -56,6 +64,8 @@ class Terminal:
         self._note_in_figures: Callable[[Event], object] = lambda event: None
         self._listeners: list[Callable[[Event], object]] = []
         self._on_stop: Callable[[], object] = lambda: None
+        if held is not None and held.sentence is not None:
+            self.note(held.sentence)
 
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""

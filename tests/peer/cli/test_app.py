@@ -26,6 +26,7 @@ from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
+from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.target import Target
 from peer.version import SOFTWARE
 
@@ -240,15 +241,18 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         checkpoints_kept=3,
         output="json",
     )
-    ((config, child),) = calls
+    ((config, child, held),) = calls
     assert config == expected
+    with pytest.raises(FolderInUse):
+        FolderLock(config.data_dir, "another")
+    held.lock.close()
     assert child.process.returncode is not None, "a network process that nobody wanted stayed"
     monkeypatch.setenv("RANK", "1")
     assert app.run(["join", "--run-id", RUN_ID]) == 0
     assert len(calls[1]) == 1, "two processes of one peer got a network process each"
     calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
     assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
-    ((config,),) = calls
+    ((config, held),) = calls
     assert (config.output, config.peers) == ("plain", ())
 
 

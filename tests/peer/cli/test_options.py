@@ -85,7 +85,7 @@ def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
     configs: list[Any] = []
     for module, function in (("peer.join.join", "run_trainer"), ("peer.join.seed", "run_seed")):
         fake = types.ModuleType(module)
-        setattr(fake, function, lambda config: configs.append(config) or 0)
+        setattr(fake, function, lambda config, *_: configs.append(config) or 0)
         monkeypatch.setitem(sys.modules, module, fake)
     assert app.run(arguments) == 0
     (config,) = configs

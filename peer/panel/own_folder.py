@@ -1,0 +1,74 @@
+"""Which data folder a peer takes: its own, or a further one when another peer of the run holds that on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import LocalFault
+from peer.config.peer_config import ADDRESSES_NAME, IDENTITY_NAME, PeerConfig, make_data_dir, read_cached_peers
+from peer.folder_lock import FolderInUse, FolderLock
+
+MOST_FOLDERS = 16
+"""Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFolder:
+    """A locked data folder; `sentence` is for the person, when it is not the folder that they expect."""
+
+    lock: FolderLock
+    sentence: str | None = None
+
+
+def hold_folder(config: PeerConfig, what: str) -> tuple[PeerConfig, HeldFolder]:
+    """Lock the data folder of `config`, or the next one when a peer of the run holds that, as in a second terminal.
+
+    Only a default folder gives way, with the default key: if you name a folder or a key, you get that or a sentence. So
+    a key never runs twice. The second peer also dials the first one, whose addresses are in the first folder.
+
+    Args:
+        what: runs here, e.g. "peer join".
+
+    Returns:
+        the choices with the folder that was taken, and the folder.
+
+    Raises:
+        LocalFault: the folder cannot be used, or another process holds what was named.
+    """
+    make_data_dir(config)
+    try:
+        return config, HeldFolder(FolderLock(config.data_dir, what))
+    except FolderInUse as error:
+        if {"data_dir", "identity"} & config.model_fields_set:
+            raise
+        return _next_folder(config, what, error)
+
+
+def _next_folder(config: PeerConfig, what: str, first_fault: FolderInUse) -> tuple[PeerConfig, HeldFolder]:
+    neighbours = _addresses_in(config.data_dir)
+    for number in range(2, MOST_FOLDERS + 1):
+        folder = config.data_dir.with_name(f"{config.data_dir.name}-{number}")
+        peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
+        chosen = config.model_copy(
+            update={"data_dir": folder, "identity": folder / IDENTITY_NAME, "peers": peers},
+        )
+        make_data_dir(chosen)
+        try:
+            lock = FolderLock(folder, what)
+        except FolderInUse:
+            neighbours += _addresses_in(folder)
+            continue
+        sentence = (
+            f"the data folder {config.data_dir} is in use by {first_fault.holder}; this is another peer of the run, "
+            f"with a key of its own in {folder}"
+        )
+        return chosen, HeldFolder(lock, sentence)
+    raise LocalFault(
+        f"{MOST_FOLDERS} peers of {config.run_id} run on this machine already; expected fewer; give --data-dir to one "
+        "more"
+    )
+
+
+def _addresses_in(folder: Path) -> list[str]:
+    return read_cached_peers(folder / ADDRESSES_NAME)
