@@ -12,6 +12,7 @@ The rooms, from the bottom up:
     credit/   whom a commit credits (pure)
     history/  what happened, in SQLite
     collect/  signed commits and profiles, fetched from members
+    samples/  what the model writes, asked of another process
     page/     the page as HTML and SVG
     server/   the page over HTTP: routes, API, live updates, access
     web/      scripts and styles of the page, and the script that bundles them

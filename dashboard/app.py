@@ -26,6 +26,9 @@ from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.state import DashboardState
+from dashboard.samples.following import SampleSource, follow_samples
+from dashboard.samples.plan import SamplePlan
+from dashboard.samples.process import ask
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess, read_token
@@ -57,6 +60,8 @@ class Choices:
         backend: what carries the connections to the swarm.
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
+        samples: what the model is asked to write; None: nothing.
+        observer_folder: where a private run's observer has its key and pass.
         record: where the run's values over time are recorded; None: only in the history.
     """
 
@@ -69,6 +74,8 @@ class Choices:
     backend: HostBackend = "p2pd"
     proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False
+    samples: SamplePlan | None = None
+    observer_folder: Path = Path()
     record: Record | None = None
 
     @property
@@ -315,8 +322,15 @@ async def _watch(
         async def profiles() -> None:
             await follow_profiles(store, history, run_id, time.time)
 
+        async def samples() -> None:
+            if choices.samples is not None:
+                whom = SampleSource(run_id, tuple(peers), str(choices.observer_folder))
+                await follow_samples(choices.samples, whom, history, lambda: live.state, ask, time.time, _warn)
+
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_going(profiles, "Reading profiles", _warn), name="profiles")
+            if choices.samples is not None:
+                tasks.create_task(keep_going(samples, "Asking the model for samples", _warn), name="samples")
             await observer.run()
 
 

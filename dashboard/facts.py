@@ -253,6 +253,30 @@ class ContributorView:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenText:
+    """What the model wrote after a prompt."""
+
+    prompt: str
+    """Empty: it began by itself."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSample:
+    """What the run's committed model wrote at one moment."""
+
+    at: float
+    """When its anchors were taken."""
+    version: int
+    """The rounds in them: the sum of all fragments' versions."""
+    tokens: int
+    """Committed into them."""
+    held_out_loss: float | None
+    """The newest that was known then, nats per token."""
+    texts: tuple[WrittenText, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryView:
     """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
 
@@ -280,6 +304,8 @@ class HistoryView:
     """Rounds whose signed commits are in this history."""
     milli_witnessed: int = 0
     """Of everybody, thousandths of tokens."""
+    samples: tuple[ModelSample, ...] = ()
+    """Oldest first."""
     storage: str = ""
     """Where the history is kept, in words."""
     problem: str = ""

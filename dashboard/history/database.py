@@ -23,9 +23,9 @@ MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """2: `rounds` names the commit before and keeps what lost in a fork; of a two-level round it has several rows.
-3: `work_minutes`."""
+3: `work_minutes`. 4: `samples`."""
 
 TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -64,6 +64,8 @@ CREATE TABLE missing (
     fragment INTEGER, first_version INTEGER, last_version INTEGER NOT NULL, PRIMARY KEY (fragment, first_version)
 ) WITHOUT ROWID;
 
+CREATE TABLE samples (at REAL PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
+
 CREATE TABLE looks (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE minutes (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE run_hours (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
@@ -84,6 +86,7 @@ CREATE TABLE work_minutes (
 ) WITHOUT ROWID;
 UPDATE rounds SET is_counted = 0;
 """,
+    3: "CREATE TABLE samples (at REAL PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;",
 }
 """From a schema to the next one."""
 

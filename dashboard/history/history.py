@@ -30,6 +30,7 @@ from dashboard.facts import (
     Mark,
     MarkKind,
     MissingRounds,
+    ModelSample,
     ProfileFacts,
     RoundFacts,
 )
@@ -89,6 +90,7 @@ class History:
         self._batch = Batch()
         self._gaps = loaded.gaps
         self._missing = loaded.missing
+        self.samples = tuple(loaded.samples)
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
@@ -239,6 +241,11 @@ class History:
         self._batch.replace_missing(self._missing)
         self._view = None
 
+    def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
+        """What the model wrote, oldest first, in the place of what was kept before."""
+        self.samples, self._view = samples, None
+        self._batch.replace_samples(samples)
+
     def known(self, fragment: int) -> KnownVersions:
         """Versions of which a commit is known."""
         return self.ledger.known(fragment)
@@ -310,6 +317,7 @@ class History:
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,
             milli_witnessed=self.ledger.milli_witnessed,
+            samples=self.samples,
             storage=(
                 "It keeps its history in memory, so the history ends with this process."
                 if self.path is None

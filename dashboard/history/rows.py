@@ -22,8 +22,10 @@ from dashboard.facts import (
     Gap,
     HistoryPoint,
     MissingRounds,
+    ModelSample,
     ProfileFacts,
     RoundFacts,
+    WrittenText,
 )
 from dashboard.history.trend import mean_point
 from dht.host import PeerId
@@ -98,11 +100,17 @@ class Batch:
     gaps: list[Gap] = field(default_factory=list)
     missing: list[MissingRounds] | None = None
     """All of them, when they changed."""
+    samples: tuple[ModelSample, ...] | None = None
+    """All of them, when they changed."""
     meta: dict[str, float | bytes] = field(default_factory=dict)
 
     def replace_missing(self, missing: Sequence[MissingRounds]) -> None:
         """All that is missing now."""
         self.missing = list(missing)
+
+    def replace_samples(self, samples: tuple[ModelSample, ...]) -> None:
+        """All that are kept now."""
+        self.samples = samples
 
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""
@@ -117,6 +125,7 @@ class Batch:
         self.hours |= later.hours
         self.gaps += later.gaps
         self.missing = self.missing if later.missing is None else later.missing
+        self.samples = self.samples if later.samples is None else later.samples
         self.meta |= later.meta
 
     def trim(self, max_looks: int, max_events: int) -> HistoryPoint | None:
@@ -327,6 +336,19 @@ def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
         with contextlib.suppress(ValueError):
             setattr(machine, name, check(value))
     return whole(num), machine
+
+
+def sample_text(sample: ModelSample) -> str:
+    """A sample without its time, as JSON."""
+    texts = [(one.prompt, one.text) for one in sample.texts]
+    return json.dumps((sample.version, sample.tokens, _short(sample.held_out_loss), texts))
+
+
+def sample_of_row(at: Any, text: Any) -> ModelSample:
+    """What `sample_text` wrote."""
+    version, tokens, loss, texts = json.loads(_text(text))
+    shown = tuple(WrittenText(_text(prompt), _text(said)) for prompt, said in texts)
+    return ModelSample(_real(at), whole(version), whole(tokens), None if loss is None else _real(loss), shown)
 
 
 def gap_of_row(begin_at: Any, end_at: Any, reason: Any) -> Gap:

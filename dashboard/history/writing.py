@@ -15,7 +15,7 @@ import aiosqlite
 from dashboard.credit.counting import Booking
 from dashboard.credit.credit import CommitCredit
 from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
-from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds
+from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history.rows import (
     ROUND_COLUMNS,
@@ -34,6 +34,8 @@ from dashboard.history.rows import (
     rolled_up,
     round_of_row,
     round_row,
+    sample_of_row,
+    sample_text,
     stored,
 )
 from dashboard.observe.state import MAX_PEERS
@@ -105,6 +107,7 @@ class Loaded:
     points: list[HistoryPoint] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     missing: list[MissingRounds] = field(default_factory=list)
+    samples: list[ModelSample] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     rounds: list[StoredRound] = field(default_factory=list)
     """The newest ones, whether they count or not, oldest first."""
@@ -147,6 +150,8 @@ async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int,
     loaded.gaps = list(readable(gaps, gap_of_row, "gaps", skipped))
     missing = await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")
     loaded.missing = list(readable(missing, missing_of_row, "missing", skipped))
+    samples = await _rows(database, "SELECT at, facts FROM samples ORDER BY at")
+    loaded.samples = list(readable(samples, sample_of_row, "samples", skipped))
     loaded.points = await points_between(database, 0.0, num_points, skipped)
     marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
     found_marks = [*reversed(await _rows(database, marks, (num_marks,)))]
@@ -197,6 +202,10 @@ async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums)
             await database.execute("DELETE FROM missing")
             missing = [(row.fragment, row.first_version, row.last_version) for row in batch.missing]
             await database.executemany("INSERT INTO missing VALUES (?, ?, ?)", missing)
+        if batch.samples is not None:
+            await database.execute("DELETE FROM samples")
+            samples = [(sample.at, sample_text(sample)) for sample in batch.samples]
+            await database.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?)", samples)
         await database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(batch.meta.items()))
         await database.commit()
     except BaseException:

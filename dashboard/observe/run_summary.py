@@ -62,6 +62,8 @@ class RunSummary:
     starts_at: float | None = None
     """Unix seconds."""
     goal: RunGoal = RunGoal()
+    writes: bool = True
+    """Whether the model continues texts, and `peer sample` can let it."""
     model_kind: str = "gpt"
     """`custom`: it trains its owner's own code, which `peer join` does not have."""
     code: str = ""
@@ -89,6 +91,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
+        writes=_writes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),
         command=_line(manifest.get("command"), 400),
@@ -147,6 +150,11 @@ def _goal(manifest: dict[str, Any]) -> RunGoal:
         # A schedule has a budget: the run is done when that is spent.
         tokens = _number(manifest, "training", "schedule", "tokens")
     return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
+
+
+def _writes(manifest: dict[str, Any]) -> bool:
+    task = _field(manifest, "model", "task")
+    return _field(manifest, "model", "kind") in (None, "gpt", "hf") and task in (None, "causal-lm")
 
 
 def _what(manifest: dict[str, Any]) -> str:

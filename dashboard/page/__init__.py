@@ -8,6 +8,7 @@ The files, each built on those above it:
     curves.py     the curves of a run as tables of values
     result.py     what the run has come to
     progress.py   how far it is on the way to its goal
+    samples.py    which samples of the model a page without scripts lists
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page, its sections, and a contributor's own page
 """

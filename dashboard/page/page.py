@@ -19,6 +19,7 @@ from dashboard.page.formats import TEMPLATES, age_text, contributor_path, loss_t
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
+from dashboard.page.samples import chosen_samples
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
@@ -29,9 +30,9 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 TABS: Final = {
-    "overview": ("progress", "figures", "join", "top"),
+    "overview": ("progress", "figures", "join", "writes", "top"),
     "people": ("contributors", "countries"),
-    "model": ("model", "gaps"),
+    "model": ("samples", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; without scripts the parts follow one another."""
@@ -78,6 +79,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "result": result,
         "progress": progress,
         "when": _when(progress, state.now),
+        "samples": chosen_samples(history.samples),
         "found": history.contributors,
         "sort": "tokens",
         "limit": MAX_CONTRIBUTORS_SHOWN,

@@ -48,6 +48,8 @@ REPORTED: Final = "reported"
 """Peers say so themselves; nobody has checked it."""
 WITNESSED: Final = "witnessed"
 """Others in the round signed it."""
+COMPUTED: Final = "computed"
+"""This page's own machine computed it."""
 
 _AS_IT_IS: Final = GetPydanticSchema(lambda _, handler: handler(Any))
 Number = Annotated[float, _AS_IT_IS, WithJsonSchema({"type": "number"})]
@@ -328,6 +330,25 @@ class Mark(Model):
     peer_id: TextOrNull
 
 
+class Text(Model):
+    """What the model wrote after a prompt; an empty prompt is null."""
+
+    prompt: TextOrNull
+    text: str
+
+
+class Sample(Model):
+    at: Number
+    version: int
+    committed_tokens: int = Field(validation_alias="tokens")
+    held_out_loss: Number | None
+    texts: list[Text]
+
+
+class Samples(Answer):
+    samples: list[Sample]
+
+
 class Points(Answer):
     x: str
     names: list[str]
@@ -457,6 +478,11 @@ async def points(site: Site, query: PointsQuery) -> Points:
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
     return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=history.marks)
+
+
+async def samples(site: Site, query: Query) -> Samples:
+    """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
+    return _answer(Samples, site, COMPUTED, samples=site.live.history.samples)
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:

@@ -90,6 +90,18 @@ def dashboard(
             help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
         ),
     ] = None,
+    samples_every: Annotated[
+        str,
+        typer.Option(
+            "--samples-every",
+            metavar="TIME",
+            help="How often the model writes something for the page, at most: 90s, 20min, 1h; never: not at all.",
+        ),
+    ] = "1h",
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", metavar="TEXT", help="What the model continues there; may be given several times."),
+    ] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
     ] = False,
@@ -107,6 +119,7 @@ def dashboard(
     target = checked_target(run_id, peers, invite)
     known, backend = target.run_id, _chosen(host_backend)
     from dashboard.app import Choices, serve_dashboard
+    from dashboard.samples.plan import sample_plan
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.entry import observer_entry
     from peer.tracking.run_record import run_record
@@ -124,6 +137,8 @@ def dashboard(
         shows_seeds=not no_join_address,
         backend=backend,
         proxies=tuple(_network(address) for address in proxy or ()),
+        samples=sample_plan(samples_every, prompt or ()),
+        observer_folder=target.observer_folder,
         is_rebuilding=rebuild,
         record=None if track is None else run_record(known, track),
     )

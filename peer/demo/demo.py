@@ -64,6 +64,8 @@ num_fragments = 4
 [network]
 announce_seconds = 4.0
 """
+PAGE_SAMPLES = ("--samples-every", "45s", "--prompt", "def ", "--prompt", "import ")
+"""What the page has the model write: it learns the library's text."""
 START_SECONDS = 60.0
 """For one process to import torch and join; several start at once on two cores."""
 NUM_PORTS = 20
@@ -139,7 +141,7 @@ class Demo:
         history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
         with open(self.folder / "dashboard.txt", "wb") as output:
             self.page = subprocess.Popen(
-                python_command("peer", "dashboard", *target, "--port", str(port), *history),
+                python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -36,7 +36,7 @@ def sample_model(
     """
     device = select_device(device_name)
     opened = open_model(source)
-    pieces = _pieces(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
+    pieces = written(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
 
@@ -48,10 +48,24 @@ def sample_model(
     return 0
 
 
-def _pieces(
-    opened: OpenedModel, model: nn.Module, prompt: str, max_tokens: int, temperature: float, seed: int, is_chat: bool
+def written(
+    opened: OpenedModel,
+    model: nn.Module,
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    is_chat: bool = False,
 ) -> Iterator[str]:
-    """Text, piece by piece; what is wrong is said before the first one."""
+    """Text, piece by piece, the prompt first (but for a chat's); what is wrong is said before it.
+
+    Args:
+        model: `opened.model`, on the device that computes.
+
+    Raises:
+        Incompatible: the model does not write, or nothing says how its tokens become text.
+        UsageFault: a chat is asked for and there is no template.
+    """
     if opened.manifest.model.task not in (None, "causal-lm"):
         raise Incompatible(
             f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected one that writes on from a "

@@ -218,6 +218,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "",
     ),
+    "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
     "dashboard.page": ("dht.identity dashboard dashboard.observe", False, "jinja2 markupsafe"),
     "dashboard.server": (
         "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.page",
@@ -238,7 +239,7 @@ PURE_FILES = (
     *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
     *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction"),
     *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
-    *("dashboard.history.rows", "dashboard.history.trend"),
+    *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer"),
 )
 """Pure ones in rooms that are not."""
 

@@ -5,6 +5,7 @@ import { startCharts } from "./charts.js";
 import { improve, on, replaceSection, startLive } from "./live.js";
 import { startPeople } from "./people.js";
 import { startPoints } from "./points.js";
+import { startSamples } from "./samples.js";
 import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
@@ -74,6 +75,7 @@ async function startOwnCurve(id) {
 
 startPeople();
 on("improve", addCopying);
+startSamples();
 improve(document);
 if (document.body.dataset.page === "contributor") {
   fillOrigin();

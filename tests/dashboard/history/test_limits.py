@@ -111,6 +111,7 @@ def spoiled(*statements: str) -> Callable[[sqlite3.Connection], None]:
         (spoiled("INSERT INTO profiles VALUES ('Ada', '[1, 2]', x'')"), "1 of profiles", 8),
         (spoiled("INSERT INTO gaps VALUES ('x', 'y', 'z')"), "1 of gaps", 8),
         (spoiled("INSERT INTO missing VALUES (0, 'x', 9)"), "1 of missing", 8),
+        (spoiled("INSERT INTO samples VALUES (7, '[1, 2, null, [[3, 4]]]')"), "1 of samples", 8),
         (spoiled("UPDATE events SET tokens = 'x', at = 'y' WHERE kind != 'committed'"), "events", 8),
         (spoiled("UPDATE meta SET value = 'x' WHERE name != 'run_id'"), "", 8),
     ],
@@ -160,6 +161,7 @@ def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> N
                 history.add_commit(raw, check_raw(raw), NOW)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
             database.execute("DROP TABLE work_minutes")
+            database.execute("DROP TABLE samples")
             database.execute("DROP INDEX rounds_version")
             database.execute("ALTER TABLE rounds DROP COLUMN previous")
             database.execute("ALTER TABLE rounds DROP COLUMN standing")

@@ -17,7 +17,9 @@ from dashboard.facts import (
     LaneFacts,
     MachineRow,
     Mark,
+    ModelSample,
     RoundFacts,
+    WrittenText,
 )
 from dashboard.observe.run_summary import run_facts
 from dashboard.observe.state import DashboardState, Look, fold
@@ -162,6 +164,25 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
     )
 
 
+def samples_of(now: float = NOW, number: int = 9) -> tuple[ModelSample, ...]:
+    """What a model of bytes of Python wrote, from noise to something like code; the time between them doubles."""
+    texts = (
+        "e\ufffd 0t(=,ns  ae)i_r:\n t.s ee'\n(rt  n,o_fed  self",
+        "_self(self, selt, sef):\n    def retun self.s\n    if self ine:",
+        "main(args):\n    for name in sorted(os.listdir(path)):\n        yield name\n\n\n"
+        "def close(self):\n    self._file = None",
+    )
+    found = []
+    for index in range(number):
+        part = index / (number - 1)
+        prompt = WrittenText("def ", texts[min(2, 3 * index // number)])
+        alone = WrittenText("", "\n# the " + texts[min(2, 3 * index // number)])
+        at = now - DAY + 60.0 * (2**index - 1)
+        version, tokens, loss = round(408 * part) + 1, round(9.3e6 * part) + 900, 5.3 - 3.57 * part
+        found.append(ModelSample(at, version, tokens, loss, (prompt, alone)))
+    return tuple(found)
+
+
 def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
     """What a dashboard knows of this run after a day."""
     contributors = tuple(contributor_of(index, now) for index in range(num_contributors))
@@ -197,6 +218,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         num_country_undeclared=9,
         num_rounds=408,
         milli_witnessed=8_900_000_000,
+        samples=samples_of(now),
         storage="It keeps its history in a file, so the history survives restarts.",
     )
 

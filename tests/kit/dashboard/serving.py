@@ -20,6 +20,7 @@ from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
+from tests.kit.dashboard.scene import samples_of
 
 IDS = [identity.peer_id for identity in PEERS]
 NUM_ROUNDS = 130
@@ -40,6 +41,7 @@ def watched(history: History, name: str = "Ada's box") -> DashboardState:
         raw = usual_commit(version, IDS)
         history.add_commit(raw, check_raw(raw), NOW)
     history.set_missing(1, [(0, 7)])
+    history.keep_samples(samples_of())
     return state
 
 

@@ -1,0 +1,9 @@
+"""What the model writes, over time: asked of a process of its own, since this one loads no torch.
+
+The files, each built on those above it:
+
+    plan.py      what is asked for, and when again
+    answer.py    what the process says, checked
+    process.py   the process: started, read, ended
+    following.py samples for as long as the page is up
+"""

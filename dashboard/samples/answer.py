@@ -1,0 +1,80 @@
+"""What the process that has the model says, checked: short, printable texts, and figures in their ranges. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dashboard.facts import ModelSample, WrittenText
+from dashboard.observe.labels import MAX_MARKS, label_text
+from dashboard.samples.plan import MAX_PROMPT_LENGTH, MAX_PROMPTS
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_TEXT_LENGTH: Final = 1000
+"""Characters that are shown and kept of a text."""
+MAX_TEXT_LINES: Final = 24
+MAX_NUMBER: Final = 2**53 - 1
+_Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+
+
+class _Text(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    prompt: str
+    text: str
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    problem: str = ""
+    lasts: bool = False
+    versions: list[_Count] = Field(default_factory=list, max_length=65_536)
+    tokens: _Count = 0
+    texts: list[_Text] = Field(default_factory=list, max_length=MAX_PROMPTS)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSample:
+    """Why nothing was written: a sentence. `lasts`: as long as the run's manifest does."""
+
+    why: str
+    lasts: bool = False
+
+
+def read_answer(raw: bytes, at: float, held_out_loss: float | None) -> ModelSample | NoSample:
+    """The sample that the process answered, or why there is none.
+
+    Args:
+        at: when it was asked.
+        held_out_loss: the newest that the page knows.
+    """
+    try:
+        answer = _Answer.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return NoSample(f"its answer cannot be used ({'.'.join(map(str, first['loc'])) or 'all'}: {first['msg']})")
+    if answer.problem:
+        return NoSample(label_text(answer.problem, 400), answer.lasts)
+    texts = tuple(
+        WrittenText(shown_lines(one.prompt, MAX_PROMPT_LENGTH), shown_lines(one.text, MAX_TEXT_LENGTH))
+        for one in answer.texts
+    )
+    if not any(one.text.strip() for one in texts):
+        return NoSample("the model wrote nothing that can be shown")
+    return ModelSample(at, sum(answer.versions), answer.tokens, held_out_loss, texts)
+
+
+def shown_lines(text: str, max_length: int) -> str:
+    """A text as it may be shown: its line ends, and what is printable; other characters become U+FFFD."""
+    shown: list[str] = []
+    marks = 0
+    for one in text.replace("\r\n", "\n").expandtabs(4)[:max_length]:
+        marks = marks + 1 if unicodedata.category(one) in ("Mn", "Me") else 0
+        if marks <= MAX_MARKS:
+            shown.append(one if one == "\n" or one.isprintable() else "\ufffd")
+    lines = "".join(shown).split("\n")
+    return "\n".join(lines[:MAX_TEXT_LINES])

@@ -1,0 +1,85 @@
+"""Samples for as long as the page is up. Whatever goes wrong is a sentence in the log, and tried again later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dashboard.facts import ModelSample
+from dashboard.observe.state import DashboardState
+from dashboard.samples.answer import NoSample, read_answer
+from dashboard.samples.plan import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at
+from dashboard.samples.process import NoAnswer, Order
+
+LOOK_SECONDS: Final = 2.0
+
+
+class SampleHistory(Protocol):
+    """Where samples are kept."""
+
+    @property
+    def samples(self) -> tuple[ModelSample, ...]:
+        """Oldest first."""
+        ...
+
+    def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
+        """Keep these, in the place of those before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """Whom to ask: the run's members, through the process."""
+
+    run_id: str
+    peers: tuple[str, ...]
+    observer_folder: str
+
+
+async def follow_samples(
+    plan: SamplePlan,
+    source: SampleSource,
+    history: SampleHistory,
+    state: Callable[[], DashboardState],
+    ask: Callable[[Order], Awaitable[bytes]],
+    clock: Callable[[], float],
+    tell: Callable[[str], None],
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Ask for a sample whenever one is due, for ever.
+
+    Args:
+        ask: as `process.ask`.
+        clock: unix seconds.
+        tell: takes a sentence.
+        wait: seconds.
+    """
+    order = Order(source.run_id, source.peers, source.observer_folder, plan.prompts)
+    refused: bytes | None = None
+    """The manifest whose model does not write."""
+    again_at, patience = 0.0, MIN_SECONDS
+    while True:
+        await wait(LOOK_SECONDS)
+        now, seen = clock(), state()
+        if now < max(again_at, next_at(plan, history.samples)) or not can_be_asked(seen, history.samples):
+            continue
+        assert seen.run is not None
+        if seen.run.manifest_hash == refused:
+            continue
+        try:
+            found = read_answer(await ask(order), now, state().held_out_loss)
+        except NoAnswer as error:
+            found = NoSample(str(error))
+        if isinstance(found, ModelSample):
+            history.keep_samples(kept((*history.samples, found)))
+            again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
+            continue
+        if found.lasts:
+            refused = seen.run.manifest_hash
+            tell(f"The page shows no samples of the model: {found.why}")
+            continue
+        patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
+        again_at = clock() + patience
+        tell(f"No sample of the model this time, another try in {patience:.0f} s: {found.why}")

@@ -1,0 +1,111 @@
+"""What the model is asked to write, and when. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dashboard.facts import ModelSample
+from dashboard.observe.state import DashboardState
+from dht.errors import UsageFault
+
+EVERY_SECONDS: Final = 3600.0
+MIN_SECONDS: Final = 20.0
+"""Between two tries: loading torch and the model takes about as long on a small machine."""
+MAX_SECONDS: Final = 31 * 86_400.0
+_UNIT_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+FIRST_SECONDS: Final = 60.0
+"""The time between two samples begins with this and doubles, since a model learns most at the beginning."""
+PROMPTS: Final = ("", "The ")
+MAX_PROMPTS: Final = 8
+MAX_PROMPT_LENGTH: Final = 200
+MAX_TOKENS: Final = 200
+TEMPERATURE: Final = 0.8
+"""Below 1: the likelier words, as `peer sample` has it."""
+SEED: Final = 1
+KEPT: Final = 200
+"""Samples of a run; a month of hours and the first day are 15 for each doubling of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """What whoever runs a page may choose.
+
+    Attributes:
+        every_seconds: the longest time between two samples.
+        prompts: each is written on.
+    """
+
+    every_seconds: float = EVERY_SECONDS
+    prompts: tuple[str, ...] = PROMPTS
+
+
+def sample_plan(every: str, prompts: Sequence[str]) -> SamplePlan | None:
+    """What flags ask for; None: no samples.
+
+    Args:
+        every: ``1h``, ``20min``, ``90s``, ``1d`` or ``never``.
+        prompts: none: `PROMPTS`.
+
+    Raises:
+        UsageFault: a flag is wrong.
+    """
+    if len(prompts) > MAX_PROMPTS:
+        raise UsageFault(
+            f"--prompt was given {len(prompts)} times; expected at most {MAX_PROMPTS}, since each is written on every "
+            "time; leave some away"
+        )
+    for prompt in prompts:
+        if len(prompt) > MAX_PROMPT_LENGTH:
+            raise UsageFault(
+                f"--prompt has {len(prompt)} characters; expected at most {MAX_PROMPT_LENGTH}; give a shorter one"
+            )
+    if every == "never":
+        if prompts:
+            raise UsageFault("--prompt and --samples-every never were given together; give one of them")
+        return None
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|min|h|d)", every)
+    seconds = math.nan if found is None else float(found[1]) * _UNIT_SECONDS[found[2]]
+    if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+        raise UsageFault(
+            f"--samples-every is {every[:40]!r}; expected a time from {MIN_SECONDS:.0f}s to "
+            f"{MAX_SECONDS / 86_400:.0f}d such as 90s, 20min, 1h or 1d, or never"
+        )
+    return SamplePlan(seconds, tuple(prompts) or PROMPTS)
+
+
+def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:
+    """When the next sample is due, in unix seconds; 0 before the first.
+
+    The time since the newest one is at least as long as from the first to it, from `FIRST_SECONDS` to `every_seconds`.
+    """
+    if not samples:
+        return 0.0
+    age = samples[-1].at - samples[0].at
+    return samples[-1].at + min(max(age, FIRST_SECONDS), plan.every_seconds)
+
+
+def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:
+    """Whether a model that writes is there, and is another one than at the newest sample."""
+    if state.run is None or not state.run.writes or not state.here or not state.committed_tokens:
+        return False
+    return not samples or state.num_rounds > samples[-1].version
+
+
+def kept(samples: tuple[ModelSample, ...], most: int = KEPT) -> tuple[ModelSample, ...]:
+    """At most `most` of them: where they are nearest to each other for their age in the run, one goes.
+
+    The first and the newest stay.
+    """
+    found = list(samples)
+    while len(found) > most:
+        begin_at = found[0].at
+        gaps = [
+            (found[place + 1].at - found[place - 1].at) / (found[place].at - begin_at + FIRST_SECONDS)
+            for place in range(1, len(found) - 1)
+        ]
+        del found[1 + gaps.index(min(gaps))]
+    return tuple(found)

@@ -1,0 +1,65 @@
+// A slider through everything that the model wrote; without it there is a list of a few of them.
+
+import { html, render } from "htm/preact";
+import { useState } from "preact/hooks";
+import { countText, lossText } from "./format.js";
+import { on } from "./live.js";
+
+/** Chosen by the reader, by its time; null: the newest. */
+let chosenAt = null;
+
+const day = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
+
+function words(sample) {
+  const loss = sample.held_out_loss === null ? "" : `, held-out loss ${lossText(sample.held_out_loss)}`;
+  const when = new Date(sample.at * 1000).toLocaleString(undefined, day);
+  return `${when}: after ${countText(sample.committed_tokens)} tokens, version ${countText(sample.version)}${loss}`;
+}
+
+function Through({ samples }) {
+  const last = samples.length - 1;
+  const found = chosenAt === null ? -1 : samples.findIndex((sample) => sample.at >= chosenAt);
+  const [place, setPlace] = useState(found < 0 ? last : found);
+  const sample = samples[place];
+  const choose = (event) => {
+    const next = Number(event.currentTarget.value);
+    chosenAt = next === last ? null : samples[next].at;
+    setPlace(next);
+  };
+  return html`<div class="through-time">
+      <label for="through-time">First</label>
+      <input
+        id="through-time"
+        type="range"
+        min="0"
+        max=${last}
+        value=${place}
+        aria-label="Through time"
+        aria-valuetext=${words(sample)}
+        onInput=${choose}
+      />
+      <span>Now</span>
+      <output for="through-time" class="quiet">${words(sample)}</output>
+    </div>
+    ${sample.texts.map(
+      ({ prompt, text }) => html`<pre class="writing" tabindex="0" role="group" aria-label="A text by the model"><code
+          >${prompt && html`<b>${prompt}</b>`}${text}</code
+        ></pre>`,
+    )}`;
+}
+
+async function improveSamples(root) {
+  const list = root.querySelector(".sample-list");
+  if (!list || list.children.length < 2) return;
+  const response = await fetch("/api/v1/samples").catch(() => null);
+  if (!response?.ok) return;
+  const { samples } = await response.json();
+  if (samples.length < 2 || !list.isConnected) return;
+  const place = document.createElement("div");
+  render(html`<${Through} samples=${samples} />`, place);
+  list.replaceWith(place);
+}
+
+export function startSamples() {
+  on("improve", improveSamples);
+}

@@ -1,0 +1,103 @@
+"""The process that has a run's model write for a page that loads no torch itself: an order in, an answer out.
+
+The order is JSON in the first argument, the answer one JSON object on standard output: `versions`, `tokens` and `texts`
+(prompt and what follows it), or `problem`, a sentence, and whether it `lasts` as long as the run's manifest does. It
+runs at a low priority, and ends when its standard input does, which is when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dht.errors import Incompatible, LocalFault
+from dht.fields import printable
+from peer.export.model_source import RunSource
+from peer.export.opened import open_model
+from peer.export.sample import written
+
+NICENESS = 10
+"""A tenth of the processor beside somebody who computes: a sample may take minutes. The lowest priority, 19, gets a
+seventieth, and a sample of a two-minute demo would never come."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritingOrder:
+    """What is asked for.
+
+    Attributes:
+        observer_folder: see `RunSource`.
+        prompts: each is written on; an empty one lets the model begin.
+        max_tokens: of each text, the prompt not counted.
+    """
+
+    run_id: str
+    peers: list[str]
+    timeout_seconds: float
+    observer_folder: str
+    prompts: list[str]
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+def answer_to(order: WritingOrder) -> dict[str, Any]:
+    """What the run's newest anchors write; the same for the same anchors and order.
+
+    Raises:
+        LocalFault: the model cannot be had, or does not write; the sentence says why.
+    """
+    source = RunSource(order.run_id, tuple(order.peers), order.timeout_seconds, Path(order.observer_folder))
+    opened = open_model(source)
+    texts = []
+    for place, prompt in enumerate(order.prompts):
+        # With one seed for all, a young model would write the same after each of them.
+        seed = order.seed + place
+        begin, *rest = written(opened, opened.model, prompt, order.max_tokens, order.temperature, seed)
+        texts.append({"prompt": begin, "text": "".join(rest)})
+    return {"versions": list(opened.versions), "tokens": opened.tokens, "texts": texts}
+
+
+def main() -> int:
+    """Entry point: `python -m peer.export.writing_process ORDER`, ORDER in JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(NICENESS)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    try:
+        found = answer_to(WritingOrder(**json.loads(sys.argv[1])))
+    except Exception as error:  # noqa: BLE001  a library's own: it must not end the page's log in a traceback
+        reason = str(error) if isinstance(error, LocalFault | OSError) else f"{type(error).__name__}: {error}"
+        sentence = printable(" ".join(reason.split()))[:400]
+        found = {"problem": sentence, "lasts": isinstance(error, Incompatible)}
+    json.dump(found, answer)
+    answer.flush()
+    return 0
+
+
+def _end_with_input() -> None:
+    while sys.stdin.buffer.read(1024):
+        pass
+    # With the daemon that it started, where it has a group of its own.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    os._exit(code)

@@ -1,0 +1,56 @@
+"""What the page shows of the model's samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dashboard.facts import ModelSample, WrittenText
+from dashboard.page.page import render_sections
+from dashboard.page.samples import chosen_samples
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, TextOnly
+from tests.kit.dashboard.scene import history_of_run, samples_of, state_of
+
+
+def test_the_first_some_between_and_the_newest_are_listed() -> None:
+    samples = samples_of()
+    chosen = chosen_samples(samples)
+    assert len(chosen) == 5
+    assert (chosen[0], chosen[-1]) == (samples[-1], samples[0])
+    assert chosen == sorted(chosen, key=lambda one: -one.at)
+    assert chosen_samples(samples[:3]) == list(reversed(samples[:3]))
+    assert chosen_samples(()) == []
+
+
+def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
+    sections = render_sections(state_of(), history_of_run())
+    now, past = TextOnly(sections["writes"]), TextOnly(sections["samples"])
+    assert "for name in sorted(os.listdir(path)):\n        yield name" in now.text
+    assert "After 9.3 million tokens, version 409, held-out loss 1.730" in now.text
+    assert past.text.count("def ") >= 5
+    assert "Now" in past.text
+    assert "First" in past.text
+
+
+def test_without_samples_nothing_is_shown() -> None:
+    sections = render_sections(state_of(), replace(history_of_run(), samples=()))
+    assert not sections["writes"].strip()
+    assert not sections["samples"].strip()
+
+
+def test_one_sample_has_no_past() -> None:
+    one = samples_of()[-1:]
+    sections = render_sections(state_of(), replace(history_of_run(), samples=one))
+    assert "How it learned" not in sections["writes"]
+
+
+def test_what_a_model_writes_is_text_and_nothing_else() -> None:
+    harmless, hostile = (
+        render_sections(
+            state_of(),
+            replace(history_of_run(), samples=(ModelSample(NOW, 1, 9, None, (WrittenText(text, text),)),)),
+        )
+        for text in ("x", HOSTILE_NAME)
+    )
+    for key in ("writes", "samples"):
+        assert TextOnly(harmless[key]).tags == TextOnly(hostile[key]).tags
+        assert HOSTILE_NAME in TextOnly(hostile[key]).text
