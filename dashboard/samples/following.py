@@ -11,7 +11,7 @@ from dashboard.facts import ModelSample
 from dashboard.observe.state import DashboardState
 from dashboard.samples.answer import NoSample, read_answer
 from dashboard.samples.plan import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at
-from dashboard.samples.process import NoAnswer, Order
+from dashboard.samples.process import NoAnswer, SampleOrder
 
 LOOK_SECONDS: Final = 2.0
 
@@ -43,7 +43,7 @@ async def follow_samples(
     source: SampleSource,
     history: SampleHistory,
     state: Callable[[], DashboardState],
-    ask: Callable[[Order], Awaitable[bytes]],
+    ask: Callable[[SampleOrder], Awaitable[bytes]],
     clock: Callable[[], float],
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -56,7 +56,7 @@ async def follow_samples(
         tell: takes a sentence.
         wait: seconds.
     """
-    order = Order(source.run_id, source.peers, source.observer_folder, plan.prompts)
+    order = SampleOrder(source.run_id, source.peers, source.observer_folder, plan.prompts)
     refused: bytes | None = None
     """The manifest whose model does not write."""
     again_at, patience = 0.0, MIN_SECONDS

@@ -23,7 +23,7 @@ FIND_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SampleOrder:
     """What the process is told; see `peer.export.writing_process`, which has the same fields."""
 
     run_id: str
@@ -40,7 +40,7 @@ class NoAnswer(Exception):
     """The process gave none; the text says why."""
 
 
-async def ask(order: Order, seconds: float = SECONDS) -> bytes:
+async def ask(order: SampleOrder, seconds: float = SECONDS) -> bytes:
     """What the process answers to `order`.
 
     Raises:

@@ -330,23 +330,23 @@ class Mark(Model):
     peer_id: TextOrNull
 
 
-class Text(Model):
+class SampleText(Model):
     """What the model wrote after a prompt; an empty prompt is null."""
 
     prompt: TextOrNull
     text: str
 
 
-class Sample(Model):
+class WrittenSample(Model):
     at: Number
     version: int
     committed_tokens: int = Field(validation_alias="tokens")
     held_out_loss: Number | None
-    texts: list[Text]
+    texts: list[SampleText]
 
 
 class Samples(Answer):
-    samples: list[Sample]
+    samples: list[WrittenSample]
 
 
 class Points(Answer):

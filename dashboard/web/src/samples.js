@@ -41,11 +41,11 @@ function Through({ samples }) {
       <span>Now</span>
       <output for="through-time" class="quiet">${words(sample)}</output>
     </div>
-    ${sample.texts.map(
+    <div class="writings">${sample.texts.map(
       ({ prompt, text }) => html`<pre class="writing" tabindex="0" role="group" aria-label="A text by the model"><code
           >${prompt && html`<b>${prompt}</b>`}${text}</code
         ></pre>`,
-    )}`;
+    )}</div>`;
 }
 
 async function improveSamples(root) {

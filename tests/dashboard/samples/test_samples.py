@@ -20,7 +20,7 @@ from dashboard.observe.state import DashboardState
 from dashboard.samples.answer import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.plan import PROMPTS, SamplePlan, can_be_asked, kept, next_at, sample_plan
-from dashboard.samples.process import NoAnswer, Order, answer_of
+from dashboard.samples.process import NoAnswer, SampleOrder, answer_of
 from dht.errors import UsageFault
 from dht.records.signed_records import sign_run_record
 from tests.kit.clock import Clock
@@ -223,7 +223,7 @@ def followed(
         if clock.now > NOW + seconds:
             raise Over
 
-    async def one(order: Order) -> bytes:
+    async def one(order: SampleOrder) -> bytes:
         assert order.prompts == ("def ",)
         asked.append(clock.now - NOW)
         found = answers[min(len(asked), len(answers)) - 1]

@@ -177,7 +177,7 @@ def samples_of(now: float = NOW, number: int = 9) -> tuple[ModelSample, ...]:
         part = index / (number - 1)
         prompt = WrittenText("def ", texts[min(2, 3 * index // number)])
         alone = WrittenText("", "\n# the " + texts[min(2, 3 * index // number)])
-        at = now - DAY + 60.0 * (2**index - 1)
+        at = now - 600 - (DAY - 600) * (1 - (2**index - 1) / (2 ** (number - 1) - 1))
         version, tokens, loss = round(408 * part) + 1, round(9.3e6 * part) + 900, 5.3 - 3.57 * part
         found.append(ModelSample(at, version, tokens, loss, (prompt, alone)))
     return tuple(found)
