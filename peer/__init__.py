@@ -10,6 +10,7 @@ The files of this folder stand under all rooms, but for the entry point:
     extras.py         libraries that only some commands need
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
     plain_console.py  the same for tables and panels
+    described_model.py  an architecture of transformers as a manifest has it
     __main__.py       entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:

@@ -13,6 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+BUFFER_BITS_RATIO = 8
+"""Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -85,6 +88,14 @@ def build_layout(
     fragments = tuple(_cut(sizes, lengths))
     described = repr([(name, tuple(shape)) for name, shape in parameter_shapes]) + repr(lengths)
     return FragmentLayout(fragments, hashlib.sha256(described.encode()).digest())
+
+
+def averages_few_buffers(num_buffer_values: int, num_parameters: int) -> bool:
+    """Whether a new run averages its model's buffers where nobody says it: there are some, and few.
+
+    As much to send for them as for all parameters is too much to choose for somebody.
+    """
+    return 0 < num_buffer_values * BUFFER_BITS_RATIO <= num_parameters
 
 
 def with_buffers(layout: FragmentLayout, buffer_shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +64,12 @@ def init(
             "--targets", metavar="NAMES", help="Layers that get one, such as q_proj,v_proj; default: all linear ones."
         ),
     ] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            "--freeze", metavar="NAMES", help="Parts of --model that are not trained, such as model.embed_tokens."
+        ),
+    ] = None,
     access: Annotated[
         str | None,
         typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
@@ -87,7 +94,7 @@ def init(
     for flag, value, needed, its_value in (
         *(("--task", task, "--model", model), ("--adapter", adapter, "--model", model)),
         *(("--rank", rank, "--adapter", adapter), ("--alpha", alpha, "--adapter", adapter)),
-        ("--targets", targets, "--adapter", adapter),
+        *(("--targets", targets, "--adapter", adapter), ("--freeze", freeze, "--model", model)),
     ):
         if value is not None and its_value is None:
             raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
@@ -97,9 +104,8 @@ def init(
 
         chosen = None
         if adapter is not None:
-            names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
-            chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, names)
-        described = describe_model(model, task, chosen)
+            chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, _names(targets))
+        described = describe_model(model, task, chosen, _names(freeze))
     made = create_run(
         *(name, config, out),
         replace=force,
@@ -108,6 +114,7 @@ def init(
         for_strangers=True,
         files=file or (),
         model=described,
+        built=None if model is None else partial(_built, Path(model)),
     )
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"
@@ -153,6 +160,19 @@ def init(
         print(f"            FILE is what `peer invite --data-dir {made.folder}` writes, once the seed is up.")
     else:
         print("            ADDRESS is any of those that `peer seed` prints when it is up.")
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _built(folder: Path, manifest: Any) -> Any:
+    """The module that a manifest describes; `folder` has its weights, where it begins with given ones."""
+    from peer.trainer.hf.base_weights import find_base
+    from peer.trainer.hf.run_model import build_run_architecture
+
+    init = manifest.model.init
+    return build_run_architecture(manifest, find_base(manifest, folder if init and init.source == "folder" else None))
 
 
 @commands.command(

@@ -9,15 +9,10 @@ of another place (`backbone` with `use_pretrained_backbone`).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from averaging.outer.layout import build_layout
 from dht.fields import refuse_constant
-from dht.quantities import count_text
 
 TASKS = ("causal-lm", "masked-lm", "sequence-classification", "image-classification")
 """What a model of the library is trained for; each has its own head."""
@@ -85,76 +80,6 @@ def checked_config(text: str) -> dict[str, Any]:
     if _text(fields) != text:
         raise ValueError("the model's config is not in canonical form; expected sorted keys and no spaces")
     return fields
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedModel:
-    """A model of kind "hf".
-
-    Attributes:
-        config: its config text, as `peer.config.hf_config` takes it.
-        task: what it is trained for.
-        shapes: (name, shape) of the trained parameters, in order.
-        vocab_size: distinct tokens; None: it reads none.
-        max_context: the longest sequence that it can read; None: any.
-        init: fields of the manifest's section on given weights; None: it begins from the run's seed.
-        adapter: fields of the section on an adapter; None: all of the model is trained.
-        mask_token: stands for hidden tokens; None: the task hides none.
-        files: that the run gives to its members: the tokenizer's.
-    """
-
-    config: str
-    task: str
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    vocab_size: int | None
-    max_context: int | None
-    init: Mapping[str, Any] | None = None
-    adapter: Mapping[str, Any] | None = None
-    mask_token: int | None = None
-    files: tuple[Path, ...] = ()
-
-    @property
-    def what(self) -> str:
-        """For people, such as "llama for causal-lm, 1.2 M parameters"."""
-        num_values = sum(math.prod(shape) for _, shape in self.shapes)
-        trained = "parameters" if self.adapter is None else f"trained values ({self.adapter['kind']})"
-        return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} {trained}"
-
-    def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of the manifest's model section, with those of a run file (`asked`) beside them.
-
-        Raises:
-            ValueError: the run file says something else of what follows from the model, asks for a longer context than
-                it has, or the model cannot be cut into so many fragments.
-        """
-        layout = build_layout(list(self.shapes), num_fragments, "balanced")
-        given = asked.get("context")
-        if isinstance(given, int) and self.max_context is not None and given > self.max_context:
-            raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
-        follows: dict[str, Any] = {
-            "kind": "hf",
-            "task": self.task,
-            "config": self.config,
-            "num_parameters": layout.num_values,
-            "layout_digest": layout.digest.hex(),
-        }
-        if self.vocab_size is not None:
-            follows["vocab_size"] = self.vocab_size
-        beside = {"init": self.init, "adapter": self.adapter}
-        follows |= {name: dict(section) for name, section in beside.items() if section is not None}
-        for name, value in follows.items():
-            if name in asked and asked[name] != value:
-                raise ValueError(
-                    f"model.{name} is {_short(asked[name])}, and the model has {_short(value)}; expected the model's "
-                    "own; leave it out of section [model], or change the model's config.json or the flags"
-                )
-        defaults = {"context": self.max_context, "mask_token": self.mask_token}
-        return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _text(fields: Mapping[str, Any]) -> str:

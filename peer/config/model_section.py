@@ -97,6 +97,14 @@ class ModelSection(Section):
     num_buffer_values: int | None = later(
         None, ge=1, le=10**10, description="custom and hf only: values in these buffers, where they are averaged"
     )
+    frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = later(
+        None,
+        strict=False,
+        min_length=1,
+        max_length=64,
+        examples=['["model.embed_tokens", "model.layers.0"]'],
+        description="hf only: names of parameters, or of modules with all theirs, that are not trained",
+    )
     frozen_digest: str | None = later(
         None,
         pattern="^[0-9a-f]{64}$",
@@ -132,7 +140,7 @@ class ModelSection(Section):
             raise ValueError("kind is 'hf'; expected task and config beside it; `peer init --model` writes them")
         if self.kind != "hf" and given:
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(given)} are for kind 'hf', remove them")
-        beside = [name for name in ("init", "adapter") if getattr(self, name) is not None]
+        beside = [name for name in ("init", "adapter", "frozen") if getattr(self, name) is not None]
         if self.kind != "hf" and beside:
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(beside)} are for kind 'hf', remove them")
         if (self.task == "masked-lm") != (self.mask_token is not None):
@@ -145,6 +153,8 @@ class ModelSection(Section):
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
             raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
+        if self.frozen is not None and self.adapter is not None:
+            raise ValueError("frozen is given with an adapter, which freezes all of its base; expected one of them")
         if (self.buffers == "mean") != (self.num_buffer_values is not None):
             raise ValueError(
                 f"buffers is {self.buffers!r} with num_buffer_values {self.num_buffer_values}; expected "

@@ -15,13 +15,14 @@ from dht.errors import PeerFault, UsageFault
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.data_source import source_here
-from peer.config.layouts import trained_parameters
+from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
+from peer.owner.own_module import check_frozen_digest
 from peer.panel.own_folder import HeldFolder
 from peer.panel.terminal import Terminal
 from peer.tracking.own_record import recording
@@ -191,6 +192,7 @@ def _build_trainer(
     ranks = None if group is None else _meet(config, manifest, source, base, device, group)
     compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
     model = build_run_model(manifest, base, compressed=compressed)
+    check_frozen_digest(manifest, model)
     choices = ComputeChoices.of(config)
     prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
@@ -203,7 +205,8 @@ def _build_trainer(
     def tell_smaller(before: int, now: int) -> None:
         terminal.show(Event(time.time(), peer_id, MicroBatchHalved(before, now)))
 
-    link = connection.link(manifest, trained_parameters(model), device, ranks, ref_device)
+    parameters, buffers = averaged_parts(model, manifest)
+    link = connection.link(manifest, parameters, device, ranks, ref_device, buffers)
     return Trainer(
         model,
         corpus,
@@ -235,7 +238,11 @@ def _meet(
     training = manifest.training
     check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
-        check_can_shard(training.optimizer, has_adapter=manifest.model.adapter is not None)
+        check_can_shard(
+            training.optimizer,
+            has_adapter=manifest.model.adapter is not None,
+            has_buffers=manifest.model.buffers == "mean",
+        )
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
         data=source,

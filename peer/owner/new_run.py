@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from dht.records.signed_records import (
 )
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
-from peer.config.hf_config import DescribedModel
 from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 from peer.config.section import Section, is_later
+from peer.described_model import DescribedModel
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.owner.own_module import chosen_buffers, frozen_digest
@@ -69,6 +69,7 @@ def create_run(
     for_strangers: bool = False,
     files: Sequence[Path] = (),
     model: DescribedModel | None = None,
+    built: Callable[[RunManifest], OwnModule] | None = None,
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -84,6 +85,8 @@ def create_run(
             its own.
         files: of the run, which members give to each other; copied into the folder.
         model: an architecture of transformers to train, in balanced fragments; None: as the file says.
+        built: makes the run's module with its initial values, where parts of `model` are frozen: their digest goes into
+            the manifest.
 
     Raises:
         UsageFault: the name or a file is wrong, the data is a path of this machine, or the folder holds a run already.
@@ -94,6 +97,9 @@ def create_run(
         files = (*model.files, *files)
     manifest = _asked_manifest(name, config_path, files, model)
     _check_vocabulary(manifest, files)
+    if built is not None and manifest.model.frozen is not None:
+        section = manifest.model.model_copy(update={"frozen_digest": frozen_digest(built(manifest))})
+        manifest = manifest.model_copy(update={"model": section})
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     fields = manifest.model_dump(mode="json")
     if access is not None:

@@ -7,14 +7,12 @@ from typing import Literal
 
 from blake3 import blake3
 
+from averaging.outer.layout import averages_few_buffers
 from dht.errors import Incompatible, UsageFault
 from peer.config.layouts import OwnModule, bare_name, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 
 _VALUES_AT_ONCE = 1 << 20
-_CODEC_RATIO = 8
-"""Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
-
 
 Buffers = Literal["local", "mean"]
 
@@ -32,8 +30,7 @@ def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
     if asked == "mean" and not num_values:
         raise UsageFault("buffers is 'mean', and the module has none of real numbers that are saved; leave it out.")
     if asked is None:
-        # As much to send for them as for all parameters is too much to choose for somebody.
-        return "mean" if 0 < num_values * _CODEC_RATIO <= num_parameters else "local"
+        return "mean" if averages_few_buffers(num_values, num_parameters) else "local"
     return "mean" if asked == "mean" else "local"
 
 

@@ -138,7 +138,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     blocks = ValueFormat(section.codec, section.block_size, section.scale)
     num_cells = _num_cells(manifest, profile)
     lines, first_members = _members(profile, num_cells)
-    rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
+    rounds = _rounds(sizes, _formats(manifest, sizes), lines, profile.num_seeds, num_cells)
     step_tokens = manifest.training.batch_size * manifest.training.accumulation_steps * manifest.model.context
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
@@ -210,8 +210,9 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         tokens_per_second=tokens_per_second,
         goal_tokens=goal_tokens,
         goal_seconds=goal_tokens / tokens_per_second,
-        disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised),
-        join_bytes=2 * FLOAT_BYTES * sum(sizes),
+        disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised)
+        + sum(file.bytes for file in manifest.files),
+        join_bytes=2 * FLOAT_BYTES * sum(sizes) + sum(file.bytes for file in manifest.files),
         homes=tuple(homes),
         settings=find_settings(manifest, profile, sizes_of),
         warnings=tuple(_warnings(manifest, profile, homes, slowest_round)),
@@ -233,14 +234,13 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
     )
     num_cells = _num_cells(manifest, profile)
     lines = [line] * math.ceil(profile.num_peers / num_cells)
-    blocks = ValueFormat(section.codec, section.block_size, section.scale)
     found: list[Setting] = []
     for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
         try:
             sizes = sizes_of(num_fragments)
         except ValueError:
             continue  # fewer values than fragments
-        rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
+        rounds = _rounds(sizes, _formats(manifest, sizes), lines, profile.num_seeds, num_cells)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
         members = range(len(lines))
@@ -286,15 +286,28 @@ def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
     return 1 << depth_for(profile.num_peers, 0, manifest.averaging.cell_size)
 
 
+def _formats(manifest: RunManifest, sizes: Sequence[int]) -> list[ValueFormat]:
+    """How the values of each fragment travel: those of averaged buffers, the last one, with every bit."""
+    section = manifest.averaging
+    formats = [ValueFormat(section.codec, section.block_size, section.scale)] * len(sizes)
+    if manifest.model.num_buffer_values is not None:
+        formats[-1] = ValueFormat("fp32", section.block_size, section.scale)
+    return formats
+
+
 def _rounds(
-    sizes: Sequence[int], blocks: ValueFormat, lines: Sequence[MemberLink], num_listeners: int, num_cells: int
+    sizes: Sequence[int],
+    formats: Sequence[ValueFormat],
+    lines: Sequence[MemberLink],
+    num_listeners: int,
+    num_cells: int,
 ) -> list[_Round]:
-    made: dict[int, _Round] = {}
-    for size in sizes:
-        if size not in made:
+    made: dict[tuple[int, ValueFormat], _Round] = {}
+    for size, blocks in zip(sizes, formats, strict=True):
+        if (size, blocks) not in made:
             seconds = round_seconds(round_traffic(size, blocks, lines, num_listeners, num_cells=num_cells), lines)
-            made[size] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds, num_cells), seconds)
-    return [made[size] for size in sizes]
+            made[size, blocks] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds, num_cells), seconds)
+    return [made[key] for key in zip(sizes, formats, strict=True)]
 
 
 def _members(profile: PlanProfile, num_cells: int) -> tuple[list[MemberLink], list[int]]:

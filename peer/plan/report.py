@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
-from peer.config.layouts import layout_of, num_orthogonalised, shapes_of
+from peer.config.layouts import num_orthogonalised, seed_layout
 from peer.config.manifest import RunManifest
 from peer.plain_console import PlainConsole
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
@@ -44,7 +44,7 @@ def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_j
         raise UsageFault("No run is named; expected a run file or a manifest, or --table.")
     manifest = load_planned_run(run)
     profile = load_profile(profile_path)
-    layout_of(manifest, shapes_of(manifest))
+    seed_layout(manifest)
     plan = plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from averaging.outer.layout import build_layout
+from averaging.outer.layout import build_layout, with_buffers
 from dht.errors import MurmurationError, UsageFault
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from dht.regular_files import open_regular
-from peer.config.layouts import shapes_of
+from peer.config.layouts import buffer_shapes_of, shapes_of
 from peer.config.manifest import RunManifest, read_toml
 from peer.plan.planning import SizesOf
 
@@ -37,10 +37,10 @@ def load_planned_run(path: Path) -> RunManifest:
 
 
 def sizes_of(manifest: RunManifest) -> SizesOf:
-    """How the run's model is cut into any number of fragments."""
-    shapes = shapes_of(manifest)
+    """How the run's model is cut into any number of fragments; averaged buffers are one more, the last."""
+    shapes, buffers = shapes_of(manifest), buffer_shapes_of(manifest)
     by = manifest.averaging.fragment_by
-    return lambda num_fragments: build_layout(shapes, num_fragments, by).sizes
+    return lambda num_fragments: with_buffers(build_layout(shapes, num_fragments, by), buffers).sizes
 
 
 def _read(path: Path) -> bytes:

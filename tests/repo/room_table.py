@@ -69,6 +69,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
+    "peer.described_model": ("averaging.outer peer.config", True, ""),
     "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
         "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
@@ -95,7 +96,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.trainer.data peer.trainer.model",
+        "peer peer.config peer.described_model peer.trainer.data peer.trainer.model",
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
@@ -146,8 +147,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich",
     ),
     "peer.owner": (
-        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config peer.files "
-        "peer.network.membership",
+        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config "
+        "peer.described_model peer.files peer.network.membership",
         False,
         "blake3",
     ),

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from averaging.arrays import F32
 from dht.errors import LocalFault
 from dht.regular_files import read_regular
-from peer.config.layouts import layout_of
+from peer.config.layouts import layout_of, shared_buffers
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import tensors_of
 from peer.export.formats.custom import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.run_model import architecture_shapes, build_run_architecture, check_architecture
+from peer.trainer.hf.run_model import build_run_architecture, check_architecture, run_shapes
 from peer.trainer.hf.tasks import JOINED, ForTask
-from peer.trainer.model.gpt import parameters_digest
+from peer.trainer.model.gpt import tensors_digest
 
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
 """A cache is off while a model trains, and who generates wants the architecture's default; the other says that a
@@ -40,7 +40,7 @@ class ArchitectureModule:
 
     Attributes:
         name: its class.
-        parameters_digest: SHA-256 over all its parameters in order, 64 hexadecimal digits.
+        parameters_digest: see `architecture_digest`.
         notes: sentences about what the run does not have.
     """
 
@@ -69,20 +69,25 @@ def trained_architecture(
     if manifest.model.adapter is not None:
         adapted: Any = module
         module = adapted.merge_and_unload()
-    return ArchitectureModule(module.eval(), type(module).__name__, parameters_digest(module).hex(), _notes(module))
+    notes = _notes(module, averages_buffers=manifest.model.buffers == "mean")
+    return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(manifest, module), notes)
+
+
+def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
+    """SHA-256 over all parameters of a run's module in order, and its averaged buffers: 64 hexadecimal digits."""
+    buffers = shared_buffers(module) if manifest.model.buffers == "mean" else []
+    return tensors_digest([*module.parameters(), *(buffer for _, buffer in buffers)]).hex()
 
 
 def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[str, Tensor]:
-    """The trained parameters alone, under the module's own names.
+    """The trained parameters alone, and averaged buffers, under the module's own names.
 
     Raises:
         UsageFault, Incompatible: as from `trained_architecture`.
     """
     check_architecture(manifest)
-    assert manifest.model.config is not None
-    assert manifest.model.task is not None
-    shapes = list(architecture_shapes(manifest.model.config, manifest.model.task, manifest.model.adapter))
-    return tensors_of(layout_of(manifest, shapes), shapes, values)
+    shapes, buffer_shapes = run_shapes(manifest)
+    return tensors_of(layout_of(manifest, shapes, buffer_shapes), [*shapes, *buffer_shapes], values)
 
 
 def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
@@ -160,10 +165,10 @@ def _without_bars() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def _notes(module: nn.Module) -> tuple[str, ...]:
+def _notes(module: nn.Module, *, averages_buffers: bool) -> tuple[str, ...]:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     buffers = [name for name in module.state_dict() if name not in parameters]
-    if not buffers:
+    if not buffers or averages_buffers:
         return ()
     return (
         f"{len(buffers)} buffers, such as `{buffers[0]}`, are no part of the run: here they have their initial values. "

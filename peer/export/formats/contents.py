@@ -21,6 +21,7 @@ from peer.export.formats.custom import custom_sha256
 from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
 from peer.export.formats.tokenizer_files import TokenizerFiles, run_file_copies, tokenizer_files
 from peer.trainer.hf.base_weights import find_base
+from peer.trainer.hf.run_model import stands_on_base
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -131,7 +132,7 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
     """
     section = anchors.manifest.model
     kind = section.kind
-    if section.adapter is None and (merge or base is not None):
+    if section.adapter is None and (merge or (base is not None and not stands_on_base(anchors.manifest))):
         raise UsageFault(
             f"{'--merge' if merge else '--base'} is given, and run {anchors.run_id} trains no adapter; expected "
             "neither of --merge and --base; leave it out."
@@ -145,7 +146,7 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
         return built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
     if kind == "hf":
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
-        found = find_base(anchors.manifest, base) if merge else None
+        found = find_base(anchors.manifest, base) if merge or stands_on_base(anchors.manifest) else None
         return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values, found), tokenizer)
     tensors = own_module_tensors(anchors)
     return NamedTensors("", tensors, custom_sha256(tensors), run_file_copies(anchors.manifest, anchors.files))

@@ -19,11 +19,18 @@ from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.anchors import Anchors
-from peer.export.formats.architecture import as_language_model, read_architecture, trained_architecture
+from peer.export.formats.architecture import (
+    architecture_digest,
+    as_language_model,
+    read_architecture,
+    trained_architecture,
+)
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored, run_json
 from peer.memory.least_memory import check_memory, free_memory_bytes
+from peer.trainer.hf.base_weights import find_base
+from peer.trainer.hf.run_model import stands_on_base
 from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import build_model, parameters_digest
 
@@ -58,7 +65,8 @@ def read_model(path: Path) -> ModelFile:
                     raise adapter_alone(header.run_id)
                 check_memory(manifest, "read", free_memory_bytes())
                 module = read_architecture(manifest, path)
-                return _checked(path, ModelFile(as_language_model(manifest, module), manifest, config, header), module)
+                found = ModelFile(as_language_model(manifest, module), manifest, config, header)
+                return _checked(path, found, architecture_digest(manifest, module))
         with open_stored(path) as stored:
             config, header, manifest = read_header(path, stored.header)
             check_built_in(header.run_id, manifest)
@@ -83,7 +91,7 @@ def read_model(path: Path) -> ModelFile:
             f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
             "for it; end other programs, or export the model again"
         ) from error
-    return _checked(path, ModelFile(model, manifest, config, header), model)
+    return _checked(path, ModelFile(model, manifest, config, header), parameters_digest(model).hex())
 
 
 def model_of(anchors: Anchors) -> nn.Module:
@@ -97,7 +105,8 @@ def model_of(anchors: Anchors) -> nn.Module:
     if manifest.model.adapter is not None:
         raise adapter_alone(anchors.run_id)
     if manifest.model.kind == "hf":
-        return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
+        base = find_base(manifest, None) if stands_on_base(manifest) else None
+        return as_language_model(manifest, trained_architecture(manifest, anchors.values, base).module)
     check_built_in(anchors.run_id, manifest)
     model = build_model(manifest.model, manifest.seed)
     layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
@@ -132,7 +141,7 @@ def check_built_in(run_id: str, manifest: RunManifest) -> None:
         )
 
 
-def _checked(path: Path, found: ModelFile, module: nn.Module) -> ModelFile:
-    if parameters_digest(module).hex() != found.header.parameters_sha256:
+def _checked(path: Path, found: ModelFile, digest: str) -> ModelFile:
+    if digest != found.header.parameters_sha256:
         raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
     return found

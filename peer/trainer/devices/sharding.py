@@ -8,12 +8,18 @@ from torch import nn
 from dht.errors import UsageFault
 
 
-def check_can_shard(optimizer: str, *, has_adapter: bool = False) -> None:
+def check_can_shard(optimizer: str, *, has_adapter: bool = False, has_buffers: bool = False) -> None:
     """Whether an inner optimizer works on rows of matrices, and a model can be cut into them.
 
     Raises:
-        UsageFault: it needs whole matrices, or there is an adapter beside weights of another type.
+        UsageFault: it needs whole matrices, there is an adapter beside weights of another type, or running statistics
+            are averaged.
     """
+    if has_buffers:
+        raise UsageFault(
+            "the run averages running statistics, of which --shard leaves each process its own; expected a run without "
+            "them; train without --shard: every device then holds the whole model"
+        )
     if has_adapter:
         raise UsageFault(
             "the run trains an adapter beside a frozen base, which --shard cannot divide; expected a run that trains "

@@ -12,14 +12,15 @@ from pydantic import ValidationError
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import read_regular
-from peer.config.hf_config import TASKS, DescribedModel, canonical_config
+from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation import explain
+from peer.described_model import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
-from peer.trainer.hf.run_model import architecture_shapes
+from peer.trainer.hf.run_model import architecture_parts
 
 CONFIG_NAME = "config.json"
 TOKENIZER_FILES = (
@@ -49,7 +50,12 @@ class AdapterChoice:
     targets: tuple[str, ...] = ()
 
 
-def describe_model(where: str | Path, task: str | None = None, adapter: AdapterChoice | None = None) -> DescribedModel:
+def describe_model(
+    where: str | Path,
+    task: str | None = None,
+    adapter: AdapterChoice | None = None,
+    frozen: tuple[str, ...] = (),
+) -> DescribedModel:
     """The model that a config describes, as a manifest has it, with the weights and tokenizer beside it.
 
     Args:
@@ -57,6 +63,7 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
             (safetensors) makes a run that begins with them.
         task: one of `TASKS`; None: the one that the file's `architectures` name, or the first that fits.
         adapter: None: all of the model is trained.
+        frozen: names of parameters and modules that are not trained.
 
     Raises:
         UsageFault: no such file, no config, something in it leads elsewhere, or transformers is not installed.
@@ -84,7 +91,9 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
         found_weights = read_base(path)
         init = {"source": source, "digest": found_weights.digest, "num_bytes": found_weights.num_bytes}
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
-    shapes = architecture_shapes(text, chosen, section_of_adapter)
+    if frozen and adapter is not None:
+        raise UsageFault("--freeze is given with --adapter, which freezes all of the model; expected one of them.")
+    shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
     tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
@@ -94,6 +103,8 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
         config=text,
         task=chosen,
         shapes=tuple(shapes),
+        buffer_shapes=tuple(buffer_shapes),
+        frozen=frozen,
         vocab_size=vocab_size,
         max_context=getattr(section, "max_position_embeddings", None),
         init=init,

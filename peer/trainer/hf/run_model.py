@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.layouts import layout_digest_of, layout_of, trained_parameters
+from peer.config.layouts import bare_name, layout_digest_of, layout_of, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
 from peer.trainer.hf.adapter import check_adapters, with_adapter
@@ -17,6 +17,8 @@ from peer.trainer.hf.architecture import Compressed, build_architecture, check_l
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.tasks import ForTask, check_joined
 from peer.trainer.model.gpt import build_model
+
+Shapes = list[tuple[str, tuple[int, ...]]]
 
 
 def build_run_model(
@@ -62,16 +64,42 @@ def build_run_architecture(
     assert section.task is not None
     # A config of a few bytes can describe any number of values: they are counted before there are any.
     check_architecture(manifest)
-    if section.adapter is not None and base is None and not for_speed:
-        raise UsageFault(
-            "this run's adapter stands on given weights, and none are at hand; expected a folder with them; give "
-            "--base DIR"
-        )
+    if stands_on_base(manifest) and base is None and not for_speed:
+        what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
+        raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
     initial = partial(built_with_values, partial(build_architecture, section.config, section.task), manifest.seed)
     module = initial() if base is None else load_architecture(section.config, section.task, base, initial, compressed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
+    freeze(module, section.frozen or ())
     return module
+
+
+def stands_on_base(manifest: RunManifest) -> bool:
+    """Whether the run's model has given weights that are not trained: it is nothing without them."""
+    section = manifest.model
+    return section.adapter is not None or (section.frozen is not None and section.init is not None)
+
+
+def freeze(module: nn.Module, names: Sequence[str]) -> None:
+    """Train all but these parameters, and those of these modules; names are the architecture's.
+
+    Raises:
+        Incompatible: nothing has such a name, or nothing is left to train.
+    """
+    parameters = [(bare_name(name, module), parameter) for name, parameter in module.named_parameters()]
+    for frozen in names:
+        found = [parameter for name, parameter in parameters if name == frozen or name.startswith(f"{frozen}.")]
+        if not found:
+            known = ", ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name, _ in parameters))
+            raise Incompatible(
+                f"{frozen!r} is to be frozen, and the model has no part of that name; expected names of its parameters "
+                f"or modules, such as {known[:300]}"
+            )
+        for parameter in found:
+            parameter.requires_grad_(False)
+    if names and not any(parameter.requires_grad for _, parameter in parameters):
+        raise Incompatible("all of the model is to be frozen; expected something left to train; name fewer parts")
 
 
 def check_joinable(run: str, manifest: RunManifest) -> None:
@@ -119,29 +147,46 @@ def check_architecture(manifest: RunManifest) -> None:
         Incompatible: it does not know the architecture, or its parameters have other names, shapes or order.
     """
     section = manifest.model
-    assert section.config is not None
-    assert section.task is not None
-    shapes = architecture_shapes(section.config, section.task, section.adapter)
-    layout = layout_of(manifest, shapes)
+    shapes, buffer_shapes = run_shapes(manifest)
+    layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
-            f"the transformers of this machine makes {layout.num_values} trained values in {len(shapes)} parameters of "
-            f"the run's config (layout {layout.digest.hex()[:16]}); the run was made with {section.num_parameters} "
-            f"(layout {layout_digest_of(manifest).hex()[:16]}); install the version that its owner uses"
+            f"the transformers of this machine makes {layout.num_values} averaged values in {len(shapes)} "
+            f"parameters of the run's config (layout {layout.digest.hex()[:16]}); the run was made with "
+            f"{section.num_parameters} (layout {layout_digest_of(manifest).hex()[:16]}); install the version that its "
+            "owner uses"
         )
 
 
-def architecture_shapes(
-    config: str, task: str, adapter: AdapterSection | None = None
-) -> Sequence[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the trained parameters of an architecture, or of its adapter, in order, tied ones once.
-
-    Nothing takes memory.
+def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
+    """(name, shape) of the parameters and of the buffers that a run of kind hf averages, in order.
 
     Raises:
         UsageFault, Incompatible: as from `build_architecture`.
     """
+    section = manifest.model
+    assert section.config is not None
+    assert section.task is not None
+    shapes, buffers = architecture_parts(section.config, section.task, section.adapter, section.frozen or ())
+    return shapes, buffers if section.buffers == "mean" else []
+
+
+def architecture_parts(
+    config: str, task: str, adapter: AdapterSection | None = None, frozen: Sequence[str] = ()
+) -> tuple[Shapes, Shapes]:
+    """(name, shape) of the trained parameters of an architecture, or of its adapter, and of its saved buffers.
+
+    In the module's order, tied ones once. Nothing takes memory.
+
+    Raises:
+        UsageFault, Incompatible: as from `build_architecture` and `freeze`.
+    """
     module = build_architecture(config, task, without_values=True)
     if adapter is not None:
         module = with_adapter(module, adapter, None)
-    return [(name, tuple(parameter.shape)) for name, parameter in trained_parameters(module)]
+    freeze(module, frozen)
+    parameters, buffers = (
+        [(name, tuple(tensor.shape)) for name, tensor in tensors]
+        for tensors in (trained_parameters(module), shared_buffers(module))
+    )
+    return parameters, buffers

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from dht.errors import LocalFault
-from peer.config.layouts import layout_of, trained_parameters
+from peer.config.layouts import averaged_parts, layout_of
 from peer.config.manifest import RunManifest
 from peer.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
@@ -54,10 +54,10 @@ def follow(place: Place) -> int:
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
     corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent)
-    parameters = dict(trained_parameters(model))
-    layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
+    parts = averaged_parts(model, manifest)
+    layout = layout_of(manifest, *([(name, tuple(tensor.shape)) for name, tensor in part] for part in parts))
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
-    portion = Portion(parameters, layout, torch.device("cpu") if setup.offloads else None)
+    portion = Portion(dict([*parts[0], *parts[1]]), layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
     follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
     while follower.obey(ranks.next_order()):

@@ -28,7 +28,7 @@ from typing import TypeVar
 from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from peer.config.hf_config import DescribedModel
+from peer.described_model import DescribedModel
 from peer.events.log import from_json
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
 from peer.files.store import FILES_NAME

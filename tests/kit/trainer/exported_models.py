@@ -13,7 +13,7 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.facts import Totals
-from peer.config.layouts import layout_digest_of, layout_of, seed_sizes, trained_parameters
+from peer.config.layouts import averaged_parts, layout_digest_of, layout_of, seed_sizes, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, rule_of
@@ -50,10 +50,10 @@ def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
 
 
 def anchors_of_module(module: nn.Module, manifest: RunManifest) -> Anchors:
-    """The anchors that are the trained parameters of any module."""
-    parameters = trained_parameters(module)
-    layout = layout_of(manifest, [(name, tuple(one.shape)) for name, one in parameters])
-    tensors = dict(parameters)
+    """The anchors that are the trained parameters of any module, and its buffers where the run averages them."""
+    parameters, buffers = averaged_parts(module, manifest)
+    layout = layout_of(manifest, *([(name, tuple(one.shape)) for name, one in part] for part in (parameters, buffers)))
+    tensors = dict([*parameters, *buffers])
     values, facts = {}, []
     for fragment in layout.fragments:
         anchor = np.zeros(fragment.num_values, dtype=np.float32)

@@ -76,7 +76,7 @@ CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := 
 TEXTS = {
     *("name", "description", "data.source", "data.text_field", "network.sites", "access.members", "changes"),
     *("licence", "organiser", "page"),
-    *("code", "command", "files", "model.adapter.targets", "model.init.source", "model.init.digest"),
+    *("code", "command", "files", "model.adapter.targets", "model.frozen", "model.init.source", "model.init.digest"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
 `test_data_source.py`, files and code in `test_file_section.py`, keys and changes in

@@ -25,7 +25,7 @@ from peer.plan.source import sizes_of
 from peer.trainer.hf.architecture import Compressed, build_architecture
 from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base
 from peer.trainer.hf.described import AdapterChoice, describe_model
-from peer.trainer.hf.run_model import architecture_shapes, build_run_model, check_compressed
+from peer.trainer.hf.run_model import architecture_parts, build_run_model, check_compressed
 
 LLAMA = {
     "model_type": "llama",
@@ -206,7 +206,7 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
     text = canonical_config(fields)
     targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     adapter = AdapterSection(kind="lora", rank=16, alpha=32, targets=targets)
-    shapes = architecture_shapes(text, "causal-lm", adapter)
+    shapes, _ = architecture_parts(text, "causal-lm", adapter)
     layout = build_layout(list(shapes), 4, "balanced")
     assert layout.num_values == 41_943_040
     section = {

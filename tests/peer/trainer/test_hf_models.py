@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,16 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.hf_config import DescribedModel, canonical_config
+from peer.config.hf_config import canonical_config
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
+from peer.described_model import DescribedModel
 from peer.owner.new_run import create_run
+from peer.owner.own_module import check_frozen_digest
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.initial_values import built_with_values
-from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.hf.run_model import build_run_architecture, build_run_model
 from peer.trainer.model.gpt import parameters_digest
 
 SMALL = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -102,6 +105,54 @@ def test_a_run_is_made_from_a_config_and_learns(tmp_path: Path, model_type: str)
         loss.backward()
         optimizer.step()
     assert float(loss.detach()) < float(first) - 0.5
+
+
+def test_buffers_are_averaged_where_they_are_few(tmp_path: Path) -> None:
+    resnet = {"model_type": "resnet", **ARCHITECTURES["resnet"][1]}
+    few = described(tmp_path, resnet)
+    num_values = sum(math.prod(shape) for _, shape in few.buffer_shapes)
+    section = few.section(2, {})
+    assert (section["buffers"], section["num_buffer_values"]) == ("mean", num_values)
+    assert all("running_" in name for name, _ in few.buffer_shapes)
+    assert few.section(2, section) == section
+    local = few.section(2, {"buffers": "local"})
+    assert "num_buffer_values" not in local
+    assert local["layout_digest"] != section["layout_digest"]
+    many = described(tmp_path, resnet | {"embedding_size": 2, "hidden_sizes": [4, 8], "layer_type": "bottleneck"})
+    assert "num_buffer_values" not in many.section(2, {})
+    assert many.section(2, {"buffers": "mean"})["num_buffer_values"] > 0
+    # A rotary table is no part of what is saved.
+    assert described(tmp_path, {"model_type": "llama", **TEXT}).buffer_shapes == ()
+    with pytest.raises(ValueError, match="none of real numbers"):
+        described(tmp_path, {"model_type": "llama", **TEXT}).section(2, {"buffers": "mean"})
+
+
+def test_frozen_parts_are_known_by_their_digest(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))
+    names = ("model.embed_tokens", "model.layers.0")
+    model = describe_model(tmp_path, None, None, names)
+    made = create_run("tiny", None, tmp_path / "owner", model=model, built=build_run_architecture)
+    manifest = RunManifest.from_bytes(made.manifest.to_bytes())
+    assert manifest.model.frozen == names
+    built: Any = build_run_model(manifest)
+    trained = [name for name, _ in trained_parameters(built)]
+    assert trained
+    assert not [name for name in trained if name.startswith(names)]
+    check_frozen_digest(manifest, built)
+    with torch.no_grad():
+        next(p for p in built.parameters() if not p.requires_grad).add_(1)
+    with pytest.raises(Incompatible, match="other frozen parameters"):
+        check_frozen_digest(manifest, built)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("model.layer",), "no part of that name.*model.embed_tokens"), (("model", "lm_head"), "something left to train")],
+)
+def test_wrong_frozen_parts_are_a_sentence(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))
+    with pytest.raises(Incompatible, match=said):
+        describe_model(tmp_path, None, None, names)
 
 
 def test_masked_tokens_are_learned_and_measured_alike(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.file_section import FileSection
@@ -46,7 +47,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(folder: Path, config: dict[str, Any], task: str = "causal-lm", **fields: Any) -> tuple[Any, Anchors]:
     """(a module of transformers that was trained, the anchors that are its parameters)."""
     (folder / "asked.json").write_text(json.dumps(config))
-    section = describe_model(folder / "asked.json", task).section(2, {})
+    section = describe_model(folder / "asked.json", task).section(2, {"buffers": "local"})
     common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2, "fragment_by": "balanced"}}
     manifest = RunManifest.from_fields({**common, "data": {"evaluation_batches": 2}, **fields})
     module = changed(build_run_architecture(manifest).float()).eval()
@@ -89,6 +90,30 @@ def test_running_statistics_are_said_to_be_missing(tmp_path: Path) -> None:
         loadable_folder(ModelFileSource(folder), tmp_path)
     with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
         sample_model(ModelFileSource(folder), "a", 3, 1.0, 0, "cpu")
+
+
+def test_averaged_running_statistics_come_home(tmp_path: Path) -> None:
+    (tmp_path / "asked.json").write_text(json.dumps(IMAGES))
+    section = describe_model(tmp_path / "asked.json", "image-classification").section(2, {"buffers": "mean"})
+    averaging = {"num_fragments": 2, "fragment_by": "balanced"}
+    manifest = RunManifest.from_fields({"name": "tiny", "model": section, "averaging": averaging})
+    module = changed(build_run_architecture(manifest).float())
+    pixels = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
+    module(pixel_values=pixels)  # in training mode, which moves the running statistics
+    folder = tmp_path / "model"
+    write_folder(anchors_of_module(module.eval(), manifest), folder, NOW, replace=False)
+    loaded = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(pixel_values=pixels).logits, module(pixel_values=pixels).logits)
+    assert "buffers, such as" not in (folder / "README.md").read_text()
+    read_model(folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    stored = load_file(folder / "model.safetensors")
+    name = next(name for name in stored if name.endswith("running_mean"))
+    save_file(stored | {name: stored[name] + 1}, folder / "model.safetensors", metadata={"format": "pt"})
+    assert len((folder / "model.safetensors").read_bytes()) == len(weights)
+    with pytest.raises(LocalFault, match="do not have the digest"):
+        read_model(folder)
 
 
 def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
