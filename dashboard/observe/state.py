@@ -18,6 +18,7 @@ from dashboard.observe.labels import label_text
 from dashboard.observe.lanes import merge_lanes
 from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
+from dht.identity.join_link import join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
 MAX_PEERS: Final = 2500
@@ -133,6 +134,11 @@ class DashboardState:
     join_addresses: tuple[str, ...] = ()
     """Members' addresses that may be shown to everybody (`joining.py`)."""
     problem: str = ""
+
+    @property
+    def join_link(self) -> str:
+        """Run and addresses in one string, which `peer join` takes."""
+        return str(join_link(self.run_id, self.join_addresses))
 
     @property
     def here(self) -> tuple[PeerRow, ...]:

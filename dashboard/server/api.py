@@ -117,6 +117,7 @@ class Run(Answer):
     what: str | None
     organiser: TextOrNull
     homepage: TextOrNull
+    page: TextOrNull
     licence: TextOrNull
     progress: RunProgress | None
     join_addresses: list[str]
@@ -147,6 +148,18 @@ class Run(Answer):
     storage: str
     storage_problem: TextOrNull
     losses: list[Loss]
+
+
+class Join(Answer):
+    """What `peer join URL` of a page's address needs; the run's manifest is checked against its id by whoever joins."""
+
+    name: str | None
+    link: str
+    addresses: list[str]
+    manifest_hash: str | None
+    page: TextOrNull
+    is_private: bool | None
+    model_kind: str | None
 
 
 class Peer(Model):
@@ -373,6 +386,7 @@ async def run(site: Site, query: Query) -> Run:
         what=owner.what if owner else None,
         organiser=owner.organiser if owner else None,
         homepage=owner.homepage if owner else None,
+        page=owner.page if owner else None,
         licence=owner.licence if owner else None,
         progress=progress_of(state, history, result_of(state, history).tokens),
         join_addresses=state.join_addresses,
@@ -400,6 +414,24 @@ async def run(site: Site, query: Query) -> Run:
         storage=history.storage,
         storage_problem=history.problem,
         losses=_losses(history.points),
+    )
+
+
+async def join(site: Site, query: Query) -> Join:
+    """Run, addresses and link for those who want to join, as `peer join` reads them from a page's address."""
+    state = site.live.state
+    owner = state.run
+    return _answer(
+        Join,
+        site,
+        REPORTED,
+        name=owner.name if owner else None,
+        link=state.join_link,
+        addresses=state.join_addresses,
+        manifest_hash=owner.manifest_hash.hex() if owner else None,
+        page=owner.page if owner else None,
+        is_private=owner.is_private if owner else None,
+        model_kind=owner.model_kind if owner else None,
     )
 
 

@@ -267,7 +267,7 @@ _PAGE: Final = "One contributor: machines, curve and newest rounds."
 _HISTORY: Final = "The run, all contributors and all rounds, one JSON object per line."
 
 ENDPOINTS: Final = (
-    *(_json(api.run), _json(api.peers), _json(api.rounds), _json(api.contributors)),
+    *(_json(api.run), _json(api.join), _json(api.peers), _json(api.rounds), _json(api.contributors)),
     Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api.ContributorPage),
     Endpoint("proof", "/contributors/{id}/proof", _PROOF, _proof, media_type=_JSONL),
     *(_json(api.fragments), _json(api.events), _json(api.points), _json(api.samples)),

@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     exit_codes.py     exit codes; one sentence in place of a traceback
+    named_run.py      which run is meant: id, page, link, or a name known here
     options.py        flags made from the fields of PeerConfig, and those that several commands share
     training.py       init, join, seed
     owner.py          key, invite, revoke, members, manifest

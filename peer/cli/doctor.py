@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, with_choices
 from peer.observe.target import checked_target
 
@@ -29,6 +30,7 @@ LOOKED_AT = (
 @exits_with_sentence
 def doctor(
     context: typer.Context,
+    run: Run = None,
     invite: InviteFile = None,
     config: ConfigFile = None,
     timeout: LookTimeout = 20.0,
@@ -43,7 +45,7 @@ def doctor(
     from peer.config.manifest import read_toml
     from peer.config.peer_config import user_data_dir_here
 
-    flags: dict[str, object] = context.obj
+    flags = with_named_run(context.obj, run)
     is_named = (flags["run_id"], invite) != (None, None)
     has_run = is_named or (config is not None and "run_id" in read_toml(config))
     if not has_run:

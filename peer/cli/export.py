@@ -9,6 +9,7 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, form_of
 from peer.observe.target import checked_target
@@ -24,6 +25,7 @@ commands = typer.Typer()
 )
 @exits_with_sentence
 def export(
+    run: Run = None,
     run_id: RunId = None,
     peers: Peers = None,
     invite: InviteFile = None,
@@ -57,7 +59,7 @@ def export(
 ) -> int:
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
     chosen = form_of(out, form)
-    source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
+    source = _model_source(None, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     from peer.export.export import export_model
 
     return int(export_model(source, out, force, as_json, chosen, push, merge, base))
@@ -72,6 +74,7 @@ def sample(
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What the model goes on from.", show_default=False)
     ],
+    run: Run = None,
     model: ModelPath = None,
     run_id: RunId = None,
     peers: Peers = None,
@@ -93,7 +96,7 @@ def sample(
     timeout: LookTimeout = 20.0,
 ) -> int:
     """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
-    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
+    source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     from peer.export.sample import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat))
@@ -105,6 +108,7 @@ def sample(
 )
 @exits_with_sentence
 def evaluate(
+    run: Run = None,
     model: ModelPath = None,
     run_id: RunId = None,
     peers: Peers = None,
@@ -135,7 +139,7 @@ def evaluate(
         raise UsageFault("--tasks and --data are given together; expected one: a task brings its own data.")
     if limit is not None and tasks is None:
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
-    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
+    source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     if tasks is not None:
         from peer.export.evaluate import evaluate_tasks
 

@@ -12,6 +12,7 @@ import typer
 from dht.errors import UsageFault
 from dht.quantities import plural
 from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 
 commands = typer.Typer()
@@ -173,6 +174,7 @@ def revoke(
 )
 @exits_with_sentence
 def members(
+    run: Run = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
     peers: Peers = None,
@@ -183,6 +185,7 @@ def members(
     from peer.owner.member_list import member_facts, show_members
     from peer.owner.owned_run import open_owned_run
 
+    run_id, peers = named_run(run, run_id, peers)
     owned = open_owned_run(run_id, data_dir)
     facts = member_facts(owned, peers or owned.known_addresses(), timeout)
     if as_json:

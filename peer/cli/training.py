@@ -13,6 +13,7 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_config, output_of, with_choices
 
 commands = typer.Typer()
@@ -117,10 +118,11 @@ def init(
         built=None if model is None else partial(_built, Path(model)),
     )
     is_private = made.manifest.access.mode != "open"
-    seed_line = f"peer seed --run-id {made.run_id}"
+    seed_line = f"peer seed {made.run_id}"
     if out is not None:
         seed_line += f" --data-dir {out}"
-    join_line = f"peer join --run-id {made.run_id} --peers ADDRESS"
+    page = made.manifest.page_address
+    join_line = f"peer join {page or f'murmuration://{made.run_id}@HOST:PORT/PEERID'}"
     if is_private:
         join_line = "peer join --invite FILE"
     if made.manifest.data.source != LIBRARY:
@@ -158,8 +160,10 @@ def init(
     print(f"Join it:    {join_line}")
     if is_private:
         print(f"            FILE is what `peer invite --data-dir {made.folder}` writes, once the seed is up.")
+    elif page is None:
+        print("            `peer seed` prints this line with its address when it is up.")
     else:
-        print("            ADDRESS is any of those that `peer seed` prints when it is up.")
+        print(f"            The page answers once `peer dashboard` serves it at {page}.")
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -184,13 +188,14 @@ def _built(folder: Path, manifest: Any) -> Any:
 @exits_with_sentence
 def join(
     context: typer.Context,
+    run: Run = None,
     invite: InviteFile = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
 ) -> int:
     """Join a run and train: find the others, catch up, and share what this machine learns."""
-    return _run_peer(context.obj | {"output": output_of(as_json, plain)}, config, invite, seed_only=False)
+    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=False)
 
 
 @commands.command(
@@ -202,13 +207,19 @@ def join(
 @exits_with_sentence
 def seed(
     context: typer.Context,
+    run: Run = None,
     invite: InviteFile = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
 ) -> int:
     """Help a run without training: be an address to join at, and serve its state to newcomers."""
-    return _run_peer(context.obj | {"output": output_of(as_json, plain)}, config, invite, seed_only=True)
+    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=True)
+
+
+def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool) -> dict[str, object]:
+    output = output_of(as_json, plain)
+    return with_named_run(context.obj, run) | {"output": output}
 
 
 def _run_peer(
@@ -220,12 +231,15 @@ def _run_peer(
         from peer.join.join import run_trainer
 
         return int(run_trainer(chosen_config(flags, config_path, invite_source)))
+    from peer.observe.known_addresses import check_addresses
     from peer.panel.own_folder import hold_folder
 
     held: Any = None
 
     def take_folder(config: Any) -> Any:
         nonlocal held
+        if not seed_only:
+            check_addresses(config)
         config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
         return config
 

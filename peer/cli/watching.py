@@ -12,6 +12,7 @@ import typer
 from dht.errors import UsageFault
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.observe.target import checked_target
 
@@ -32,6 +33,7 @@ Backend = Annotated[
 )
 @exits_with_sentence
 def status(
+    run: Run = None,
     run_id: RunId = None,
     peers: Peers = None,
     invite: InviteFile = None,
@@ -41,7 +43,7 @@ def status(
     as_json: AsJson = False,
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
-    target = checked_target(run_id, peers, invite, data_dir)
+    target = checked_target(*named_run(run, run_id, peers), invite, data_dir)
     backend = _chosen(host_backend)
     from peer.config.peer_config import load_config
     from peer.observe.status import show_status
@@ -57,6 +59,7 @@ def status(
 )
 @exits_with_sentence
 def dashboard(
+    run: Run = None,
     run_id: RunId = None,
     peers: Peers = None,
     invite: InviteFile = None,
@@ -116,7 +119,7 @@ def dashboard(
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
-    target = checked_target(run_id, peers, invite)
+    target = checked_target(*named_run(run, run_id, peers), invite)
     known, backend = target.run_id, _chosen(host_backend)
     from dashboard.app import Choices, serve_dashboard
     from dashboard.samples.plan import sample_plan

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from dht.errors import PeerFault
+from dht.identity.join_link import join_link
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
-from dht.records.signed_records import RunRecord
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.regular_files import read_regular
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
@@ -30,6 +34,26 @@ def run_seed(config: PeerConfig, held: HeldFolder | None = None) -> int:
         return _run_seed(config, terminal)
 
 
+def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
+    """What somebody types who wants to join at this seed; to a private run an invite leads."""
+    if _is_private(config):
+        return "peer join --invite FILE"
+    return f"peer join {join_link(config.run_id, addresses)}"
+
+
+def _is_private(config: PeerConfig) -> bool:
+    try:
+        record = decode_run_record(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
+        return RunManifest.from_bytes(record.manifest).access.mode != "open"
+    except (OSError, ValueError, PeerFault):
+        return False  # not here yet, or damaged: the network side says so
+
+
+def _tell_addresses(addresses: Sequence[str], config: PeerConfig, terminal: Terminal) -> None:
+    terminal.note("listening on " + "  ".join(addresses))
+    terminal.note("others join with: " + join_command(config, addresses))
+
+
 def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
@@ -42,7 +66,7 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
         loop = asyncio.get_running_loop()
         side = NetworkSide(
             *(config, "seed", terminal.show),
-            on_addresses=lambda addresses: terminal.note("listening on " + "  ".join(addresses)),
+            on_addresses=lambda addresses: _tell_addresses(addresses, config, terminal),
             make_mailbox=make_mailbox,
         )
         terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))

@@ -5,6 +5,7 @@ The files, each built on those above it:
     entry.py     how somebody who only looks gets into a private run
     target.py    which run, and through whom: from flags, an invite, or a peer's data folder
     observer.py  an observer of a run: manifest, members, anchors, signed commits
+    run_page.py  what the page of a run says to those who want to join
     receipts.py  `peer receipts verify`
     status.py    `peer status`
     profile.py   `peer profile show`, `set`, `hide`

@@ -206,7 +206,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich torch",
     ),
     "dashboard": ("", False, ""),
-    "dashboard.observe": ("dht.records peer.config dashboard", False, ""),
+    "dashboard.observe": ("dht.identity dht.records peer.config dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.history": (
         "dht.records averaging.signing dashboard dashboard.observe dashboard.credit",

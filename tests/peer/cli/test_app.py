@@ -106,7 +106,7 @@ def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.Captu
     assert app.run(["init", "tinybytes"]) == 0
     text = capsys.readouterr().out
     run_id = text.split()[2]
-    assert f"peer join --run-id {run_id} --peers ADDRESS" in text
+    assert f"peer join murmuration://{run_id}@HOST:PORT/PEERID" in text
     folder = home / run_id
     assert stat.S_IMODE((folder / "owner.key").stat().st_mode) == 0o600
     owner = Identity.load(folder / "owner.key")
@@ -392,7 +392,7 @@ def test_errors_become_one_sentence_and_their_exit_code(
         raise error
 
     stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
-    assert app.run(["join", "--run-id", RUN_ID]) == code
+    assert app.run(["join", RUN_ID, "--peers", ADDRESS]) == code
     message = capsys.readouterr().err
     assert message.startswith("peer: ")
     assert message.count("\n") == 1
@@ -409,7 +409,7 @@ def test_a_bug_leaves_a_file_to_report(
     if not writable:
         home.parent.write_text("a file where the data folder should be")
     stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
-    assert app.run(["join", "--run-id", RUN_ID]) == 1
+    assert app.run(["join", "--run-id", RUN_ID, "--peers", ADDRESS]) == 1
     message = capsys.readouterr().err
     assert message.startswith("peer: this is a bug (ZeroDivisionError)")
     assert "Traceback" not in message

@@ -1,0 +1,129 @@
+"""`murmuration://RUN@HOST:PORT/PEERID`: a run and where to join it, as one string to pass around. Pure.
+
+Several addresses stand one after the other with commas between. `HOST:PORT/RELAY/PEERID` is reached through a relay,
+an IPv6 address stands in brackets, and a multiaddr that has no short form (another transport than TCP) stands as it is:
+
+    murmuration://RUN@203.0.113.5:4001/12D3KooWA...,[2001:db8::5]:4001/12D3KooWA...
+    murmuration://RUN@203.0.113.5:4001/12D3KooWR.../12D3KooWB...
+    murmuration://RUN@/ip4/203.0.113.5/udp/4001/quic-v1/p2p/12D3KooWA...
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dht.errors import UsageFault
+from dht.identity.keys import split_run_id
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
+
+SCHEME: Final = "murmuration://"
+MAX_LINK_LENGTH: Final = 4096
+MAX_LINK_ADDRESSES: Final = 8
+"""Of about 100 characters each; more than a joiner dials at first."""
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_PLACE: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+_EXAMPLE: Final = "expected something like murmuration://RUN@203.0.113.5:4001/12D3KooW..."
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLink:
+    """A run and where to join it.
+
+    Attributes:
+        run_id: NAME.FINGERPRINT.
+        addresses: multiaddrs of members that end in a PeerId; none: they are known in another way.
+    """
+
+    run_id: str
+    addresses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The string; `parse_join_link` reads it back."""
+        written = ",".join(_written(parse_multiaddr(address)) for address in self.addresses)
+        return f"{SCHEME}{self.run_id}@{written}" if written else f"{SCHEME}{self.run_id}"
+
+
+def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:
+    """A link with as many of `addresses` as it can carry; those of this machine alone only where there are no others.
+
+    Raises:
+        UsageFault: one of them is not the multiaddr of a peer.
+    """
+    link = JoinLink(run_id)
+    parsed = {str(address): address for address in map(parse_multiaddr, addresses)}
+    far = [text for text, address in parsed.items() if not address.is_loopback]
+    for address in far or parsed:
+        parse_peer_multiaddr(address)
+        longer = JoinLink(run_id, (*link.addresses, address))
+        if "," not in address and len(longer.addresses) <= MAX_LINK_ADDRESSES and len(str(longer)) <= MAX_LINK_LENGTH:
+            link = longer
+    return link
+
+
+def is_join_link(text: str) -> bool:
+    """Whether it begins like one, so that what is wrong with it is worth telling."""
+    return text[: len(SCHEME)].lower() == SCHEME
+
+
+def parse_join_link(text: str) -> JoinLink:
+    """Read a link, which may come from a stranger.
+
+    Raises:
+        UsageFault: it is none, too long, or names no run or no peer; the sentence says which part is wrong.
+    """
+    if len(text) > MAX_LINK_LENGTH:
+        raise UsageFault(f"A link of {len(text)} characters; expected at most {MAX_LINK_LENGTH}; {_EXAMPLE}.")
+    if not is_join_link(text):
+        raise UsageFault(f"{text[:80]!a} is no link to a run; {_EXAMPLE}.")
+    run_id, has_addresses, written = text[len(SCHEME) :].partition("@")
+    split_run_id(run_id)
+    if has_addresses and not written:
+        raise UsageFault(f"The link to {run_id} ends behind its @; {_EXAMPLE}; copy it whole.")
+    texts = written.split(",") if has_addresses else []
+    if len(texts) > MAX_LINK_ADDRESSES:
+        raise UsageFault(f"A link with {len(texts)} addresses; expected at most {MAX_LINK_ADDRESSES}; leave some out.")
+    return JoinLink(run_id, tuple(dict.fromkeys(_read(one) for one in texts)))
+
+
+def _written(address: Multiaddr) -> str:
+    """The short form, or the multiaddr where that would not be read back as the same."""
+    names = [name for name, _ in address.parts]
+    if names[:2] not in (["ip4", "tcp"], ["ip6", "tcp"], ["dns", "tcp"]):
+        return str(address)
+    if names[2:] not in (["p2p"], ["p2p", "p2p-circuit", "p2p"]):
+        return str(address)
+    host = address.parts[0][1]
+    if names[0] == "dns" and (not _HOST_NAME.fullmatch(host) or _is_ip(host)):
+        return str(address)
+    place = f"[{host}]" if names[0] == "ip6" else host
+    peers = "/".join(value for name, value in address.parts if name == "p2p")
+    return f"{place}:{address.port}/{peers}"
+
+
+def _read(text: str) -> str:
+    """A multiaddr that ends in a PeerId."""
+    if text.startswith("/"):
+        address = parse_multiaddr(text)
+    else:
+        place, *peers = text.split("/")
+        found = _PLACE.fullmatch(place)
+        if found is None or len(peers) not in (1, 2):
+            raise UsageFault(f"{text[:80]!a} in the link is no HOST:PORT/PEERID; {_EXAMPLE}; copy it whole.")
+        host, port = found.groups()
+        kind = "ip6" if host.startswith("[") else "ip4" if _is_ip(host) else "dns"
+        address = parse_multiaddr(f"/{kind}/{host.strip('[]')}/tcp/{port}/p2p/" + "/p2p-circuit/p2p/".join(peers))
+    parse_peer_multiaddr(str(address))
+    return str(address)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""The one string that names a run and where to join it: golden forms, both ways, and strings of strangers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import UsageFault
+from dht.identity.join_link import MAX_LINK_ADDRESSES, MAX_LINK_LENGTH, JoinLink, join_link, parse_join_link
+from dht.identity.keys import Identity, make_run_id
+
+ADA, BEN = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2))
+RUN_ID = make_run_id("tinybytes", ADA.public_key)
+GOLDEN = {
+    f"/ip4/203.0.113.5/tcp/4001/p2p/{ADA.peer_id}": f"203.0.113.5:4001/{ADA.peer_id}",
+    f"/ip6/2001:db8::5/tcp/4001/p2p/{ADA.peer_id}": f"[2001:db8::5]:4001/{ADA.peer_id}",
+    f"/dns/seed.example.org/tcp/4001/p2p/{ADA.peer_id}": f"seed.example.org:4001/{ADA.peer_id}",
+    f"/ip4/203.0.113.5/tcp/4001/p2p/{BEN.peer_id}/p2p-circuit/p2p/{ADA.peer_id}": (
+        f"203.0.113.5:4001/{BEN.peer_id}/{ADA.peer_id}"
+    ),
+    f"/ip4/203.0.113.5/udp/4001/quic-v1/p2p/{ADA.peer_id}": f"/ip4/203.0.113.5/udp/4001/quic-v1/p2p/{ADA.peer_id}",
+    f"/dns4/seed.example.org/tcp/4001/p2p/{ADA.peer_id}": f"/dns4/seed.example.org/tcp/4001/p2p/{ADA.peer_id}",
+}
+
+
+@pytest.mark.parametrize("address", GOLDEN)
+def test_an_address_has_one_written_form_and_is_read_back(address: str) -> None:
+    link = JoinLink(RUN_ID, (address,))
+    assert str(link) == f"murmuration://{RUN_ID}@{GOLDEN[address]}"
+    assert parse_join_link(str(link)) == link
+
+
+def test_several_addresses_and_none() -> None:
+    link = join_link(RUN_ID, GOLDEN)
+    assert link.addresses == tuple(GOLDEN)
+    assert str(link) == f"murmuration://{RUN_ID}@{','.join(GOLDEN.values())}"
+    assert parse_join_link(str(link)) == link
+    assert parse_join_link(f"murmuration://{RUN_ID}") == JoinLink(RUN_ID)
+    assert parse_join_link(f"MURMURATION://{RUN_ID}") == JoinLink(RUN_ID)
+
+
+def test_a_link_never_grows_beyond_what_is_read() -> None:
+    many = [f"/ip4/203.0.113.5/tcp/{port}/p2p/{ADA.peer_id}" for port in range(1, 40)]
+    link = join_link(RUN_ID, many)
+    assert len(link.addresses) == MAX_LINK_ADDRESSES
+    assert parse_join_link(str(link)) == link
+
+
+def test_an_address_of_this_machine_alone_is_passed_on_where_there_is_no_other() -> None:
+    here, there = (f"/ip4/{ip}/tcp/4001/p2p/{ADA.peer_id}" for ip in ("127.0.0.1", "203.0.113.5"))
+    assert join_link(RUN_ID, [here, there]).addresses == (there,)
+    assert join_link(RUN_ID, [here]).addresses == (here,)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("https://run.example.org", "is no link to a run"),
+        ("murmuration://", "is not a run id"),
+        (f"murmuration://tiny@203.0.113.5:4001/{ADA.peer_id}", "'tiny' is not a run id"),
+        (f"murmuration://{RUN_ID}@", "ends behind its @"),
+        (f"murmuration://{RUN_ID}@203.0.113.5:4001", "is no HOST:PORT/PEERID"),
+        (f"murmuration://{RUN_ID}@203.0.113.5/{ADA.peer_id}", "is no HOST:PORT/PEERID"),
+        (f"murmuration://{RUN_ID}@2001:db8::5:4001/{ADA.peer_id}", "is no HOST:PORT/PEERID"),
+        (f"murmuration://{RUN_ID}@203.0.113.5:99999/{ADA.peer_id}", "not a port"),
+        (f"murmuration://{RUN_ID}@203.0.113.5:4001/12D3KooWnobody", "is not a multiaddr"),
+        (f"murmuration://{RUN_ID}@/ip4/203.0.113.5/tcp/4001", "ends in /p2p/"),
+        (f"murmuration://{RUN_ID}@" + ",".join(["h:1/x"] * 9), "9 addresses"),
+        (f"murmuration://{RUN_ID}@" + "x" * MAX_LINK_LENGTH, "expected at most 4096"),
+    ],
+)
+def test_what_is_wrong_is_said_first(text: str, sentence: str) -> None:
+    with pytest.raises(UsageFault) as caught:
+        parse_join_link(text)
+    assert sentence in str(caught.value)
+
+
+PIECES = st.sampled_from(
+    [*GOLDEN, *GOLDEN.values(), RUN_ID, "@", ",", "/", ":", "[", "]", "murmuration://", "%00", "é"]
+)
+
+
+@given(
+    st.one_of(
+        st.text(), st.lists(PIECES).map("".join), st.lists(PIECES).map(lambda parts: f"murmuration://{''.join(parts)}")
+    )
+)
+def test_any_string_is_a_link_that_is_read_back_or_a_sentence(text: str) -> None:
+    try:
+        link = parse_join_link(text)
+    except UsageFault:
+        return
+    assert parse_join_link(str(link)) == link

@@ -1,0 +1,111 @@
+"""RUN in a command line: an id, a page, a link, or the name of a run that was joined here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.errors import NobodyReachable, UsageFault
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import encode_run_record, sign_run_record
+from peer.cli.named_run import named_run
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
+from peer.observe import run_page
+from peer.observe.run_page import PageSays
+from peer.observe.target import check_addresses, checked_target
+
+OWNER = Identity.from_seed(bytes([1]) * 32)
+RUN_ID, OTHER_ID = make_run_id("demo", OWNER.public_key), make_run_id("other", OWNER.public_key)
+ADDRESS, ELSEWHERE = (f"/ip4/203.0.113.{last}/tcp/4001/p2p/{OWNER.peer_id}" for last in (5, 6))
+PAGE = "https://run.example.org"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "murmuration"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Addresses of pages that were asked; each names the run and says where it can be joined."""
+    urls: list[str] = []
+
+    def answer(url: str) -> PageSays:
+        urls.append(url)
+        return PageSays(RUN_ID, (ADDRESS,))
+
+    monkeypatch.setattr(run_page, "ask_page", answer)
+    return urls
+
+
+def config_here(page: str | None) -> PeerConfig:
+    """Of a peer in whose folder the owner's manifest is."""
+    config: PeerConfig = load_config({"run_id": RUN_ID})
+    config.data_dir.mkdir(parents=True)
+    manifest = RunManifest.from_fields({"name": "demo", **({} if page is None else {"page": page})})
+    config.run_record_path.write_bytes(encode_run_record(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)))
+    return config
+
+
+def test_an_id_a_link_and_a_page_name_the_same_run(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert named_run(RUN_ID, None, None) == (RUN_ID, None)
+    assert named_run(f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}", None, None) == (RUN_ID, [ADDRESS])
+    assert not asked
+    assert named_run(PAGE, None, None) == (RUN_ID, [ADDRESS])
+    assert f"run.example.org names the run {RUN_ID}, with 1 address." in capsys.readouterr().err
+    assert named_run("http://run.example.org", RUN_ID, [ELSEWHERE]) == (RUN_ID, [ELSEWHERE])
+    assert "not protected (http)" in capsys.readouterr().err
+    assert named_run(None, RUN_ID, [ADDRESS]) == (RUN_ID, [ADDRESS])
+
+
+def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
+    (home / RUN_ID).mkdir(parents=True)
+    (home / "datasets").mkdir()
+    assert named_run("demo", None, None) == (RUN_ID, None)
+    with pytest.raises(UsageFault, match="'other' is not a run id"):
+        named_run("other", None, None)
+    second = make_run_id("demo", Identity.from_seed(bytes([2]) * 32).public_key)
+    (home / second).mkdir()
+    with pytest.raises(UsageFault, match="the name of 2 runs here"):
+        named_run("demo", None, None)
+    with pytest.raises(UsageFault, match="Two runs are named"):
+        named_run(RUN_ID, OTHER_ID, None)
+
+
+def test_the_page_in_the_manifest_gives_addresses_to_whoever_comes_back(asked: list[str]) -> None:
+    config = config_here(PAGE)
+    write_cached_peers(config.cached_peers_path, [ELSEWHERE])
+    check_addresses(config)
+    assert asked == [PAGE]
+    assert read_cached_peers(config.cached_peers_path) == [ADDRESS, ELSEWHERE]
+    check_addresses(config.model_copy(update={"peers": (ADDRESS,)}))
+    assert asked == [PAGE], "addresses that were given by hand are the ones that are meant"
+    config.cached_peers_path.unlink()
+    assert checked_target(RUN_ID, None).addresses == [ADDRESS]
+
+
+def test_a_page_of_another_run_or_of_nobody_changes_nothing(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_here(PAGE)
+    write_cached_peers(config.cached_peers_path, [ELSEWHERE])
+    monkeypatch.setattr(run_page, "ask_page", lambda url: PageSays(OTHER_ID, (ADDRESS,)))
+    check_addresses(config)
+    assert f"names {OTHER_ID} now, not {RUN_ID}" in capsys.readouterr().err
+
+    def nobody(url: str) -> PageSays:
+        raise NobodyReachable("The page is down.")
+
+    monkeypatch.setattr(run_page, "ask_page", nobody)
+    check_addresses(config)
+    assert "The page is down. Going on with" in capsys.readouterr().err
+    assert read_cached_peers(config.cached_peers_path) == [ELSEWHERE]
+
+
+def test_without_an_address_nothing_is_loaded() -> None:
+    with pytest.raises(UsageFault, match=f"No address of a member of {RUN_ID} is known"):
+        check_addresses(load_config({"run_id": RUN_ID}))
+    check_addresses(config_here(None))  # the run begins on this machine
