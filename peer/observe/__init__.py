@@ -6,6 +6,7 @@ The files, each built on those above it:
     target.py    which run, and through whom: from flags, an invite, or a peer's data folder
     observer.py  an observer of a run: manifest, members, anchors, signed commits
     run_page.py  what the page of a run says to those who want to join
+    known_addresses.py  addresses that nobody gave by hand: of earlier sessions, and of the run's page
     receipts.py  `peer receipts verify`
     status.py    `peer status`
     profile.py   `peer profile show`, `set`, `hide`

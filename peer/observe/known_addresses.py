@@ -1,0 +1,67 @@
+"""Addresses of a run that nobody gave by hand: of earlier sessions, and of the page that its owner named."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig, read_cached_peers, write_cached_peers
+from peer.observe import run_page
+
+
+def check_addresses(config: PeerConfig) -> None:
+    """Before a peer joins: ask the run's page for addresses, if its owner named one and none was given by hand.
+
+    They are kept beside those of earlier sessions. A page that does not answer costs a line.
+
+    Raises:
+        UsageFault: nobody is known, and the run does not begin on this machine.
+    """
+    if config.peers:
+        return
+    known = read_cached_peers(config.cached_peers_path)
+    found = addresses_of_page(config)
+    if found:
+        write_cached_peers(config.cached_peers_path, [*found, *known])
+    elif not known and not config.run_record_path.exists():
+        raise no_address(config.run_id, config.data_dir)
+
+
+def addresses_of_page(config: PeerConfig) -> list[str]:
+    """What the page of a run gives that its owner named in the manifest here; nothing, and a line, when it fails."""
+    page = _page_here(config.run_record_path, config.run_id)
+    if page is None:
+        return []
+    try:
+        says = run_page.ask_page(page)
+    except LocalFault as fault:
+        _say(f"{fault} Going on with the addresses of earlier sessions.")
+        return []
+    if says.run_id != config.run_id:
+        _say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
+        return []
+    return list(says.addresses)
+
+
+def _page_here(record_path: Path, run_id: str) -> str | None:
+    try:
+        record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
+        return RunManifest.from_bytes(record.manifest).page_address
+    except (OSError, ValueError, PeerFault):
+        return None  # whoever needs the manifest says what is wrong with it
+
+
+def _say(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)
+
+
+def no_address(run_id: str, data_dir: Path) -> UsageFault:
+    """What is said when nobody to ask for a run is known."""
+    return UsageFault(
+        f"No address of a member of {run_id} is known in {data_dir}; expected --peers MULTIADDR, or the address of the "
+        "run's page in place of its id; `peer seed` prints one, too."
+    )
