@@ -408,8 +408,8 @@ def test_a_bug_leaves_a_file_to_report(
 
     if not writable:
         home.parent.write_text("a file where the data folder should be")
-    stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
-    assert app.run(["join", "--run-id", RUN_ID, "--peers", ADDRESS]) == 1
+    stand_in(monkeypatch, "peer.observe.status", "show_status", fail)
+    assert app.run(["status", RUN_ID, "--peers", ADDRESS]) == 1
     message = capsys.readouterr().err
     assert message.startswith("peer: this is a bug (ZeroDivisionError)")
     assert "Traceback" not in message
