@@ -10,6 +10,8 @@ from typing import Any, Final
 from dashboard.observe.labels import label_text
 from dht.quantities import words_text
 from dht.records.signed_records import RunRecord
+from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
+from peer.config.data_source import reads_bytes
 from peer.config.manifest import manifest_hash
 
 ANNOUNCE_SECONDS: Final = 10.0
@@ -32,6 +34,15 @@ class RunGoal:
     """Unix seconds."""
     loss: float | None = None
     """Held out, nats per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What the organiser wrote beside the curve."""
+
+    at: float
+    """Unix seconds."""
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,10 @@ class RunSummary:
     goal: RunGoal = RunGoal()
     writes: bool = True
     """Whether the model continues texts, and `peer sample` can let it."""
+    loss_unit: str = "nats per token"
+    """Of losses: by what the run predicts; empty where own code decides it."""
+    notes: tuple[RunNote, ...] = ()
+    """Oldest first."""
     model_kind: str = "gpt"
     """`custom`: it trains its owner's own code, which `peer join` does not have."""
     code: str = ""
@@ -92,6 +107,8 @@ def run_facts(record: RunRecord) -> RunSummary:
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
         writes=_writes(manifest),
+        loss_unit=_loss_unit(manifest),
+        notes=_notes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),
         command=_line(manifest.get("command"), 400),
@@ -163,6 +180,28 @@ def _what(manifest: dict[str, Any]) -> str:
     noun = "A language model" if kind in (None, "gpt") else task
     number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
     return f"{noun} of about {words_text(float(f'{number:.2g}'))} parameters" if number else noun
+
+
+def _notes(manifest: dict[str, Any]) -> tuple[RunNote, ...]:
+    changes = manifest.get("changes")
+    found = [
+        RunNote(at, text)
+        for change in (changes if isinstance(changes, list) else ())
+        if isinstance(change, dict)
+        and (at := _real(change.get("noted_at"))) is not None
+        and (text := _line(change.get("note"), MAX_NOTE_LENGTH))
+    ]
+    return tuple(sorted(found, key=lambda note: note.at)[-MAX_NOTES:])
+
+
+def _loss_unit(manifest: dict[str, Any]) -> str:
+    if _field(manifest, "model", "kind") == "custom":
+        return ""
+    if "classification" in str(_field(manifest, "model", "task")):
+        return "nats per example"
+    source = _field(manifest, "data", "source")
+    has_bytes = _field(manifest, "data", "tokenizer") is None and isinstance(source, str) and reads_bytes(source)
+    return "nats per byte" if has_bytes else "nats per token"
 
 
 def _gpt_parameters(manifest: dict[str, Any]) -> float | None:

@@ -71,8 +71,8 @@ def rate_text(per_second: float) -> str:
 
 
 def whole_text(count: float) -> str:
-    """A count that may be a fraction of a token: exact below ten thousand."""
-    return count_text(round(count)) if count < 10_000 else count_text(float(count))
+    """Tokens, all in one style: ``4.6 k``, ``12.3 k``, below a thousand exact."""
+    return count_text(float(round(count)))
 
 
 def share_text(share: float) -> str:

@@ -30,12 +30,12 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 TABS: Final = {
-    "overview": ("progress", "figures", "join", "writes", "top"),
+    "overview": ("progress", "figures", "join", "writes", "notes", "top"),
     "people": ("contributors", "countries"),
     "model": ("samples", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
-"""Live sections of each part of the page; without scripts the parts follow one another."""
+"""Live sections of each part of the page; each tab is a page of its own."""
 TAB_TITLES: Final = {"overview": "Overview", "people": "People", "model": "Model", "engine-room": "Engine room"}
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
 """The tab of each curve."""
@@ -102,6 +102,7 @@ def render_page(
     about: str = "",
     tab: str = "",
     found: str | None = None,
+    loss_unit: str = "",
 ) -> str:
     """The whole page at `now`.
 
@@ -110,11 +111,12 @@ def render_page(
         snapshot_id: where live updates go on from.
         about: of `about_run`: what links to the page say.
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
+        loss_unit: on the axis of the curve.
         found: of `render_people`: what somebody searched for, in place of the ranking.
     """
     name, _, mark = run_id.partition(".")
     values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
-    values |= {"curves": curves(history), "about": about}
+    values |= {"curves": curves(history), "about": about, "loss_unit": loss_unit}
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab:
         wanted = ("status", *TABS[tab])

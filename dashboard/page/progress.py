@@ -84,14 +84,19 @@ def arrival(points: Sequence[HistoryPoint], tokens_left: float, now: float) -> t
     if span < MIN_SPEED_SECONDS:
         return None, None
     edges = [begin + span * part / NUM_WINDOWS for part in range(NUM_WINDOWS + 1)]
-    reached = [_tokens_at(kept, at) for at in edges]
+    reached = [tokens_at(kept, at) for at in edges]
     speeds = [(after - before) * NUM_WINDOWS / span for before, after in itertools.pairwise(reached)]
     mean = statistics.fmean(speeds)
     error = STANDARD_ERRORS * statistics.stdev(speeds) / math.sqrt(NUM_WINDOWS)
     return _at(now, tokens_left, mean + error), _at(now, tokens_left, mean - error)
 
 
-def _tokens_at(points: Sequence[HistoryPoint], at: float) -> float:
+def tokens_at(points: Sequence[HistoryPoint], at: float) -> float:
+    """Tokens committed at `at`, in a straight line between two of `points`.
+
+    Raises:
+        IndexError: no points.
+    """
     after = min(bisect.bisect_left([point.at for point in points], at), len(points) - 1)
     one, other = points[max(0, after - 1)], points[after]
     if other.at <= one.at or at >= other.at:

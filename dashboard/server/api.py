@@ -34,6 +34,7 @@ from dashboard.facts import (
 )
 from dashboard.history.trend import columns_of, thinned
 from dashboard.observe.state import FragmentRow
+from dashboard.page.annotations import annotations
 from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of
 from dashboard.server.api_schema import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
@@ -110,6 +111,13 @@ class RunProgress(Model):
     latest_at: Number | None
 
 
+class Note(Model):
+    """The organiser's words, signed with the key of the run's owner."""
+
+    at: Number
+    text: str
+
+
 class Run(Answer):
     phase: str
     name: str | None
@@ -119,6 +127,7 @@ class Run(Answer):
     homepage: TextOrNull
     page: TextOrNull
     licence: TextOrNull
+    notes: list[Note]
     progress: RunProgress | None
     join_addresses: list[str]
     revision: int | None
@@ -341,6 +350,8 @@ class Mark(Model):
     committed_tokens: int = Field(validation_alias="tokens")
     kind: str
     peer_id: TextOrNull
+    who: TextOrNull = Field(description="The peer's name.")
+    text: TextOrNull = Field(description="Of a note: the organiser's words.")
 
 
 class SampleText(Model):
@@ -388,6 +399,7 @@ async def run(site: Site, query: Query) -> Run:
         homepage=owner.homepage if owner else None,
         page=owner.page if owner else None,
         licence=owner.licence if owner else None,
+        notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),
         join_addresses=state.join_addresses,
         revision=owner.revision if owner else None,
@@ -509,7 +521,8 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
-    return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=history.marks)
+    marks = annotations(site.live.state, history)
+    return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
 
 
 async def samples(site: Site, query: Query) -> Samples:

@@ -149,6 +149,7 @@ async def _page(request: web.Request) -> web.Response:
         assets=site.assets,
         about=about_run(live.state, live.history),
         tab=query.tab,
+        loss_unit=live.state.run.loss_unit if live.state.run is not None else "",
         found=await _found(site, query) if query.is_asking else None,
     )
     return _html(html)

@@ -169,6 +169,53 @@ def revoke(
 
 
 @commands.command(
+    short_help="Write a note beside the curve of your run.",
+    epilog='\b\nExample:\n  peer note ./owner "raised H to 40"\n  peer note ./owner',
+)
+@exits_with_sentence
+def note(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or the folder that `peer init` wrote.")],
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="One line; without it the notes are listed.")
+    ] = None,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a note, signed with the owner's key, that every page of the run shows beside its curve."""
+    from pydantic import ValidationError
+
+    from peer.config.access_sections import ChangeSection
+    from peer.config.validation import explain
+    from peer.owner.owned_run import open_named_run
+
+    owned = open_named_run(run)
+    if text is None:
+        notes = [(change.noted_at or 0, change.note) for change in owned.manifest.changes if change.note]
+        if as_json:
+            print(json.dumps([{"noted_at": at, "note": words} for at, words in notes]))
+        elif not notes:
+            print(f'There are no notes yet. `peer note {run} "raised H to 40"` writes one.')
+        else:
+            for at, words in notes:
+                print(f"{_day(at)}  {words}")
+        return
+    if not text.strip():
+        raise UsageFault("the note is empty; expected one line of text, such as: raised H to 40")
+    try:
+        change = ChangeSection(at_version=0, note=text.strip(), noted_at=int(time.time()))
+    except ValidationError as error:
+        raise UsageFault(explain(error, ChangeSection, lambda name: "TEXT" if name == "note" else name)) from error
+    owned.change_now(change)
+    published = _published(owned, peers or owned.known_addresses(), timeout)
+    if as_json:
+        print(json.dumps({"noted_at": change.noted_at, "note": change.note, "published": published}))
+        return
+    print(f"Noted       {change.note}")
+    print(f"Signed      as revision {owned.manifest.revision}{_and_published(published)}")
+
+
+@commands.command(
     short_help="Who may take part in a run, and who does.",
     epilog="\b\nExample:\n  peer members --data-dir ./owner",
 )

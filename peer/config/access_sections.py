@@ -12,6 +12,10 @@ from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Sect
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
 MAX_CHANGES = 64
+MAX_NOTES = 16
+"""The newest ones; a further one takes the place of the oldest."""
+MAX_NOTE_LENGTH = 120
+"""Characters: sixteen of them take two of a manifest's twelve KiB, or eight in letters of four bytes."""
 
 
 class AccessSection(Section):
@@ -54,6 +58,14 @@ class ChangeSection(Section):
         description="older software is refused",
     )
     ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
+    note: str = later(
+        "",
+        max_length=MAX_NOTE_LENGTH,
+        pattern=r"^[^\p{C}]*$",
+        examples=["one line of printable text"],
+        description="the organiser's words beside the curve, for people",
+    )
+    noted_at: int | None = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="when the note was written, unix seconds")
     page: str | None = later(
         None,
         pattern=f"({WEB_PATTERN})|^$",
@@ -83,6 +95,8 @@ class ChangeSection(Section):
     def _check_together(self) -> Self:
         if (self.cooldown_from is None) != (self.cooldown_tokens is None):
             raise ValueError("cooldown_from and cooldown_tokens belong together, and one is missing; give both")
+        if bool(self.note) != (self.noted_at is not None):
+            raise ValueError("note and noted_at belong together, and one is missing; give both")
         return self
 
 

@@ -24,7 +24,7 @@ from dht.admission.tickets import (
 )
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
-from dht.identity.keys import Identity, fingerprint, public_key_of
+from dht.identity.keys import Identity, fingerprint, public_key_of, split_run_id
 from dht.records.signed_records import (
     MAX_RUN_RECORD_BYTES,
     RunRecord,
@@ -34,7 +34,7 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.regular_files import read_regular
-from peer.config.access_sections import ChangeSection
+from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
 from peer.owner.new_run import OWNER_KEY_NAME, write_owned
@@ -94,7 +94,11 @@ class OwnedRun:
         basis = self.draft or self.manifest
         fields = basis.model_dump(mode="json")
         fields["revision"] = self.manifest.revision + 1
-        fields["changes"] = [*fields["changes"], change.model_dump(mode="json")]
+        changes = list(fields["changes"])
+        notes = [place for place, kept in enumerate(changes) if kept.get("note")]
+        if change.note and len(notes) >= MAX_NOTES:
+            del changes[notes[0]]
+        fields["changes"] = [*changes, change.model_dump(mode="json")]
         try:
             # Through the bytes, so that what is signed later is surely what everybody can read.
             draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
@@ -181,6 +185,21 @@ class OwnedRun:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was given") from error
+
+
+def open_named_run(named: str) -> OwnedRun:
+    """The run whose id, owner's folder, or signed manifest in that folder `named` is.
+
+    Raises:
+        UsageFault: it is none of them, or the folder is not its owner's.
+    """
+    path = expanded(named)
+    if path.is_dir():
+        return open_owned_run(None, path)
+    if path.is_file():
+        return open_owned_run(None, path.parent)
+    split_run_id(named)
+    return open_owned_run(named, None)
 
 
 def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:

@@ -1,276 +1,175 @@
-// uPlot in the place of the tables of values: axes to choose from, values under the pointer, the same as a table.
+// uPlot in the place of the tables of values: axes to choose from, values at the pointer, the same as a table.
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { onAddress, tellAddress, told } from "./address.js";
-import { bitRateText, countText, lossText, wholeText } from "./format.js";
+import { AXES, CHARTS } from "./chart_kinds.js";
+import { groups, MARK_LEGEND, Marks } from "./chart_marks.js";
+import { drawn, options, span } from "./chart_plot.js";
 import { along, watchPoints } from "./points.js";
 
 const MAX_TABLE_ROWS = 12;
-const NEAR_PIXELS = 6;
-const MARK_WORDS = { join: "joined", leave: "left", revision: "new revision of the run" };
-const MARK_COLORS = { join: "--good", leave: "--warn", revision: "--third" };
+const NO_MARKS = { found: [], offset: 0 };
 
-const AXES = {
-  tokens: { label: "tokens", title: "tokens committed", text: countText },
-  rounds: { label: "rounds", title: "rounds committed", text: countText },
-  time: { label: "time", title: "your local time", text: momentText },
-};
-
-const peers = (value) => (value === null ? "–" : countText(value));
-const rate = (value) => (value === null ? "–" : bitRateText(value));
-const tokens = (value) => (value === null ? "–" : wholeText(value));
-
-export const CHARTS = {
-  losses: {
-    series: [
-      ["held_out_loss", "held-out loss", "first", "measured"],
-      ["train_loss", "training loss", "second"],
-    ],
-    axes: ["tokens", "time", "rounds"],
-    hasLog: true,
-    text: lossText,
-    tick: (value) => String(Number(value.toPrecision(4))),
-  },
-  swarm: {
-    series: [
-      ["num_trainers", "training", "first"],
-      ["num_peers", "all peers", "second"],
-    ],
-    axes: ["time"],
-    isStepped: true,
-    fromZero: true,
-    text: peers,
-    tick: (value) => (Number.isInteger(value) ? countText(value) : ""),
-  },
-  lines: {
-    hasNoMarks: true,
-    series: [
-      ["upload_bits_per_second", "over all lines, average of a minute", "first"],
-    ],
-    axes: ["time"],
-    fromZero: true,
-    text: rate,
-    tick: (value) => (value ? bitRateText(value) : "0"),
-  },
-  work: {
-    series: [
-      ["tokens_witnessed", "witnessed", "first"],
-      ["tokens_reported", "reported", "second"],
-    ],
-    axes: ["time"],
-    fromZero: true,
-    text: tokens,
-    tick: countText,
-  },
-};
-
-function momentText(at) {
-  return new Date(at * 1000).toLocaleString(undefined, {
-    day: "numeric",
-    month: "short",
-    hour: "2-digit",
-    minute: "2-digit",
-    second: "2-digit",
-  });
+function useAddress() {
+  const [, setAddress] = useState("");
+  useEffect(() => onAddress(() => setAddress(location.search)), []);
 }
 
-const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
-
-/** A tick of the time axis when ticks are `seconds` apart; at midnight the date. */
-function tickTime(at, seconds) {
-  const moment = new Date(at * 1000);
-  if (seconds >= 86_400 || (seconds >= 3600 && moment.getHours() === 0)) {
-    return moment.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  }
-  return moment.toLocaleTimeString(undefined, seconds < 60 ? { ...clock, second: "2-digit" } : clock);
-}
-
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const seriesColor = { first: "--accent", second: "--second" };
-
-/** Joins and leaves as thin lines from the bottom, on uPlot's canvas. */
-function drawMarks(plot, marks) {
-  const { ctx, bbox } = plot;
-  ctx.save();
-  ctx.lineWidth = 2 * devicePixelRatio;
-  for (const mark of marks) {
-    const x = plot.valToPos(mark.x, "x", true);
-    if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
-    ctx.strokeStyle = color(MARK_COLORS[mark.kind] ?? "--quiet");
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top + bbox.height);
-    ctx.lineTo(x, bbox.top + bbox.height - 14 * devicePixelRatio);
-    ctx.stroke();
-  }
-  ctx.restore();
-}
-
-function options(chart, axis, isLog, marks, size, onCursor) {
-  const ink = () => color("--quiet");
-  const rule = () => color("--rule");
-  const font = `12px ${getComputedStyle(document.body).fontFamily}`;
-  const shared = { stroke: ink, font, ticks: { show: false }, grid: { stroke: rule, width: 1 } };
-  return {
-    ...size,
-    legend: { show: false },
-    cursor: { y: false, drag: { x: true, y: false }, points: { size: 8 } },
-    scales: {
-      x: axis === "time" ? { time: true } : { time: false, distr: isLog ? 3 : 1 },
-      y: { range: (_, low, high) => range(chart, low, high) },
-    },
-    axes: [
-      {
-        ...shared,
-        size: 34,
-        space: axis === "time" ? 84 : 60,
-        grid: { show: false },
-        values:
-          axis === "time"
-            ? (_, ticks, __, ___, seconds) => ticks.map((tick) => tickTime(tick, seconds))
-            : (_, ticks) => ticks.map((tick) => (tick === null ? "" : countText(tick))),
-      },
-      {
-        ...shared,
-        size: (_, labels) => 16 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
-        values: (_, ticks) => ticks.map(chart.tick),
-      },
-    ],
-    series: [
-      {},
-      ...chart.series.map(([, label, key, isMeasured]) => ({
-        label,
-        stroke: () => color(seriesColor[key]),
-        width: isMeasured ? 0 : key === "first" ? 2.25 : 1.5,
-        spanGaps: true,
-        points: isMeasured
-          ? { show: true, size: 7, width: 0, fill: () => color(seriesColor[key]) }
-          : { show: false },
-        paths: chart.isStepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      })),
-    ],
-    hooks: { draw: [(plot) => drawMarks(plot, marks)], setCursor: [onCursor] },
-  };
-}
-
-function range(chart, low, high) {
-  if (low === null || high === null) return [0, 1];
-  const bottom = chart.fromZero ? 0 : low;
-  const room = (high - bottom || 1) * 0.08;
-  return [chart.fromZero ? 0 : bottom - room, high + room];
-}
-
-/** What is measured now and then is drawn where it was measured: where it differs from the value before. */
-function drawn(chart, columns) {
-  return columns.map((column, place) => {
-    if (place === 0 || !chart.series[place - 1][3]) return column;
-    let before = null;
-    return column.map((value) => {
-      if (value === null || value === before) return null;
-      before = value;
-      return value;
-    });
-  });
+/** Columns along the axis that is chosen; without what a logarithmic axis cannot show. */
+function chosen(chart, data, axis, isLog) {
+  const columns = data ? along(data.columns, axis, chart.series.map(([name]) => name)) : [[]];
+  const from = isLog ? columns[0].findIndex((x) => x > 0) : 0;
+  return from === 0 ? columns : columns.map((column) => column.slice(from < 0 ? column.length : from));
 }
 
 function Chart({ kind, watch }) {
   const chart = CHARTS[kind];
   const [data, setData] = useState(null);
-  const [, setAddress] = useState("");
-  useEffect(() => onAddress(() => setAddress(location.search)), []);
-  const axis = chart.axes.find((key) => key === told("along")) ?? chart.axes[0];
-  const isLog = Boolean(chart.hasLog && told("log"));
-  const setAxis = (key) => tellAddress({ along: key === chart.axes[0] ? null : key });
-  const setLog = (is) => tellAddress({ log: is ? "1" : null });
   const [isTable, setTable] = useState(false);
-  const [readout, setReadout] = useState("");
+  const [tip, setTip] = useState(null);
+  const [isZoomed, setZoomed] = useState(false);
+  const [near, setNear] = useState(NO_MARKS);
   const place = useRef(null);
   const plot = useRef(null);
-  const shown = useRef({ columns: [[]], marks: [] });
-
+  const shown = useRef(null);
+  useAddress();
   useEffect(() => watch(setData), []);
-  const names = chart.series.map(([name]) => name);
-  let columns = data ? along(data.columns, axis, names) : [[]];
-  const usesLog = isLog && chart.hasLog && axis !== "time";
-  if (usesLog) {
-    const from = columns[0].findIndex((x) => x > 0);
-    columns = columns.map((column) => column.slice(from < 0 ? column.length : from));
-  }
-  const marks = (data?.marks ?? []).map((mark) => ({ ...mark, x: axis === "time" ? mark.at : mark.committed_tokens }));
-  shown.current = { columns, marks: axis === "rounds" || chart.hasNoMarks ? [] : marks };
+
+  const axis = chart.axes.find((key) => key === told("along")) ?? chart.axes[0];
+  const isLog = Boolean(chart.hasLog && told("log") && axis !== "time");
+  const isSmooth = chart.smoothed !== undefined && Boolean(told("smooth"));
+  const columns = chosen(chart, data, axis, isLog);
+  const hasMarks = axis !== "rounds" && !chart.hasNoMarks;
+  const marks = hasMarks
+    ? (data?.marks ?? []).map((mark) => ({ ...mark, x: axis === "time" ? mark.at : mark.committed_tokens }))
+    : [];
+  shown.current = { columns, marks };
 
   const sayCursor = (one) => {
-    const { idx } = one.cursor;
-    const { columns: now, marks: near } = shown.current;
-    if (idx === null || idx === undefined || now[0][idx] === undefined) return setReadout("");
+    const { idx, left } = one.cursor;
+    const now = shown.current.columns;
+    if (idx === null || idx === undefined || left < 0 || now[0][idx] === undefined) return setTip(null);
     const values = chart.series.map(([, label], index) => `${label} ${chart.text(now[index + 1][idx] ?? null)}`);
-    const mark = near.find((each) => Math.abs(one.valToPos(each.x, "x") - one.cursor.left) < NEAR_PIXELS);
-    const who = mark?.peer_id ? `${mark.peer_id.slice(-8)} ` : "";
-    const words = mark ? ` · ${who}${MARK_WORDS[mark.kind] ?? mark.kind}` : "";
-    setReadout(`${AXES[axis].text(now[0][idx])}: ${values.join(", ")}${words}`);
+    return setTip({ left: left + one.bbox.left / devicePixelRatio, lines: [AXES[axis].text(now[0][idx]), ...values] });
   };
+  const seeScale = (one) => {
+    const xs = shown.current.columns[0];
+    const { min, max } = one.scales.x;
+    setZoomed(xs.length > 1 && (min > xs[0] || max < xs[xs.length - 1]));
+  };
+  const placeMarks = (one) =>
+    setNear({ found: groups(one, shown.current.marks), offset: one.bbox.left / devicePixelRatio });
 
   useEffect(() => {
     if (isTable || !place.current) return undefined;
     const element = place.current;
     const size = () => ({ width: element.clientWidth, height: element.clientHeight });
-    const live = { get marks() { return shown.current.marks; } };
-    const one = new uPlot(options(chart, axis, usesLog, [], size(), sayCursor), drawn(chart, shown.current.columns), element);
-    one.hooks.draw = [(canvas) => drawMarks(canvas, live.marks)];
+    const hooks = {
+      setCursor: [sayCursor],
+      draw: [
+        (one) => {
+          seeScale(one);
+          placeMarks(one);
+        },
+      ],
+    };
+    const how = { isLog, isSmooth };
+    const one = new uPlot(
+      options(chart, axis, AXES[axis].title, how, size(), hooks),
+      drawn(chart, shown.current.columns, isSmooth),
+      element,
+    );
     plot.current = one;
     const resized = new ResizeObserver(() => one.setSize(size()));
     resized.observe(element);
     const theme = matchMedia("(prefers-color-scheme: dark)");
     const redraw = () => one.redraw(false);
     theme.addEventListener("change", redraw);
-    one.redraw(false);
     return () => {
       theme.removeEventListener("change", redraw);
       resized.disconnect();
       one.destroy();
       plot.current = null;
+      setTip(null);
     };
-  }, [axis, usesLog, isTable]);
+  }, [axis, isLog, isSmooth, isTable]);
 
   useEffect(() => {
-    plot.current?.setData(drawn(chart, columns));
+    // What somebody has zoomed into stays in view while the curve grows.
+    plot.current?.setData(drawn(chart, columns, isSmooth), !isZoomed);
+    if (isZoomed) plot.current?.redraw();
   }, [data]);
 
-  const kinds = [...new Set(shown.current.marks.map((mark) => mark.kind))];
+  const zoomOut = () => {
+    const xs = columns[0];
+    plot.current?.setScale("x", { min: xs[0], max: xs[xs.length - 1] });
+  };
+  const choose = (name, value) => tellAddress({ [name]: value });
+  const kinds = Object.keys(MARK_LEGEND).filter((each) => marks.some((mark) => mark.kind === each));
   return html`
     <div class="tools">
       ${chart.axes.length > 1 &&
       html`<div class="choice" role="group" aria-label="Along">
         ${chart.axes.map(
-          (key) => html`<button type="button" aria-pressed=${key === axis} onClick=${() => setAxis(key)}>
+          (key) => html`<button
+            type="button"
+            aria-pressed=${key === axis}
+            onClick=${() => choose("along", key === chart.axes[0] ? null : key)}
+          >
             ${AXES[key].label}
           </button>`,
         )}
       </div>`}
-      ${chart.hasLog &&
-      axis !== "time" &&
-      html`<div class="choice">
-        <button type="button" aria-pressed=${isLog} onClick=${() => setLog(!isLog)}>logarithmic</button>
-      </div>`}
       <div class="choice">
+        ${chart.hasLog &&
+        axis !== "time" &&
+        html`<button type="button" aria-pressed=${isLog} onClick=${() => choose("log", isLog ? null : "1")}>
+          logarithmic
+        </button>`}
+        ${chart.smoothed !== undefined &&
+        html`<button type="button" aria-pressed=${isSmooth} onClick=${() => choose("smooth", isSmooth ? null : "1")}>
+          smoothed
+        </button>`}
         <button type="button" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>show as table</button>
       </div>
+      ${isZoomed && !isTable && html`<button type="button" onClick=${zoomOut}>show all of it</button>`}
+      ${chart.hasLog && axis === "time" && html`<span class="quiet">logarithmic: along tokens or rounds</span>`}
     </div>
     ${isTable
       ? html`<${Table} chart=${chart} axis=${axis} columns=${columns} />`
-      : html`<div class="canvas" role="img" aria-label=${sentence(chart, axis, columns)} ref=${place}></div>`}
+      : html`<div class="chart">
+          <div class="canvas" role="img" aria-label=${sentence(chart, axis, columns)} ref=${place}></div>
+          <${Marks} ...${near} text=${AXES.time.text} onTell=${setTip} />
+          ${tip && html`<${Tip} ...${tip} width=${place.current?.clientWidth ?? 0} />`}
+        </div>`}
     <p class="legend">
       ${chart.series.map(
-        ([, label, key, isMeasured]) => html`<span class=${`key ${key} ${isMeasured ?? ""}`}>${label}</span>`,
+        ([, label, key, isMeasured]) =>
+          html`<span class=${`key ${key} ${isMeasured ?? ""} ${chart.fromZero ? "dashed" : ""}`}>${label}</span>`,
       )}
-      ${kinds.map((each) => html`<span class=${`key mark ${each}`}>${MARK_LEGEND[each] ?? each}</span>`)}
-      <span class="readout">${readout || AXES[axis].title}</span>
+      ${areEqual(columns) && html`<span class="quiet">both lines are equal</span>`}
+      ${kinds.map((each) => html`<span class=${`key mark ${each}`}>${MARK_LEGEND[each]}</span>`)}
+      ${!isTable &&
+      html`<span class="quiet hint">
+        ${isSmooth ? `bold: mean of ${span(columns[0].length)} points · ` : ""}drag across the chart to zoom in
+      </span>`}
     </p>
   `;
 }
 
-const MARK_LEGEND = { join: "a peer joined", leave: "a peer left", revision: "new revision" };
+/** Beside the pointer, on the side where there is room. */
+function Tip({ left, lines, width }) {
+  const isLeft = left > width / 2;
+  const style = isLeft ? { right: `${width - left + 14}px` } : { left: `${left + 14}px` };
+  return html`<div class="tip" style=${style}>${lines.map((line) => html`<p>${line}</p>`)}</div>`;
+}
+
+function areEqual(columns) {
+  const [, one, other] = columns;
+  return Boolean(one?.length && other) && one.every((value, index) => value === other[index]);
+}
 
 function sentence(chart, axis, columns) {
   const last = columns[0].length - 1;

@@ -18,7 +18,7 @@ export function countText(count) {
 }
 
 export function wholeText(count) {
-  return countText(count < 10_000 ? Math.round(count) : count);
+  return scaled(Math.round(count), COUNTS);
 }
 
 export function bitRateText(bitsPerSecond) {

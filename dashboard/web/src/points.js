@@ -79,5 +79,7 @@ export function startPoints() {
     data = { ...data };
     for (const watcher of watchers) watcher(data);
   });
+  // Among the marks is a note that has just been written.
+  on("section:notes", load);
   load();
 }

@@ -1,5 +1,6 @@
 // A slider through everything that the model wrote; without it there is a list of a few of them.
 
+import { at } from "./address.js";
 import { html, render } from "htm/preact";
 import { useState } from "preact/hooks";
 import { countText, lossText } from "./format.js";
@@ -51,7 +52,7 @@ function Through({ samples }) {
 async function improveSamples(root) {
   const list = root.querySelector(".sample-list");
   if (!list || list.children.length < 2) return;
-  const response = await fetch("/api/v1/samples").catch(() => null);
+  const response = await fetch(at("/api/v1/samples")).catch(() => null);
   if (!response?.ok) return;
   const { samples } = await response.json();
   if (samples.length < 2 || !list.isConnected) return;

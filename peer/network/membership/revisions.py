@@ -116,6 +116,8 @@ def _phrase(change: ChangeSection) -> str:
         parts.append(f"the page is {change.page}" if change.page else "the run has no page")
     if change.ends_run:
         parts.append("the run ends")
+    if change.note:
+        parts.append(f"a note: {change.note}")
     return f"{', '.join(parts) or 'nothing'} {when}"
 
 

@@ -1,0 +1,54 @@
+"""What happened beside the curves: who came and went, new revisions, and the organiser's notes, with names. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dashboard.facts import HistoryView
+from dashboard.observe.state import DashboardState
+from dashboard.page.progress import tokens_at
+from dht.identity.speakable import speakable_name
+
+AnnotationKind = Literal["join", "leave", "revision", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Something that happened at `at` (unix seconds)."""
+
+    at: float
+    tokens: int
+    """Committed until then."""
+    kind: AnnotationKind
+    peer_id: str = ""
+    """Who came or went; empty for the others."""
+    who: str = ""
+    """That peer's name."""
+    text: str = ""
+    """Of a note: the organiser's words."""
+
+
+def annotations(state: DashboardState, history: HistoryView) -> tuple[Annotation, ...]:
+    """All of them, oldest first."""
+    names = {str(row.record.peer_id): row.record.name for row in state.peers}
+    for row in history.contributors:
+        names |= {machine.peer_id: row.name for machine in row.machines}
+    marks = [
+        Annotation(
+            mark.at,
+            mark.tokens,
+            mark.kind,
+            mark.peer_id,
+            (names.get(mark.peer_id) or speakable_name(mark.peer_id)) if mark.peer_id else "",
+        )
+        for mark in history.marks
+    ]
+    notes = state.run.notes if state.run is not None else ()
+    marks += [Annotation(note.at, tokens_then(history, note.at), "note", text=note.text) for note in notes]
+    return tuple(sorted(marks, key=lambda mark: mark.at))
+
+
+def tokens_then(history: HistoryView, at: float) -> int:
+    """Tokens that were committed at `at`, as far as this history knows."""
+    return round(tokens_at(history.points, at)) if history.points else 0
