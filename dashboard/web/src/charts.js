@@ -51,7 +51,11 @@ function Chart({ kind, watch }) {
     const { idx, left } = one.cursor;
     const now = shown.current.columns;
     if (idx === null || idx === undefined || left < 0 || now[0][idx] === undefined) return setTip(null);
-    const values = chart.series.map(([, label], index) => `${label} ${chart.text(now[index + 1][idx] ?? null)}`);
+    // Of what is measured now and then the last measurement.
+    const value = (index) => now[index + 1].slice(0, idx + 1).findLast((each) => each !== null) ?? null;
+    const values = chart.series.map(([, label, , isMeasured], index) => {
+      return `${label} ${chart.text(isMeasured ? value(index) : (now[index + 1][idx] ?? null))}`;
+    });
     return setTip({ left: left + one.bbox.left / devicePixelRatio, lines: [AXES[axis].text(now[0][idx]), ...values] });
   };
   const seeScale = (one) => {
