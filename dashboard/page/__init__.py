@@ -9,6 +9,7 @@ The files, each built on those above it:
     result.py     what the run has come to
     progress.py   how far it is on the way to its goal
     samples.py    which samples of the model a page without scripts lists
+    annotations.py  what happened beside the curves, with names
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page, its sections, and a contributor's own page
 """
