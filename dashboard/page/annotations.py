@@ -29,7 +29,7 @@ class Annotation:
     """Of a note: the organiser's words."""
 
 
-def annotations(state: DashboardState, history: HistoryView) -> tuple[Annotation, ...]:
+def annotations_of(state: DashboardState, history: HistoryView) -> tuple[Annotation, ...]:
     """All of them, oldest first."""
     names = {str(row.record.peer_id): row.record.name for row in state.peers}
     for row in history.contributors:

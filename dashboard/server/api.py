@@ -4,7 +4,7 @@ Every answer says on what its figures rest (`basis`) and when they were seen (`o
 fields may be added, never changed.
 """
 
-from __future__ import annotations
+from __future__ import annotations_of
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -34,7 +34,7 @@ from dashboard.facts import (
 )
 from dashboard.history.trend import columns_of, thinned
 from dashboard.observe.state import FragmentRow
-from dashboard.page.annotations import annotations
+from dashboard.page.annotations import annotations_of
 from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of
 from dashboard.server.api_schema import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
@@ -521,7 +521,7 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
-    marks = annotations(site.live.state, history)
+    marks = annotations_of(site.live.state, history)
     return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
 
 

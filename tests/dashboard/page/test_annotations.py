@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from dashboard.observe.run_summary import RunNote, run_facts
-from dashboard.page.annotations import annotations
+from dashboard.page.annotations import annotations_of
 from dashboard.page.page import render_sections
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import sign_run_record
@@ -20,7 +20,7 @@ def test_marks_say_who_and_notes_stand_where_the_run_was() -> None:
     assert state.run is not None
     noted = replace(state, run=replace(state.run, notes=(RunNote(NOW - DAY / 2, "raised H to 40"),)))
     history = history_of_run()
-    found = annotations(noted, history)
+    found = annotations_of(noted, history)
     assert [mark.at for mark in found] == sorted(mark.at for mark in found)
     assert {mark.who for mark in found if mark.kind == "join"} == {"Kiran", "نور"}
     note = next(mark for mark in found if mark.kind == "note")
@@ -28,7 +28,7 @@ def test_marks_say_who_and_notes_stand_where_the_run_was() -> None:
     assert before <= note.tokens <= after
     assert (note.text, note.peer_id) == ("raised H to 40", "")
     nameless = replace(history, contributors=())
-    left = next(mark for mark in annotations(empty_state(), nameless) if mark.kind == "leave")
+    left = next(mark for mark in annotations_of(empty_state(), nameless) if mark.kind == "leave")
     assert left.who == speakable_name(peer_id_of(5))
 
 
