@@ -4,7 +4,7 @@ Every answer says on what its figures rest (`basis`) and when they were seen (`o
 fields may be added, never changed.
 """
 
-from __future__ import annotations_of
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
