@@ -12,6 +12,8 @@ from typing import Literal
 
 Condition = Literal["here", "late", "left", "silent"]
 """`late` missed three announcements, `silent` let its record expire; `left` said goodbye."""
+Period = Literal["today", "week", "all"]
+"""Today since midnight, or the seven days up to now, days being those of UTC; or the whole run."""
 MarkKind = Literal["join", "leave", "revision"]
 
 
@@ -61,6 +63,17 @@ class MachineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """A contributor's work in one period, and the rank by it."""
+
+    milli_witnessed: int = 0
+    rank: int = 0
+    """From 1; 0: nothing witnessed in this period."""
+    rank_before: int = 0
+    """In the same period as it was at the end of yesterday; 0: there was none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContributorRow:
     """One person, known by a key; without one, the machine itself."""
 
@@ -85,6 +98,10 @@ class ContributorRow:
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""
     team: str = ""
     """The team that the contributor says to work for; empty: none, or hidden."""
+    rank_before: int = 0
+    """At the end of yesterday (UTC); 0: there was none."""
+    today: Standing = Standing()
+    week: Standing = Standing()
 
     @property
     def num_machines(self) -> int:
@@ -97,6 +114,22 @@ class ContributorRow:
     @property
     def tokens_reported(self) -> float:
         return self.milli_reported / 1000
+
+    def standing(self, period: Period) -> Standing:
+        """Work and rank in `period`."""
+        if period == "today":
+            return self.today
+        return self.week if period == "week" else Standing(self.milli_witnessed, self.rank, self.rank_before)
+
+
+@dataclass(frozen=True, slots=True)
+class DayOfWork:
+    """What others witnessed of a contributor on one day."""
+
+    day: int
+    """Since 1 January 1970 (UTC)."""
+    milli_witnessed: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +283,13 @@ class ContributorView:
     """The newest ones that a machine of theirs was planned in, newest first."""
     num_ranked: int = 0
     """Contributors with a rank."""
+    days: tuple[DayOfWork, ...] = ()
+    """With a round, oldest first."""
+    above: ContributorRow | None = None
+    """The next better one in the ranking."""
+    below: ContributorRow | None = None
+    num_witnesses: int = 0
+    """Others that signed for this work, as far as the rounds that are known here tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,15 @@ from averaging.signing.credit import MachineShare
 from dashboard.credit.counting import Booking, Counting, Outcome
 from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
+from dashboard.credit.standings import WEEK_DAYS, ranks, recent_work, standings
 from dashboard.facts import (
     Bandwidth,
     Condition,
     ContributorRow,
+    DayOfWork,
     MachineRow,
     ProfileFacts,
+    Standing,
 )
 
 MAX_MACHINES: Final = 50_000
@@ -37,6 +40,7 @@ MAX_GAP_SECONDS: Final = 30.0
 
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
+_NOTHING: Final = Standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Machine:
     rounds_missed: int = 0
     days: Counter[int] = field(default_factory=Counter)
     """Days since 1970 (UTC) with a round, and how many."""
+    work: Counter[int] = field(default_factory=Counter)
+    """Thousandths of tokens that others witnessed, by such a day."""
 
     def credit(self, share: MachineShare, at: float, sign: int) -> None:
         """Book a share of a round that counts at `at` (`sign` 1), or take it back (-1)."""
@@ -78,7 +84,9 @@ class Machine:
         self.milli_reported += sign * share.milli_tokens
         if share.milli_tokens:
             self.rounds += sign
-            self.days[int(at // SECONDS_PER_DAY)] += sign
+            day = int(at // SECONDS_PER_DAY)
+            self.days[day] += sign
+            self.work[day] += sign * share.milli_witnessed
         else:
             self.rounds_missed += sign
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
@@ -190,9 +198,18 @@ class Ledger:
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
         total = sum(machine.milli_witnessed for machine in self.machines.values())
         ranked = sorted(groups.items(), key=lambda group: _rank_key(*group))
+        today = int(now // SECONDS_PER_DAY)
+        work = {key: recent_work((machine.work for machine in machines), today) for key, machines in ranked}
+        by_day, by_week = standings(work, today, 1), standings(work, today, WEEK_DAYS)
+        before = ranks({key: _witnessed(machines) - work[key].get(today, 0) for key, machines in ranked})
         rows = [
-            self._row(contributor_id, machines, total, now, index + 1)
-            for index, (contributor_id, machines) in enumerate(ranked)
+            replace(
+                self._row(key, machines, total, now, index + 1),
+                rank_before=before.get(key, 0),
+                today=by_day.get(key, _NOTHING),
+                week=by_week.get(key, _NOTHING),
+            )
+            for index, (key, machines) in enumerate(ranked)
         ]
         return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
 
@@ -204,6 +221,15 @@ class Ledger:
     @property
     def milli_witnessed(self) -> int:
         return sum(machine.milli_witnessed for machine in self.machines.values())
+
+    def days_of(self, peer_ids: Iterable[str]) -> tuple[DayOfWork, ...]:
+        """Days with a round of any of these machines, oldest first."""
+        machines = [self.machines[peer_id] for peer_id in peer_ids if peer_id in self.machines]
+        days = sorted({day for machine in machines for day, count in machine.days.items() if count > 0})
+        return tuple(
+            DayOfWork(day, sum(one.work.get(day, 0) for one in machines), sum(one.days.get(day, 0) for one in machines))
+            for day in days
+        )
 
     def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
         """The profile, unless its owner hides it."""
@@ -285,8 +311,12 @@ class Ledger:
             machine.credit(share, receipt.at, sign)
 
 
+def _witnessed(machines: Sequence[Machine]) -> int:
+    return sum(machine.milli_witnessed for machine in machines)
+
+
 def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:
-    witnessed = sum(machine.milli_witnessed for machine in machines)
+    witnessed = _witnessed(machines)
     reported = sum(machine.milli_reported for machine in machines)
     return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
 

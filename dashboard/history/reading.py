@@ -15,6 +15,8 @@ from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, roun
 from dashboard.history.writing import points_between
 
 MAX_CURVE_POINTS: Final = 500
+MAX_LED: Final = 2000
+"""Rounds that are looked at for who signed; some milliseconds."""
 FIRST_DAY_SECONDS: Final = 86_400
 """So long a contributor's work is told by the minute."""
 PROOF_PAGE: Final = 200
@@ -55,6 +57,15 @@ class HistoryReader:
         )
         rows = await self._rows(query, (*machines, limit))
         return [facts for _, facts in self._round_facts(rows)]
+
+    async def leaders(self, machines: Sequence[int]) -> set[str]:
+        """PeerIds of those that led and signed the newest rounds of these machines, at most `MAX_LED` of them."""
+        marks = ", ".join("?" * len(machines))
+        query = (
+            f"SELECT DISTINCT leader FROM rounds WHERE is_counted AND id IN (SELECT round FROM credits WHERE "
+            f"machine IN ({marks}) ORDER BY round DESC LIMIT ?)"
+        )
+        return {str(leader) for (leader,) in await self._rows(query, (*machines, MAX_LED))}
 
     async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[CurvePoint]:
         """Work over time: nothing at `first_at`, then the totals at the end of each minute, or after a day of each

@@ -6,6 +6,7 @@ The files, each built on those above it:
     formats.py    numbers and times as text, and the templates that write them
     badge.py      badges as SVG
     curves.py     the curves of a run as tables of values
+    calendar.py   days of work as weeks
     result.py     what the run has come to
     progress.py   how far it is on the way to its goal
     samples.py    which samples of the model a page without scripts lists

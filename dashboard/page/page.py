@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from dashboard.facts import ContributorRow, ContributorView, HistoryView, RoundFacts
+from dashboard.facts import ContributorRow, ContributorView, HistoryView, Period, RoundFacts
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves, work_curve
@@ -20,6 +20,8 @@ from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.samples import chosen_samples
+from dashboard.people.teams import teams
+from dashboard.people.words import change_words
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
@@ -31,7 +33,7 @@ STREAM_PATH: Final = "/events/stream"
 
 TABS: Final = {
     "overview": ("progress", "figures", "join", "writes", "notes", "top"),
-    "people": ("contributors", "countries"),
+    "people": ("contributors", "teams", "countries"),
     "model": ("samples", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
@@ -46,11 +48,18 @@ MAX_TOP: Final = 5
 INSTALL: Final = "pip install murmuration-swarm"
 """How a visitor gets `peer`."""
 MAX_CONTRIBUTORS_SHOWN: Final = 25
-"""Rows on the page; search and the API reach all of them."""
+"""Rows on the page; search, a link and the API reach all of them."""
+MAX_LISTED: Final = 500
+"""Rows when somebody asks for all."""
+PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
 TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,
         "max_machines": 16,
+        "max_listed": MAX_LISTED,
+        "max_teams": 25,
+        "periods": PERIODS,
+        "change_words": change_words,
         "max_top": MAX_TOP,
         "max_peers": 50,
         "max_rounds": 12,
@@ -80,9 +89,8 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "progress": progress,
         "when": _when(progress, state.now),
         "samples": chosen_samples(history.samples),
-        "found": history.contributors,
-        "sort": "tokens",
-        "limit": MAX_CONTRIBUTORS_SHOWN,
+        "teams": teams(history.contributors),
+        **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
         "peers": sorted(state.peers, key=_order),
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
@@ -157,10 +165,28 @@ def render_contributor(
     return _document("contributor.html", values, now, snapshot_id, assets)
 
 
-def render_people(found: Sequence[ContributorRow], num_contributors: int, *, sort: str, limit: int, now: float) -> str:
+def render_people(
+    found: Sequence[ContributorRow],
+    history: HistoryView,
+    *,
+    by: Period = "all",
+    sort: str,
+    limit: int,
+    search: str = "",
+    now: float,
+) -> str:
     """The ranking as far as somebody searched for it: the first `limit` rows of `found`, which is sorted by `sort`."""
-    values = {"found": found, "num_contributors": num_contributors, "sort": sort, "limit": limit}
+    values = _ranking(found, history, by, sort, limit) | {"search": search}
+    values["num_contributors"] = len(history.contributors)
     return with_ages(TEMPLATES.get_template("people.html").render(values), now)
+
+
+def _ranking(
+    found: Sequence[ContributorRow], history: HistoryView, by: Period, sort: str, limit: int
+) -> dict[str, Any]:
+    """What a table of contributors needs."""
+    period_milli = sum(row.standing(by).milli_witnessed for row in history.contributors) if by != "all" else 0
+    return {"found": found, "by": by, "sort": sort, "limit": limit, "period_milli": period_milli, "search": ""}
 
 
 def with_ages(html: str, now: float) -> str:

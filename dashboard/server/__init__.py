@@ -6,6 +6,7 @@ The files, each built on those above it:
     quiet_log.py    one line of the log per kind and minute for what strangers cause
     api_schema.py   what the API takes: queries check themselves; and its OpenAPI document
     packed.py        a gzip stream whose pieces are made once for all readers
+    search.py       which contributors a query asks for
     live.py         one rendered snapshot for all viewers
     page_access.py  the token of a private page
     site.py         what the handlers share; answers made once per look

@@ -6,7 +6,7 @@ fields may be added, never changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
@@ -24,7 +24,6 @@ from pydantic import (
 )
 
 from dashboard.facts import (
-    ContributorRow,
     ContributorView,
     Gap,
     HistoryPoint,
@@ -38,8 +37,8 @@ from dashboard.page.annotations import annotations_of
 from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of
 from dashboard.server.api_schema import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
+from dashboard.server.search import found_contributors
 from dashboard.server.site import Site
-from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 
 SCHEMA: Final = 1
@@ -263,9 +262,16 @@ class Machine(Model):
     uptime_seconds: Number
 
 
+class Standing(Model):
+    rank: int
+    rank_before: int
+    milli_tokens_witnessed: int = Field(validation_alias="milli_witnessed")
+
+
 class Contributor(Model):
     contributor_id: str
     rank: int
+    rank_before: int
     name: TextOrNull
     country: TextOrNull
     team: TextOrNull
@@ -280,6 +286,8 @@ class Contributor(Model):
     last_at: Number
     is_here: bool
     streak_days: int
+    today: Standing
+    week: Standing
     machines: list[Machine]
 
 
@@ -302,8 +310,18 @@ class CurvePoint(Model):
     rounds: int
 
 
+class Day(Model):
+    """`day` is counted from 1 January 1970 (UTC)."""
+
+    day: int
+    milli_tokens_witnessed: int = Field(validation_alias="milli_witnessed")
+    rounds: int
+
+
 class ContributorPage(Answer):
     contributor: Contributor
+    num_ranked: int
+    days: list[Day]
     curve: list[CurvePoint]
     rounds: list[Round]
 
@@ -483,16 +501,19 @@ async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
     )
 
 
-def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[ContributorRow]:
-    """All that `query` searches for, in its order."""
-    rows = [row for row in history.contributors if not query.search or _matches(row, query.search.casefold())]
-    return rows if query.sort == "tokens" else sorted(rows, key=_SORT_KEYS[query.sort])
-
-
 def contributor(site: Site, view: ContributorView) -> ContributorPage:
     """A contributor's own answer."""
     rounds = [round_of(facts) for facts in view.rounds]
-    return _answer(ContributorPage, site, WITNESSED, contributor=view.row, curve=view.curve, rounds=rounds)
+    return _answer(
+        ContributorPage,
+        site,
+        WITNESSED,
+        contributor=view.row,
+        num_ranked=view.num_ranked,
+        days=view.days,
+        curve=view.curve,
+        rounds=rounds,
+    )
 
 
 async def fragments(site: Site, query: Query) -> Fragments:
@@ -572,20 +593,3 @@ def _witnessed(history: HistoryView) -> dict[str, Any]:
         "witnessed_tokens": history.tokens_witnessed,
         "witnessed_milli_tokens": history.milli_witnessed,
     }
-
-
-_SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
-    "reported": lambda row: -row.milli_reported,
-    "rounds": lambda row: -row.rounds,
-    "first": lambda row: row.first_at,
-    "last": lambda row: -row.last_at,
-    "streak": lambda row: -row.streak_days,
-    "name": lambda row: (not row.name, row.name.casefold()),
-}
-"""Rows come by witnessed tokens, the most first."""
-
-
-def _matches(row: ContributorRow, search: str) -> bool:
-    texts = [row.name or speakable_name(row.contributor_id), row.contributor_id, row.country, row.team]
-    texts += [text for machine in row.machines for text in (machine.peer_id, machine.device)]
-    return any(search in text.casefold() for text in texts)

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
@@ -41,23 +42,12 @@ PROOF_LINES: Final = 100
 EXPORTED_ROUNDS: Final = 500
 """Read at a time."""
 CSV_COLUMNS: Final = {
-    **{name: name for name in ("rank", "contributor_id", "name", "country", "team", "tokens_witnessed")},
-    **{
-        name: name
-        for name in (
-            "tokens_reported",
-            "share",
-            "rounds",
-            "rounds_missed",
-            "first_at",
-            "last_at",
-            "is_here",
-            "streak_days",
-        )
-    },
+    **{name: name for name in ("rank", "contributor_id", "name", "country", "tokens_witnessed", "tokens_reported")},
+    **{name: name for name in ("share", "rounds", "rounds_missed", "first_at", "last_at", "is_here", "streak_days")},
     "num_machines": "num_machines",
     "milli_tokens_witnessed": "milli_witnessed",
     "milli_tokens_reported": "milli_reported",
+    "team": "team",
 }
 """Titles, and the attributes of a `ContributorRow` below them."""
 
@@ -80,12 +70,23 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     if row is None:
         return None
     nums = site.history.machine_nums(row)
-    num_ranked = sum(one.rank > 0 for one in site.live.history.contributors)
+    by_rank = {one.rank: one for one in site.live.history.contributors if one.rank}
+    view = ContributorView(
+        row,
+        num_ranked=len(by_rank),
+        days=site.history.ledger.days_of(machine.peer_id for machine in row.machines),
+        above=by_rank.get(row.rank - 1),
+        below=by_rank.get(row.rank + 1) if row.rank else None,
+    )
     if not nums:
-        return ContributorView(row, num_ranked=num_ranked)
-    curve = await site.reader.curve(nums, row.first_at, site.live.state.now)
-    rounds = await site.reader.rounds_of(nums, RECENT_ROUNDS)
-    return ContributorView(row, tuple(curve), tuple(rounds), num_ranked)
+        return view
+    leaders = await site.reader.leaders(nums)
+    return replace(
+        view,
+        curve=tuple(await site.reader.curve(nums, row.first_at, site.live.state.now)),
+        rounds=tuple(await site.reader.rounds_of(nums, RECENT_ROUNDS)),
+        num_witnesses=len(leaders.difference(machine.peer_id for machine in row.machines)),
+    )
 
 
 def find_row(site: Site, contributor_id: str) -> ContributorRow | None:

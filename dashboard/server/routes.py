@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
@@ -16,14 +17,21 @@ from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
-from dashboard.page.page import STREAM_PATH, about_run, render_contributor, render_page, render_people
-from dashboard.server.api import found_contributors
+from dashboard.page.page import (
+    STREAM_PATH,
+    about_run,
+    render_contributor,
+    render_page,
+    render_people,
+)
+from dashboard.people.avatar import avatar_svg
 from dashboard.server.api_routes import add_api, find_contributor, find_row
-from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
+from dashboard.server.api_schema import ID_PATTERN, BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.packed import HEAD, PackedEnd, packed
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
+from dashboard.server.search import found_contributors
 from dashboard.server.site import SITE, Site, problem
 
 MAX_VIEWERS: Final = 2000
@@ -68,6 +76,7 @@ def make_app(
     app.router.add_get("/", _page)
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/people", _people)
+    app.router.add_get("/avatar/{key}.svg", _avatar)
     app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/events", _events)
     app.router.add_get(STREAM_PATH, _events)
@@ -188,11 +197,29 @@ async def _people(request: web.Request) -> web.Response:
 async def _found(site: Site, query: ContributorsQuery) -> str:
     async def make() -> str:
         history = site.live.history
-        found, number = found_contributors(history, query), len(history.contributors)
-        return render_people(found, number, sort=query.sort, limit=query.limit, now=site.clock())
+        found = found_contributors(history, query)
+        return render_people(
+            found,
+            history,
+            by=query.by,
+            sort=query.sort,
+            limit=query.limit,
+            search=query.search,
+            now=site.clock(),
+        )
 
     asked = query.model_dump(include=set(ContributorsQuery.model_fields))
     return (await site.answer(f"people {asked}", make)).content.decode()
+
+
+async def _avatar(request: web.Request) -> web.Response:
+    """Of any key: it follows from the key alone, so it never changes."""
+    key = request.match_info["key"]
+    if not re.fullmatch(ID_PATTERN, key):
+        raise web.HTTPNotFound
+    kept = "private" if request.app[SITE].access else "public"
+    headers = {"Cache-Control": f"{kept}, max-age=604800, immutable"}
+    return web.Response(text=avatar_svg(key), content_type="image/svg+xml", headers=headers)
 
 
 async def _badge(request: web.Request) -> web.Response:

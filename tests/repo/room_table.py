@@ -213,6 +213,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "aiosqlite",
     ),
+    "dashboard.people": ("dashboard", True, ""),
     "dashboard.collect": (
         "dht.identity dht.records dht.observer averaging.signing peer.observe dashboard dashboard.observe "
         "dashboard.credit dashboard.history",
@@ -220,9 +221,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
-    "dashboard.page": ("dht.identity dashboard dashboard.observe", False, "jinja2 markupsafe"),
+    "dashboard.page": ("dht.identity dashboard dashboard.observe dashboard.people", False, "jinja2 markupsafe"),
     "dashboard.server": (
-        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.page",
+        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.page",
         False,
         "aiohttp prometheus_client pydantic",
     ),
@@ -255,7 +256,16 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 TWO_MEANINGS = {
     "Mark",
     "SwarmCallback",  # of one library or the other
-    *("Bandwidth", "CurvePoint", "Event", "Fragment", "Loss", "Machine", "Round"),  # names of the dashboard's API
+    *(
+        "Bandwidth",
+        "CurvePoint",
+        "Event",
+        "Fragment",
+        "Loss",
+        "Machine",
+        "Round",
+        "Standing",
+    ),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
 

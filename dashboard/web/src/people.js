@@ -13,27 +13,25 @@ const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
 
 const USUAL = "tokens";
+const ALL = "all";
 const limitTold = () => Math.min(MAX_ROWS, Math.max(PAGE, Number(told("limit")) || PAGE));
-
-let showMore = () => {};
-let canShowMore = true;
 
 function Tools({ found, table }) {
   const [search, setSearch] = useState(told("search"));
   const [sort, setSort] = useState(told("sort", USUAL));
+  const [by, setBy] = useState(told("by", ALL));
   const [limit, setLimit] = useState(limitTold());
   const [answer, setAnswer] = useState(found.hidden ? null : found.innerHTML);
   const [problem, setProblem] = useState("");
   const [said, setSaid] = useState("");
   const asked = useRef(0);
-  const isAsking = search !== "" || sort !== USUAL || limit > PAGE;
-  showMore = () => tellAddress({ limit: String(MAX_ROWS) }, { isStep: true });
-  canShowMore = limit < MAX_ROWS;
+  const isAsking = search !== "" || sort !== USUAL || by !== ALL || limit > PAGE;
   useEffect(
     () =>
       onAddress(() => {
         setSearch(told("search"));
         setSort(told("sort", USUAL));
+        setBy(told("by", ALL));
         setLimit(limitTold());
       }),
     [],
@@ -42,7 +40,7 @@ function Tools({ found, table }) {
   const ask = async () => {
     const number = (asked.current += 1);
     try {
-      const query = new URLSearchParams({ sort, search, limit: String(limit) });
+      const query = new URLSearchParams({ sort, by, search, limit: String(limit) });
       const response = await fetch(at(`/people?${query}`));
       const content = await response.text();
       if (number !== asked.current) return;
@@ -62,7 +60,7 @@ function Tools({ found, table }) {
     }
     const waiting = setTimeout(ask, TYPING_MILLISECONDS);
     return () => clearTimeout(waiting);
-  }, [search, sort, limit]);
+  }, [search, sort, by, limit]);
 
   const latest = useRef(ask);
   latest.current = isAsking ? ask : () => {};
@@ -96,7 +94,7 @@ function Tools({ found, table }) {
     ${isAsking &&
     html`<button
       type="button"
-      onClick=${() => tellAddress({ search: null, sort: null, limit: null }, { isStep: true })}
+      onClick=${() => tellAddress({ search: null, sort: null, by: null, limit: null }, { isStep: true })}
     >
       back to the ranking
     </button>`}
@@ -104,7 +102,7 @@ function Tools({ found, table }) {
   </div>`;
 }
 
-/** Make the heads of the server's table into buttons, and the line about further rows too. */
+/** Make the heads of the server's table into buttons. */
 function improveHeads(root) {
   for (const head of root.querySelectorAll("th[data-sort]")) {
     const button = document.createElement("button");
@@ -113,14 +111,6 @@ function improveHeads(root) {
     const sort = head.dataset.sort === USUAL ? null : head.dataset.sort;
     button.addEventListener("click", () => tellAddress({ sort, limit: null }, { isStep: true }));
     head.replaceChildren(button);
-  }
-  for (const line of canShowMore ? root.querySelectorAll(".more") : []) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "button";
-    button.textContent = "show more";
-    button.addEventListener("click", () => showMore());
-    line.append(" ", button);
   }
 }
 

@@ -62,19 +62,43 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
 def test_a_long_list_is_cut_and_says_so() -> None:
     html = render_sections(state_of(80), history_of_run(80))
     assert html["contributors"].count("<tr") == 1 + MAX_CONTRIBUTORS_SHOWN
-    assert f"{80 - MAX_CONTRIBUTORS_SHOWN} more contributors" in html["contributors"]
+    assert 'limit=500">Show all 80</a>' in html["contributors"]
 
 
 def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
-    people = history_of_run(80).contributors
-    html = render_people(people[30:70], 80, sort="name", limit=30, now=NOW)
+    history = history_of_run(80)
+    people = history.contributors
+    html = render_people(people[30:70], history, sort="name", limit=30, search="a b", now=NOW)
     assert 'data-found="40 of 80 contributors"' in html
     assert html.count("<tr") == 1 + 30
-    assert "10 more contributors" in html
+    assert 'sort=name&amp;search=a%20b&amp;limit=500">Show all 40</a>' in html
     assert re.findall(r'data-sort="(\w+)" aria-sort="(\w+)"', html) == [("name", "ascending")]
-    nobody = render_people((), 80, sort="tokens", limit=30, now=NOW)
+    nobody = render_people((), history, sort="tokens", limit=30, search="x", now=NOW)
     assert 'data-found="0 of 80 contributors"' in nobody
     assert "Nobody is called that" in nobody
+
+
+def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
+    history = history_of_run(12)
+    today = [row for row in history.contributors if row.today.rank]
+    page = TextOnly(render_people(today, history, by="today", sort="tokens", limit=30, now=NOW))
+    assert "145 k" in page.text
+    assert "Rounds" not in page.text
+    shares = re.findall(r"([0-9.]+) %", page.text)
+    assert sum(map(float, shares)) == pytest.approx(100, abs=1)
+    whole = render_people(history.contributors, history, sort="tokens", limit=30, now=NOW)
+    assert re.findall(r'class="(up|down)" title="([^"]+)"', whole) == [
+        ("up", "up 1 since yesterday"),
+        ("down", "down 1 since yesterday"),
+    ]
+    assert 'href="/?tab=people&amp;by=week"' in whole
+
+
+def test_teams_are_there_when_somebody_names_one() -> None:
+    text = text_of("teams", history_of_run(12))
+    assert "Night owls" in text
+    assert "Kabel & Co" in text
+    assert "Nobody has named a team yet" in text_of("teams", NOBODY)
 
 
 def test_machines_are_listed_under_their_owner() -> None:

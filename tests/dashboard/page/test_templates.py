@@ -47,7 +47,7 @@ def everything(mark: str) -> dict[str, str]:
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
     found["page"] = render_page(state.run_id, found, history, about=about_run(state, history), **how)
-    found["people"] = render_people(history.contributors, 60, sort="name", limit=3, now=NOW)
+    found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
     found["contributor"] = render_contributor(state, view, **how)
     found["run badge"] = run_badge(state)
     found["badge"] = contributor_badge(mark, view.row)

@@ -19,6 +19,7 @@ from dashboard.facts import (
     Mark,
     ModelSample,
     RoundFacts,
+    Standing,
     WrittenText,
 )
 from dashboard.observe.run_summary import run_facts
@@ -29,6 +30,7 @@ from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, emp
 NAMES = ("Ada", "basement-4090", "", "Émilie", "Kiran", "", "نور", "小林", "old laptop", "", "Lindström", "rig of Jo")
 DEVICES = ("RTX 4090", "RTX 3060 12GB", "Apple M2 Pro", "RX 7900 XTX", "GTX 1080 Ti", "Ryzen 7 5800X")
 COUNTRIES = ("DE", "", "FR", "DE", "IN", "", "DE", "JP", "FR", "FR", "SE", "")
+TEAMS = ("Night owls", "", "Kabel & Co", "night owls", "")
 DAY = 86_400.0
 
 
@@ -161,6 +163,11 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         streak_days=max(0, 12 - index),
         machines=machines,
         rank=index + 1,
+        team=TEAMS[index % len(TEAMS)] if index < 40 else "",
+        # Kiran, who came yesterday, has overtaken Émilie since; the week is as the whole run, today is another order.
+        rank_before={3: 5, 4: 4}.get(index, index + 1),
+        week=Standing(milli // 2, index + 1, index + 1),
+        today=Standing(milli // 20, index + 1, 0) if index % 3 != 2 else Standing(),
     )
 
 

@@ -1,0 +1,9 @@
+"""People, their teams and their work, in words and figures for people. Pure.
+
+The files, each built on those above it:
+
+    words.py       shares and places in words
+    teams.py       the ranking of teams
+    avatar.py      a small flock for each key
+    milestones.py  what somebody has reached, when, and what comes next
+"""

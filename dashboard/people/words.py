@@ -1,0 +1,40 @@
+"""Shares and places in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIN_PERCENTILE_PEOPLE: Final = 20
+"""Among fewer, a percentage says less than the place."""
+
+_ORDINALS: Final = ("", "", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+def share_words(share: float) -> str:
+    """How much of the run's confirmed work a `share` (0 to 1) is: ``every third token``; empty: none."""
+    if share <= 0:
+        return ""
+    if share >= 0.995:
+        return "all of the confirmed work"
+    if share > 0.55:
+        return f"{round(100 * share)} of 100 tokens"
+    each = round(1 / share)
+    if each < len(_ORDINALS):
+        return f"every {_ORDINALS[each]} token"
+    return f"one token in {int(float(f'{1 / share:.2g}')):,}".replace(",", "\u202f")
+
+
+def percentile_words(rank: int, num_ranked: int) -> str:
+    """``top 4 %``; empty: there are too few people, or the place is in the lower half."""
+    if rank < 1 or num_ranked < MIN_PERCENTILE_PEOPLE or 2 * rank > num_ranked:
+        return ""
+    # Rounded up: rank 1 of 300 is in the best 1 %.
+    return f"top {-(-100 * rank // num_ranked)} %"
+
+
+def change_words(rank: int, rank_before: int) -> str:
+    """``up 2 since yesterday``; empty: no change, or no place yesterday."""
+    if not rank or not rank_before or rank == rank_before:
+        return ""
+    places = abs(rank_before - rank)
+    return f"{'up' if rank < rank_before else 'down'} {places} since yesterday"
