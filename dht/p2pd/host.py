@@ -95,7 +95,8 @@ class P2pdHost:
             on_healthy=self._refresh_connections,
             on_restarted=self._after_restart,
         )
-        self._paces = (limits or RateLimits()).paces(time.monotonic)
+        self._limits = limits or RateLimits()
+        self._paces = self._limits.paces(time.monotonic)
         self._line_paces: dict[str, Pace] = {}
         self.memory = memory or RemoteMemory(max_streams=max_streams_per_peer)
         self._max_streams_per_peer = max_streams_per_peer
@@ -146,9 +147,18 @@ class P2pdHost:
 
         None: a limit was set, which holds for all streams of this host, or the kernel paces each connection.
         """
-        if self._paces.upload is not None or congestion_control() == BBR:
+        if self._limits.upload_bits_per_second is not None or congestion_control() == BBR:
             return None
-        return self._line_paces.setdefault(protocol, Pace(None, time.monotonic))
+        return self._line_paces.setdefault(protocol, Pace(None, time.monotonic, within=self._paces.upload))
+
+    def limit(self, limits: RateLimits) -> None:
+        """From now on all streams of this host together keep to these limits, those that are open already too."""
+        for pace, bits in (
+            (self._paces.upload, limits.upload_bits_per_second),
+            (self._paces.download, limits.download_bits_per_second),
+        ):
+            if pace is not None:
+                pace.limit(bits)
 
     @property
     def socket_directory(self) -> Path:

@@ -189,7 +189,7 @@ class FramedStream:
                 )
             await self._reserve(self._announced_bytes)
             pace = self._paces.download
-            if pace is None:
+            if pace is None or (pace.is_free and not self._received):
                 frame = await self._reader.readexactly(self._announced_bytes)
             else:
                 frame = await self._receive_paced(pace, self._announced_bytes)

@@ -62,6 +62,7 @@ class Pace:
     Args:
         bits_per_second: the limit on the line, all headers included; None: nothing waits until `follow` is called.
         clock, sleep: replaced in tests.
+        within: what passes here must pass there as well.
     """
 
     def __init__(
@@ -69,14 +70,22 @@ class Pace:
         bits_per_second: float | None,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        within: Pace | None = None,
     ) -> None:
         self.passed_bytes = 0
         """So far, whether they waited or not."""
         self._bucket: TokenBucket | None = None
         self._clock = clock
         self._sleep = sleep
-        if bits_per_second is not None:
-            self._bucket = TokenBucket(bits_per_second / 8 / LINE_BYTES_PER_BYTE, clock())
+        self._within = within
+        self.limit(bits_per_second)
+
+    def limit(self, bits_per_second: float | None) -> None:
+        """From now on this limit holds, as given to the constructor; None: none."""
+        if bits_per_second is None:
+            self._bucket = None
+        else:
+            self.follow(bits_per_second / 8 / LINE_BYTES_PER_BYTE)
 
     def follow(self, bytes_per_second: float) -> None:
         """The line takes so much of the frames' own bytes."""
@@ -86,18 +95,26 @@ class Pace:
             self._bucket.change(bytes_per_second, self._clock())
 
     @property
+    def is_free(self) -> bool:
+        """Nothing waits here now."""
+        return self._bucket is None and (self._within is None or self._within.is_free)
+
+    @property
     def piece_bytes(self) -> int:
         """How much of a frame passes at once."""
+        most = LARGEST_PIECE_BYTES if self._within is None else self._within.piece_bytes
         if self._bucket is None:
-            return LARGEST_PIECE_BYTES
+            return most
         wanted = math.ceil(self._bucket.bytes_per_second * PIECE_SECONDS)
-        return min(max(wanted, SMALLEST_PIECE_BYTES), LARGEST_PIECE_BYTES)
+        return min(max(wanted, SMALLEST_PIECE_BYTES), most)
 
     def count(self, num_bytes: int) -> None:
         """Bytes that do not wait; others wait for them."""
         self.passed_bytes += num_bytes
         if self._bucket is not None:
             self._bucket.take(num_bytes, self._clock())
+        if self._within is not None:
+            self._within.count(num_bytes)
 
     async def let_pass(self, num_bytes: int) -> None:
         """Return when `num_bytes` may pass."""
@@ -105,6 +122,8 @@ class Pace:
             wait_seconds = self._bucket.take(num_bytes, self._clock())
             if wait_seconds > 0:
                 await self._sleep(wait_seconds)
+        if self._within is not None:
+            await self._within.let_pass(num_bytes)
         self.passed_bytes += num_bytes
 
 
@@ -124,6 +143,5 @@ class RateLimits:
     download_bits_per_second: float | None = None
 
     def paces(self, clock: Callable[[], float]) -> Paces:
-        """The buckets of a host that begins now."""
-        limits = self.upload_bits_per_second, self.download_bits_per_second
-        return Paces(*(None if limit is None else Pace(limit, clock) for limit in limits))
+        """The buckets of a host that begins now; without a limit a bucket lets everything pass, until it gets one."""
+        return Paces(Pace(self.upload_bits_per_second, clock), Pace(self.download_bits_per_second, clock))

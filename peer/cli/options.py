@@ -47,15 +47,19 @@ Checkpoint = Annotated[
 ]
 ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
-AsPlain = Annotated[bool, typer.Option("--plain", help="One plain line per event, also on a terminal.")]
+AsPlain = Annotated[
+    bool, typer.Option("--plain", help="Plain lines in place of the panel: news, and a line every 30 s.")
+]
+IsVerbose = Annotated[bool, typer.Option("-v", "--verbose", help="Plain lines about every event.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
 
 
-def output_of(as_json: bool, plain: bool) -> str | None:
+def output_of(as_json: bool, plain: bool, verbose: bool = False) -> str | None:
     """Of what kind the output is; None: as the terminal is."""
-    if as_json and plain:
-        raise UsageFault("--json and --plain are given together; expected one of them.")
-    return "json" if as_json else "plain" if plain else None
+    if as_json and (plain or verbose):
+        other = "--plain" if plain else "--verbose"
+        raise UsageFault(f"--json and {other} are given together; expected one of them.")
+    return "json" if as_json else "verbose" if verbose else "plain" if plain else None
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:

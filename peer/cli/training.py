@@ -14,7 +14,7 @@ import typer
 from dht.errors import UsageFault
 from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, with_named_run
-from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_config, output_of, with_choices
+from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
 
 commands = typer.Typer()
 
@@ -193,9 +193,10 @@ def join(
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
+    verbose: IsVerbose = False,
 ) -> int:
     """Join a run and train: find the others, catch up, and share what this machine learns."""
-    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=False)
+    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=False)
 
 
 @commands.command(
@@ -212,13 +213,14 @@ def seed(
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
+    verbose: IsVerbose = False,
 ) -> int:
     """Help a run without training: be an address to join at, and serve its state to newcomers."""
-    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=True)
+    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=True)
 
 
-def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool) -> dict[str, object]:
-    output = output_of(as_json, plain)
+def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool, verbose: bool) -> dict[str, object]:
+    output = output_of(as_json, plain, verbose)
     return with_named_run(context.obj, run) | {"output": output}
 
 
@@ -245,12 +247,18 @@ def _run_peer(
 
     config = chosen_config(flags, config_path, invite_source, take_folder)
     if seed_only:
-        from peer.join.seed import run_seed
+        from peer.panel.terminal import opened_terminal
 
-        return int(run_seed(config, held))
+        with opened_terminal(config, "peer seed", held) as terminal:
+            from peer.join.seed import run_seed
+
+            return int(run_seed(config, terminal))
     from peer.network.process.child import early_network_child
 
     with early_network_child() as child:
-        from peer.join.join import run_trainer
+        from peer.panel.terminal import opened_terminal
 
-        return int(run_trainer(config, child, held))
+        with opened_terminal(config, "peer join", held) as terminal:
+            from peer.join.join import run_trainer
+
+            return int(run_trainer(config, child, terminal))

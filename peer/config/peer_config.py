@@ -253,8 +253,9 @@ class PeerConfig(BaseModel):
     relay_for_others: bool | None = Field(
         default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
-    output: Literal["auto", "panel", "plain", "json"] = Field(
-        default="auto", description="auto: the panel on a terminal, else one plain line per event"
+    output: Literal["auto", "panel", "plain", "verbose", "json"] = Field(
+        default="auto",
+        description="auto: the panel on a terminal, else plain: news and a line every 30 s; verbose: every event",
     )
 
     @property

@@ -10,4 +10,5 @@ The files, each built on those above it:
     line_log.py     a log file that never stops its owner
     log.py          events as JSON lines and as sentences
     refusals.py     what was refused here, per remote and kind
+    swarm_seen.py   ranks, shares and names of the others, as one peer sees them (no event)
 """

@@ -13,6 +13,7 @@ import torch
 from averaging.outer.layout import FragmentLayout
 from dht.errors import Incompatible
 from dht.identity.keys import Identity
+from dht.streams.pacing import RateLimits
 from peer.checkpoint.checkpoint import saved_totals
 from peer.checkpoint.facts import Totals
 from peer.config.layouts import layout_digest_of, layout_of
@@ -20,6 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.run_rules import sent_bytes_of
 from peer.events.peer_events import Event
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild
 from peer.network.process.supervisor import NetworkProcess
@@ -39,6 +41,7 @@ class RunConnection:
         show: takes every event; called from a reader thread.
         note: takes plain sentences for the owner.
         child: the network process, when it has been started before.
+        hear: as of `NetworkProcess`.
 
     Attributes:
         totals: of this peer's earlier sessions, once `link` has read them.
@@ -53,10 +56,11 @@ class RunConnection:
         show: Callable[[Event], None],
         note: Callable[[str], None],
         child: NetworkChild | None = None,
+        hear: Callable[[SwarmSeen | OwnAddresses], object] | None = None,
     ) -> None:
         self.identity = Identity.load_or_create(config.identity)
         self._config = config
-        self._network = NetworkProcess(config, show, note, child)
+        self._network = NetworkProcess(config, show, note, child, hear)
         self._mailbox: Mailbox | None = None
         self._side: SideStream | None = None
         self._is_open = False
@@ -76,6 +80,10 @@ class RunConnection:
     def run_has_ended(self) -> bool:
         """The run's owner ended it, and this peer has got there: save and stop."""
         return self._network.run_has_ended
+
+    def limit(self, limits: RateLimits) -> None:
+        """Send and take no more than this from now on."""
+        self._network.limit(limits)
 
     def open(self, stop: Callable[[], bool]) -> RunManifest | None:
         """Start the network process and wait for the run's signed manifest. None: asked to stop.

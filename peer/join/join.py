@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from dht.errors import PeerFault, UsageFault
+from dht.quantities import count_text
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.data_source import source_here
@@ -20,10 +21,10 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
+from peer.join.told import rates_of, run_facts
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
-from peer.panel.own_folder import HeldFolder
 from peer.panel.terminal import Terminal
 from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
@@ -53,12 +54,12 @@ EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
 
-def run_trainer(config: PeerConfig, child: NetworkChild | None = None, held: HeldFolder | None = None) -> int:
+def run_trainer(config: PeerConfig, child: NetworkChild | None = None, terminal: Terminal | None = None) -> int:
     """Run one peer that trains until it is asked to leave. Returns the exit code.
 
     Args:
         child: its network process, when it has been started before.
-        held: its data folder, when it has been taken before.
+        terminal: where it is seen, when it is `interruptible` already.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
@@ -68,7 +69,10 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None, held: Hel
         check_meeting_place(place)
         if place.rank:
             return follow(place)
-    terminal = Terminal(config, what="peer join", held=held)
+    if terminal is not None:
+        terminal.loaded()
+        return _run_trainer(config, terminal, place, child)
+    terminal = Terminal(config)
     with terminal.interruptible():
         return _run_trainer(config, terminal, place, child)
 
@@ -79,7 +83,9 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
     device = device_of(config.device, here) if size > 1 else select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    connection = RunConnection(config, terminal.show, terminal.note, child)
+    connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
+    terminal.step("program", str(device), is_done=True)
+    terminal.limit_by(lambda limits: connection.limit(rates_of(limits)))
     with recording(config, connection.identity.peer_id, terminal.note) as listener:
         terminal.tell_also(listener)
         return _train(config, terminal, place, device, connection)
@@ -103,11 +109,17 @@ def _train(
     loading.start()
     try:
         _check_data_early(config)
+        terminal.step("run")
         manifest = connection.open(stop)
         if manifest is not None:
+            terminal.tell(run_facts(config.run_id, manifest))
+            terminal.step("run", "found", is_done=True)
+            terminal.step("model")
             trainer = _build_trainer(config, manifest, connection, device, group, terminal)
+            terminal.step("model", f"{count_text(trainer.link.layout.num_values)} parameters on {device}", is_done=True)
+            terminal.step("state")
             _wait_for_start(manifest.starts_at, terminal, stop)
-            trainer.run(stop, config.max_steps)
+            trainer.run(stop, config.max_steps, terminal.is_resting)
         reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
         if connection.run_has_ended:
             reason = "the run has ended"
@@ -168,7 +180,7 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
 def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
     if starts_at is not None and time.time() < starts_at:
-        terminal.note(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
+        terminal.mention(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
         while time.time() < starts_at and not stop():
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
@@ -186,7 +198,7 @@ def _build_trainer(
     is_elsewhere = device.type != "cpu"
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     if manifest.model.init is not None:
-        terminal.note("checking the given weights that this run stands on")
+        terminal.mention("checking the given weights that this run stands on")
     check_compressed(manifest, config.base_bits)
     base = find_base(manifest, config.base)
     ranks = None if group is None else _meet(config, manifest, source, base, device, group)
@@ -198,7 +210,7 @@ def _build_trainer(
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_run_corpus(manifest, source, config.data_dir, terminal.note)
     chooser = "which every machine has" if config.data is None else "as chosen here"
-    terminal.note(f"training on {source} ({chooser}; {corpus.facts})")
+    terminal.mention(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None
     peer_id = connection.identity.peer_id
 

@@ -13,23 +13,26 @@ from dht.regular_files import read_regular
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.events.swarm_seen import OwnAddresses
+from peer.join.told import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network
-from peer.panel.own_folder import HeldFolder
 from peer.panel.terminal import Terminal
 
 
-def run_seed(config: PeerConfig, held: HeldFolder | None = None) -> int:
+def run_seed(config: PeerConfig, terminal: Terminal | None = None) -> int:
     """Run one peer that only serves until it is asked to leave. Returns the exit code.
 
     Args:
-        held: its data folder, when it has been taken before.
+        terminal: where it is seen, when it is `interruptible` already.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
-    terminal = Terminal(config, what="peer seed", held=held)
+    if terminal is not None:
+        return _run_seed(config, terminal)
+    terminal = Terminal(config, what="peer seed")
     with terminal.interruptible():
         return _run_seed(config, terminal)
 
@@ -50,8 +53,7 @@ def _is_private(config: PeerConfig) -> bool:
 
 
 def _tell_addresses(addresses: Sequence[str], config: PeerConfig, terminal: Terminal) -> None:
-    terminal.note("listening on " + "  ".join(addresses))
-    terminal.note("others join with: " + join_command(config, addresses))
+    terminal.tell(OwnAddresses(tuple(addresses), join_command(config, addresses)))
 
 
 def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
@@ -59,6 +61,9 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
     from peer.network.process.network_side import NetworkSide
 
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
+        terminal.tell(run_facts(config.run_id, manifest))
+        terminal.step("run", "found", is_done=True)
+        terminal.step("state")
         check_memory(manifest, "serve", free_memory_bytes())
         return Mailbox.in_process(seed_sizes(manifest)), "seed"
 
@@ -68,7 +73,11 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
             *(config, "seed", terminal.show),
             on_addresses=lambda addresses: _tell_addresses(addresses, config, terminal),
             make_mailbox=make_mailbox,
+            on_seen=terminal.tell,
         )
+        terminal.loaded()
+        terminal.step("run")
+        terminal.limit_by(lambda limits: loop.call_soon_threadsafe(side.limit, rates_of(limits)))
         terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
         await side.run()
 

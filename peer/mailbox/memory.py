@@ -104,6 +104,8 @@ class TrainerCounters(Cells):
     """How often it has."""
     data_rereads = IntCell(19)
     """Steps that read data again because nothing new came."""
+    resting = IntCell(20)
+    """1 while the owner has paused the inner loop."""
 
 
 class NetworkCounters(Cells):

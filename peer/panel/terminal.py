@@ -1,4 +1,4 @@
-"""The person at the terminal: what they see, the event log they keep, and Ctrl+C."""
+"""The person at the terminal: what they see, the event log they keep, their keys, and Ctrl+C."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+from dht.identity.keys import Identity
+from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
 from peer.folder_lock import FolderLock
 from peer.panel.own_folder import HeldFolder
-from peer.panel.panel import EventView, make_view
+from peer.panel.panel_view import PanelView
+from peer.panel.scene.controls import Controls
+from peer.panel.scene.scene import scene_of
+from peer.panel.scene.told import Action, LineLimits, LoadingStep, Remark, Resting, StepName, Told
+from peer.panel.views import EventView, make_view
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
@@ -54,8 +60,20 @@ class Terminal:
     ) -> None:
         make_data_dir(config)
         self._folder = FolderLock(config.data_dir, what) if held is None else held.lock
-        self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
-        self._waiting: deque[Event | str] = deque(maxlen=MAX_WAITING)
+        is_seed = what == "peer seed"
+        limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
+        self._view = view or make_view(
+            *(config.output, sys.stdout, sys.stderr, os.environ),
+            scene=scene_of(config.run_id, limits, is_seed=is_seed),
+            act=self._act,
+            keyboard=sys.stdin,
+            # Several processes would wait for each other longer than they may.
+            controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
+        )
+        self._is_resting = False
+        self._is_loading = False
+        self._limit: Callable[[LineLimits], object] = lambda limits: None
+        self._waiting: deque[Event | Told | str] = deque(maxlen=MAX_WAITING)
         self._log = EventLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
@@ -84,6 +102,26 @@ class Terminal:
         """Tell the owner something that is no event."""
         self._waiting.append(sentence)
 
+    def tell(self, told: Told) -> None:
+        """Tell the view something that is neither; callable from any thread."""
+        self._waiting.append(told)
+
+    def mention(self, sentence: str) -> None:
+        """Tell the owner something that is soon of no use; `note` is for warnings."""
+        self.tell(Remark(sentence))
+
+    def step(self, name: StepName, detail: str = "", *, is_done: bool = False) -> None:
+        """A step of loading began or is done."""
+        self.tell(LoadingStep(name, detail, is_done))
+
+    def is_resting(self) -> bool:
+        """Whether the owner has paused training."""
+        return self._is_resting
+
+    def limit_by(self, action: Callable[[LineLimits], object]) -> None:
+        """Call `action` with the limits of the line whenever the owner changes them, from the thread of the view."""
+        self._limit = action
+
     def leave_by(self, action: Callable[[], object]) -> None:
         """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
         self._on_stop = action
@@ -94,24 +132,51 @@ class Terminal:
         """Whether the owner wants to leave."""
         return self._is_stopping
 
+    def loaded(self) -> None:
+        """From now on the first Ctrl+C is a polite one."""
+        self._is_loading = False
+
+    def _act(self, action: Action) -> None:
+        """What somebody wants who pressed a key."""
+        if isinstance(action, LineLimits):
+            self._limit(action)
+            self.tell(action)
+        elif action == "rest":
+            self._is_resting = not self._is_resting
+            self.tell(Resting(self._is_resting))
+        elif self._is_loading or self._is_stopping:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._is_stopping = True
+        self.mention("leaving: finishing the step and the round; once more to leave at once")
+        self._on_stop()
+
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self, *, is_loading: bool = False) -> Iterator[None]:
         """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once.
 
+        With `is_loading` the first one leaves at once until `loaded` is called: there is nobody to say goodbye to.
         Meanwhile the view runs, and figures for Prometheus are served where the configuration asks for them.
         A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
         """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._is_stopping:
+            if self._is_stopping or self._is_loading:
                 raise KeyboardInterrupt
-            self._is_stopping = True
-            self.note("leaving: finishing the step and the round; once more to leave at once")
-            self._on_stop()
+            self._leave()
 
+        def suspend(number: int, frame: FrameType | None) -> None:
+            self._view.suspend_soon()
+
+        self._is_loading = is_loading
         previous = {}
         if threading.current_thread() is threading.main_thread():
             previous = {number: signal.signal(number, interrupt) for number in _signals()}
+            if isinstance(self._view, PanelView) and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+                previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspend)
         viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
         viewer.start()
         try:
@@ -120,6 +185,7 @@ class Terminal:
         finally:
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
+            self._view.restore()
             for number, handler in previous.items():
                 signal.signal(number, handler)
             with self._log_lock:
@@ -137,24 +203,42 @@ class Terminal:
         metrics = PeerMetrics()
         with serving_metrics(metrics, host, port) as port:
             self._note_in_figures = metrics.note
-            self.note(f"figures for Prometheus at http://{host}:{port}/metrics")
+            self.mention(f"figures for Prometheus at http://{host}:{port}/metrics")
             yield
 
     def _show_all(self) -> None:
         for num_looks in itertools.count(1):
-            is_last = self._closed.wait(LOOK_SECONDS)
+            is_last = self._closed.wait(LOOK_SECONDS if num_looks > 1 else 0)
             while self._waiting:
                 item = self._waiting.popleft()
                 if isinstance(item, str):
                     self._view.note(item)
-                else:
+                elif isinstance(item, Event):
                     self._view.show(item)
+                else:
+                    self._view.tell(item)
             if is_last:
                 self._view.close()
                 return
             self._view.tick(time.time())
             if num_looks % FOLDER_LOOKS == 0 and (problem := self._folder.what_happened()) is not None:
                 self.note(problem)
+
+
+@contextmanager
+def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = None) -> Iterator[Terminal]:
+    """A terminal with the checklist on it, before anything that takes long to import; see `Terminal`.
+
+    Raises:
+        LocalFault: the data folder or the key in it cannot be used.
+    """
+    terminal = Terminal(config, what=what, held=held)
+    with terminal.interruptible(is_loading=True):
+        own = Identity.load_or_create(config.identity).peer_id
+        terminal.step("key", config.name or speakable_name(own), is_done=True)
+        if what == "peer join":
+            terminal.step("program")
+        yield terminal
 
 
 def _signals() -> list[signal.Signals]:
@@ -169,3 +253,8 @@ def _signals() -> list[signal.Signals]:
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signals.append(number)
     return signals
+
+
+def _trains_in_several_processes(config: PeerConfig, environ: Mapping[str, str]) -> bool:
+    """Whether others of this peer's processes would wait for one that pauses, here or started by torchrun."""
+    return config.shard or (config.devices or 1) > 1 or environ.get("WORLD_SIZE", "1") != "1"

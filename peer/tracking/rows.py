@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from averaging.rounds.facts import RoundCommitted
 from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
-from peer.panel.state import PanelState, fold
+from peer.panel.scene.state import PanelState, fold
 
 OWN_COLUMNS = (
     *("loss", "held_out_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),

@@ -1,23 +1,149 @@
-"""The panel of `peer join` as text and as a picture."""
+"""The panel of `peer join` as text and as a picture, and an evening of a volunteer to draw it from."""
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Sequence
 
-from peer.panel.panel import WIDTH, draw
-from peer.panel.state import PanelState
+from rich.text import Text
+
+from averaging.rounds.facts import RoundCommitted
+from dht.host import PeerId
+from peer.events.path_events import ReachabilityFound, RelayChecked
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    Evaluated,
+    Event,
+    JoinedRun,
+    PeerJoined,
+    PeerLeft,
+    StateServed,
+    TrainingProgressed,
+    WaitingForPeers,
+)
+from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
+from peer.panel.panel_view import face
+from peer.panel.scene.controls import Controls, Page, hints
+from peer.panel.scene.scene import Scene, scene_of, with_event, with_told
+from peer.panel.scene.told import LineLimits, LoadingStep, RunFacts
 from peer.plain_console import PlainConsole
 
+RUN_ID = "starlings.kqy24dqehzup6gznfold"
+ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
+KIRAN, JO, LINDSTROEM = PeerId("12D3KooWkiran"), PeerId("12D3KooWjojojo"), PeerId("12D3KooWlind")
+STARTED_AT = 1_764_180_000.0
+NOW = STARTED_AT + 8040.0
+ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}"
 
-def render_text(state: PanelState, now: float) -> str:
-    """The panel as plain text without colours."""
-    console = PlainConsole(file=io.StringIO(), width=WIDTH, record=True, color_system=None, legacy_windows=False)
-    console.print(draw(state, now))
-    return console.export_text()
+
+def progress(at: float, tokens: int, loss: float | None, **more: float) -> Event:
+    """A report of the trainer."""
+    fact = TrainingProgressed(tokens // 512, tokens, loss, 3500.0, 0.02, run_tokens=int(more.get("run_tokens", 0)))
+    return Event(at, ME, fact)
 
 
-def render_svg(state: PanelState, now: float) -> str:
-    """The panel as an SVG picture; equal states give equal bytes."""
-    console = PlainConsole(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, legacy_windows=False)
-    console.print(draw(state, now))
+def committed(at: float, contributors: tuple[PeerId, ...] = (ME, KIRAN)) -> Event:
+    """A round that closed."""
+    fact = RoundCommitted(
+        *(1, 4, contributors, 0.7, 24_000, 0, 1.0),
+        *(3_000_000, 4_500_000, 1, 1),
+    )
+    return Event(at, ME, fact)
+
+
+def an_evening(*, is_seed: bool = False) -> Scene:
+    """Two hours and a quarter of Ada's machine in a run of fourteen people."""
+    scene = scene_of(RUN_ID, LineLimits(10.0, None), is_seed=is_seed)
+    device = "seed" if is_seed else "RTX 3060"
+    told = [
+        RunFacts(RUN_ID, "Ada", goal_tokens=2_000_000_000, page="http://203.0.113.7"),
+        OwnAddresses((ADDRESS,)),
+    ]
+    for one in told:
+        scene = with_told(scene, one)
+    events = [Event(STARTED_AT, ME, PeerJoined(KIRAN)), Event(STARTED_AT, ME, PeerJoined(JO))]
+    events.append(Event(STARTED_AT, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0, 0, 0))))
+    for minute in range(1, 135):
+        at = STARTED_AT + 60 * minute
+        loss = 1.9 + 3.4 * math.exp(-minute / 18) + 0.03 * math.sin(minute)
+        run_tokens = 1_100_000_000 + 900_000 * minute
+        own = (0, None) if is_seed else (31_000 * minute, loss)
+        events.append(progress(at, *own, run_tokens=run_tokens))
+        if not is_seed:
+            if minute % 30 == 15:
+                events.append(Event(at, ME, Evaluated(loss, minute)))
+        events.append(committed(at))
+    events += [
+        Event(NOW - 300, ME, PeerLeft(JO, "it said goodbye")),
+        Event(NOW - 240, ME, ReachabilityFound(KIRAN, True, ("/ip4/203.0.113.5/tcp/4001",))),
+        Event(NOW - 60, ME, PeerJoined(LINDSTROEM)),
+        Event(NOW - 4, ME, committed(NOW).fact),
+    ]
+    if is_seed:
+        events.append(Event(NOW - 200, ME, RelayChecked("full")))
+        events += [Event(NOW - 180 + n, ME, StateServed(PeerId(f"12D3KooWnew{n}"), 543_000)) for n in range(14)]
+    for event in sorted(events, key=lambda event: event.at):
+        scene = with_event(scene, event)
+    names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
+    scene = with_told(scene, seen(NOW - 2, 3, names))
+    return with_told(scene, seen(NOW - 1, 2, ()))
+
+
+def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...]) -> SwarmSeen:
+    """A look at the swarm in which Ada has this rank."""
+    others = [("Kiran", KIRAN, 5_100_000), ("Jo", JO, 3_900_000), ("Lindström", LINDSTROEM, 1_200_000)]
+    rows = [
+        PersonSeen(0, name, peer_id, tokens, 2900.0, "training" if name != "Jo" else "away")
+        for name, peer_id, tokens in others
+    ]
+    rows.insert(rank - 1, PersonSeen(0, "Ada", ME, 4_154_000, 3500.0, "training", is_own=True))
+    ranked = tuple(
+        PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
+        for place, one in enumerate(rows, 1)
+    )
+    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 13, 14, 0.278, 1.93, 500, ranked, names)
+
+
+def a_beginning() -> Scene:
+    """A peer that fetches the state."""
+    scene = scene_of(RUN_ID, LineLimits(), is_seed=False)
+    for step in (
+        LoadingStep("key", "Ada", is_done=True),
+        LoadingStep("program", "cpu", is_done=True),
+        LoadingStep("run", "found", is_done=True),
+        LoadingStep("model", "860 k parameters on cpu", is_done=True),
+        LoadingStep("state"),
+    ):
+        scene = with_told(scene, step)
+    return with_event(scene, Event(NOW, ME, CatchUpProgressed(4_300_000, 10_000_000, 2e6, 23.0)))
+
+
+def a_wait() -> Scene:
+    """A peer that finds nobody."""
+    scene = with_told(scene_of(RUN_ID, LineLimits(), is_seed=False), LoadingStep("key", "Ada", is_done=True))
+    scene = with_told(scene, LoadingStep("program", "cpu", is_done=True))
+    return with_event(scene, Event(NOW, ME, WaitingForPeers("none of 1 known addresses answers", 12.0)))
+
+
+def lines_of(
+    scene: Scene, width: int, height: int, page: Page = "main", now: float = NOW, *, ascii_only: bool = False
+) -> list[Text]:
+    """The picture with its last line, as the painter puts them on a terminal."""
+    controls = Controls(page, can_rest=not scene.is_seed)
+    picture = face(scene, controls, now, width, height - 1, ascii_only)
+    picture += [Text()] * (height - 1 - len(picture))
+    return [*picture, Text(hints(controls, has_keys=True, is_resting=scene.is_resting), style="bright_black")]
+
+
+def text_of(lines: Sequence[Text]) -> str:
+    """Without colours and without blanks at the ends of lines."""
+    return "".join(f"{line.plain.rstrip()}\n" for line in lines)
+
+
+def render_svg(lines: Sequence[Text], width: int) -> str:
+    """An SVG picture; equal lines give equal bytes."""
+    console = PlainConsole(file=io.StringIO(), width=width, record=True, force_terminal=True, legacy_windows=False)
+    for line in lines:
+        console.print(line)
     return console.export_svg(title="peer join", unique_id="panel")

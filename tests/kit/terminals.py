@@ -6,6 +6,7 @@ import threading
 
 from dht.host import PeerId
 from peer.events.peer_events import Event, SwarmLost
+from peer.panel.scene.told import Remark, Told
 
 
 class StuckView:
@@ -23,6 +24,16 @@ class StuckView:
         self.shown.append(event)
 
     def tick(self, now: float) -> None:
+        pass
+
+    def tell(self, told: Told) -> None:
+        if isinstance(told, Remark):
+            self.note(told.text)
+
+    def suspend_soon(self) -> None:
+        pass
+
+    def restore(self) -> None:
         pass
 
     def note(self, sentence: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from peer.panel.panel import PlainView
 from rich.table import Table
 
 from dht.errors import LocalFault, PeerFault
@@ -24,7 +25,6 @@ from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
-from peer.panel.panel import PlainView
 from peer.plain_console import PlainConsole
 from peer.plain_output import LAYOUT, PlainOutput
 from tests.kit.network.memory_networks import fixed_network, named

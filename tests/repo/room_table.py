@@ -134,9 +134,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "uvloop",
     ),
-    "peer.panel": ("averaging.rounds peer peer.config peer.events", False, "prometheus_client rich"),
+    "peer.panel.scene": ("dht.identity averaging.rounds peer.events", True, ""),
+    "peer.panel.faces": ("peer.events peer.panel.scene", True, "rich"),
+    "peer.panel": ("dht.identity peer peer.config peer.events peer.panel.*", False, "prometheus_client rich"),
     "peer.tracking": (
-        "averaging.rounds peer peer.config peer.events peer.panel",
+        "averaging.rounds peer peer.config peer.events peer.panel peer.panel.scene",
         False,
         "tensorboard trackio wandb",
     ),
@@ -159,8 +161,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory peer.files "
-        "peer.events peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.tracking peer.owner",
+        "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory "
+        "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.panel.scene "
+        "peer.tracking peer.owner",
         False,
         "numpy pydantic torch",
     ),

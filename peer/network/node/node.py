@@ -43,7 +43,7 @@ from peer.network.membership.membership import MemberScope, Membership
 from peer.network.membership.revisions import Revisions
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.leave import GracefulLeave
+from peer.network.node.leave import POLL_SECONDS, SETTLE_SECONDS, GracefulLeave
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
@@ -89,6 +89,7 @@ class Node:
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
+        self._rests = False
         self.is_dialable = True
         revisions = ports.revisions or partial(Revisions, manifest, bytes(32), self.me)
         self.revisions = revisions(on_end=self.reporter.run_ended)
@@ -303,6 +304,9 @@ class Node:
             self._set_clock()
             self.desk.retry()
             self.mailbox.network.heartbeat = self.ports.clock()
+            if bool(trainer.resting) != self._rests and self._state in ("training", "serving"):
+                self._rests = not self._rests
+                self._background.spawn(self._rest_or_go_on())
             if trainer.finished or trainer.stop_requested:
                 await self.desk.take_work(self.exchange.sending.work_arrived)
                 if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
@@ -315,6 +319,20 @@ class Node:
                     paced_at = told_at
                     self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
+
+    async def _rest_or_go_on(self) -> None:
+        """The owner paused training, or goes on: until then this peer serves as a seed does, and others know it."""
+        end = self.ports.clock() + SETTLE_SECONDS
+        while self._rests and self.ports.clock() < end:
+            if not any(one.state.pending is not None or one.state.unsent_tokens for one in self.fragments):
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        if self._leaving.is_set():
+            return
+        self._state = "serving" if self._rests else "training"
+        self.exchange.sending.take_part(not self._rests)
+        self._on_view()
+        await self.membership.announce()
 
     def _show_readings(self) -> None:
         """Tell the trainer what others read."""
@@ -439,6 +457,10 @@ class Node:
         return self.fragments[fragment].log.page(version)
 
     # ----------------------------------------------------------------------------------------------------- details
+
+    def own_record(self) -> PeerRecord:
+        """What this peer says about itself now, unsigned."""
+        return self._describe()
 
     def _describe(self) -> PeerRecord:
         trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic

@@ -20,6 +20,7 @@ from typing import Any
 from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord, encode_run_record
+from dht.streams.pacing import RateLimits
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.log import to_json
@@ -30,6 +31,8 @@ from peer.network.process.event_loop import run_network
 from peer.plain_output import make_plain
 
 MAX_LINE_BYTES = 1 << 20
+ORDERS = ("leave", "limits")
+"""What the owner may say at any time."""
 
 
 @dataclass
@@ -93,7 +96,7 @@ async def _run(channel: _Channel) -> None:
         while b"\n" in channel.received:
             line, _, channel.received = channel.received.partition(b"\n")
             message = json.loads(line)
-            (orders if message.get("kind") == "leave" else lines).put_nowait((message, list(descriptors)))
+            (orders if message.get("kind") in ORDERS else lines).put_nowait((message, list(descriptors)))
             descriptors = []
 
     loop.add_reader(channel.connection, readable)
@@ -121,13 +124,21 @@ async def _run(channel: _Channel) -> None:
             gc.freeze()
 
     side = NetworkSide(
-        config, "trainer", emit, lambda addresses: channel.send("addresses", addresses=addresses), make_mailbox
+        config,
+        "trainer",
+        emit,
+        lambda addresses: channel.send("addresses", addresses=addresses),
+        make_mailbox,
+        lambda seen: channel.send("seen", seen=seen.to_fields()),
     )
 
     async def obey() -> None:
         while True:
             message, _ = await orders.get()
-            side.leave(message["reason"])
+            if message["kind"] == "leave":
+                side.leave(message["reason"])
+            else:
+                side.limit(RateLimits(message["upload_bits_per_second"], message["download_bits_per_second"]))
 
     work = asyncio.create_task(side.run())
     obeying = asyncio.create_task(obey())

@@ -43,13 +43,14 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_pee
 from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
+from peer.events.swarm_seen import SwarmSeen, SwarmWatch
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.peer_cache import PeerCache
-from peer.network.membership.profile_file import load_contributor
+from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
 from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
 from peer.network.membership.revisions import Revisions, apply_member_rules, describe_changes
@@ -73,6 +74,9 @@ SILENT_SECONDS = 8.0
 """Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
 LOOKS_PER_REVISION_LOOK = 3
 """A later revision of the manifest is looked for once in three announcements."""
+SEEN_SECONDS = 2.0
+"""Between two looks at the members for whoever looks at this peer's panel; in a swarm of many longer."""
+SEEN_SECONDS_PER_MEMBER = 0.01
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
@@ -90,6 +94,7 @@ class NetworkSide:
         emit: takes every event.
         on_addresses: called with the dialable addresses once the host is up.
         make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
+        on_seen: called every few seconds with what this peer sees of the swarm.
     """
 
     def __init__(
@@ -99,12 +104,18 @@ class NetworkSide:
         emit: Callable[[Event], None],
         on_addresses: Callable[[list[str]], None],
         make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
+        on_seen: Callable[[SwarmSeen], object] = lambda seen: None,
     ) -> None:
         self._config = config
         self._role = role
         self._on_event = emit
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
+        self._on_seen = on_seen
+        self._host: P2pdHost | None = None
+        limits = config.upload_limit_mbit, config.download_limit_mbit
+        self._limits = RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
+        """What the volunteer lets the line carry."""
         self._leave_reason: str | None = None
         self._leaving = asyncio.Event()
         self._met_members = asyncio.Event()
@@ -119,6 +130,14 @@ class NetworkSide:
         self._leaving.set()
         if self._node is not None:
             self._node.leave(reason)
+
+    def limit(self, limits: RateLimits) -> None:
+        """From now on the line may carry so much."""
+        self._limits = limits
+        if self._host is not None:
+            self._host.limit(limits)
+        if self._node is not None:
+            self._node.links.limit(limits.upload_bits_per_second, limits.download_bits_per_second)
 
     def _emit(self, event: Event) -> None:
         self._on_event(event)
@@ -153,7 +172,8 @@ class NetworkSide:
             apply_member_rules(admission, local)
         users.remind(admission, time.time())
         async with contextlib.AsyncExitStack() as stack:
-            host = await stack.enter_async_context(self._make_host(identity))
+            host = self._host = await stack.enter_async_context(self._make_host(identity))
+            host.limit(self._limits)  # they may have changed while it came up
             store = HivemindStore(host, admission=admission)
             await store.start()
             stack.push_async_callback(store.close)
@@ -205,6 +225,7 @@ class NetworkSide:
                 self._republish(store),
                 self._follow_revisions(store, host, node),
                 self._build_paths(host, node).run(),
+                self._look_around(node, contributor, key_path),
             ]
             if contributor is not None and key_path is not None:
                 work.append(
@@ -235,12 +256,6 @@ class NetworkSide:
             max_streams_per_peer=config.max_streams_per_peer,
             port_range=config.ports,
         )
-
-    @property
-    def _limits(self) -> RateLimits:
-        """What the volunteer lets the line carry."""
-        limits = self._config.upload_limit_mbit, self._config.download_limit_mbit
-        return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
 
     @property
     def _relays_for_others(self) -> bool:
@@ -387,6 +402,17 @@ class NetworkSide:
         with contextlib.suppress(OSError):
             # Only a convenience for this machine's owner, who may have a full disk.
             write_cached_peers(self._config.data_dir / ADDRESSES_NAME, host.addresses())
+
+    async def _look_around(self, node: Node, contributor: Identity | None, key_path: Path | None) -> None:
+        """Say every few seconds what this peer sees of the swarm."""
+        name = self._config.name
+        if not name and key_path is not None:
+            name = read_choice(choice_path(key_path)).name
+        watch = SwarmWatch(node.me, name, "" if contributor is None else contributor.peer_id)
+        while True:
+            members = [record for record in node.membership.members() if record.peer_id != node.me]
+            self._on_seen(watch.look([*members, node.own_record()], time.time()))
+            await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
     async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
         connected = await host.connected_addresses()

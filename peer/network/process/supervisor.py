@@ -20,10 +20,12 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, U
 from dht.host import PeerId
 from dht.p2pd.directory import remove_stale
 from dht.records.signed_records import RunRecord, decode_run_record
+from dht.streams.pacing import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.log import from_json
 from peer.events.peer_events import Event, RunEnded
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild, start_network_child
 from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
@@ -52,8 +54,9 @@ class NetworkProcess:
     Args:
         config: the volunteer's choices, for the child.
         show: takes every event (called from a reader thread).
-        note: takes plain sentences for the owner, such as the addresses.
+        note: takes plain sentences for the owner.
         first: the child to begin with, when it has been started before.
+        hear: takes what is seen of the swarm every few seconds, and the own addresses; default: `note` says these.
     """
 
     def __init__(
@@ -62,8 +65,11 @@ class NetworkProcess:
         show: Callable[[Event], None],
         note: Callable[[str], None],
         first: NetworkChild | None = None,
+        hear: Callable[[SwarmSeen | OwnAddresses], object] | None = None,
     ) -> None:
         self._first = first
+        self._hear = hear
+        self._limits: RateLimits | None = None
         self._config = config
         self._show = show
         self._note = note
@@ -111,6 +117,12 @@ class NetworkProcess:
         with self._lock:
             self._mailbox = (mailbox, device)
             self._send_mailbox()
+
+    def limit(self, limits: RateLimits) -> None:
+        """Let the child, and every later one, send and take no more than this."""
+        with self._lock:
+            self._limits = limits
+            self._send_limits()
 
     def check(self) -> None:
         """Raise what ended the child for good, if anything did.
@@ -164,6 +176,7 @@ class NetworkProcess:
         self._first = None
         self._child, self._connection = child.process, child.connection
         self._send({"kind": "config", "config": self._config.model_dump_json(exclude_defaults=True)})
+        self._send_limits()
 
     def _send(self, message: dict[str, Any]) -> None:
         connection = self._connection
@@ -174,6 +187,11 @@ class NetworkProcess:
         except OSError:
             # It has just died; `_supervise` notices at the other end of the same socket.
             return
+
+    def _send_limits(self) -> None:
+        if self._limits is not None:
+            up, down = self._limits.upload_bits_per_second, self._limits.download_bits_per_second
+            self._send({"kind": "limits", "upload_bits_per_second": up, "download_bits_per_second": down})
 
     def _send_mailbox(self) -> None:
         if self._mailbox is None or self._connection is None:
@@ -236,7 +254,14 @@ class NetworkProcess:
             self._show(event)
         elif kind == "addresses":
             self.addresses = tuple(message["addresses"])
-            self._note("listening on " + "  ".join(self.addresses))
+            own = OwnAddresses(self.addresses)
+            if self._hear is None:
+                self._note(own.sentence())
+            else:
+                self._hear(own)
+        elif kind == "seen":
+            if self._hear is not None:
+                self._hear(SwarmSeen.from_fields(message["seen"]))
         elif kind == "run":
             self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._config.run_id)
             self._found.set()

@@ -140,6 +140,10 @@ class LocalTraining:
         if self._keeper is not None:
             self._keeper.idle()
 
+    def rest(self, is_resting: Callable[[], bool]) -> None:
+        """The owner paused training: take what comes and keep what is asked for, until they go on or stop."""
+        self.link.rest(lambda: is_resting() and not self.should_stop, self.idle)
+
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:
         """The optimizers themselves, out of their wrappers."""

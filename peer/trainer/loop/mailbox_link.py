@@ -32,6 +32,10 @@ from peer.trainer.loop.step_speed import StepSpeed
 from peer.trainer.loop.work_sender import WorkFacts, WorkSender
 
 _POLL_SECONDS = 0.001
+REST_POLL_SECONDS = 0.05
+"""While the owner has paused the inner loop: nobody waits for what is done then."""
+REST_FLUSH_SECONDS = 5.0
+"""For the network side to take the work done so far, as on leaving."""
 """Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
 
 _SMOOTHING = 0.95
@@ -483,6 +487,26 @@ class TrainerLink:
     def note_reread(self) -> None:
         """Data is read again because nothing new came."""
         self._counters.data_rereads += 1
+
+    def rest(self, is_resting: Callable[[], bool], idle: Callable[[], None]) -> None:
+        """The owner paused the inner loop: hand over what is done, then call `idle` again and again until they go on.
+
+        Raises:
+            LocalFault: this link has no clock to wait by.
+        """
+        if self._pause is None:
+            raise LocalFault("this link was made without `pause`; expected one that can wait")
+        self.flush(REST_FLUSH_SECONDS)
+        self._counters.tokens_per_second = 0.0
+        self._counters.resting = 1
+        try:
+            while is_resting() and not self.stop_asked:
+                idle()
+                self._pause(REST_POLL_SECONDS)
+                self._counters.heartbeat = self._clock()
+        finally:
+            self._counters.resting = 0
+            self.note_pause()
 
     def _wait(
         self, is_done: Callable[[], bool], timeout_seconds: float, stop: Callable[[], bool], awaited: str

@@ -115,8 +115,15 @@ class Trainer:
         self._inner.update(self._num_steps - 1, factor)
         return mean_loss
 
-    def run(self, stop: Callable[[], bool] = lambda: False, max_steps: int | None = None) -> None:
+    def run(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        max_steps: int | None = None,
+        is_resting: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Train until `stop`, the network side says so, or `max_steps` inner steps, earlier sessions included.
+
+        While `is_resting` no step is taken; it is asked before each. Not for several ranks, which would wait too long.
 
         Measures the held-out loss at the start and every `evaluate_every_steps`.
 
@@ -128,6 +135,9 @@ class Trainer:
             if self._evaluate_every_steps and not self.training.should_stop:
                 self.evaluate()
             while not self.training.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
+                if is_resting():
+                    self.training.rest(is_resting)
+                    continue
                 before = self._num_steps
                 self.step()
                 taken = self._num_steps > before

@@ -18,7 +18,7 @@ from peer.events.refusals import LOG_TAIL_BYTES, MAX_REMOTES, refusals_in_log, w
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
 from peer.observe.status import local_facts, local_lines
-from peer.panel.state import PanelState, fold
+from peer.panel.scene.state import PanelState, fold
 from tests.kit.panels import render_text
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")

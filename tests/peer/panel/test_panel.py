@@ -11,6 +11,15 @@ import xml.etree.ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peer.panel.panel import (
+    HEARTBEAT_SECONDS,
+    JsonView,
+    PanelView,
+    PlainView,
+    heartbeat,
+    make_view,
+    sparkline,
+)
 
 from averaging.rounds.facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
@@ -31,16 +40,7 @@ from peer.events.peer_events import (
     TrainingProgressed,
     WaitingForPeers,
 )
-from peer.panel.panel import (
-    HEARTBEAT_SECONDS,
-    JsonView,
-    PanelView,
-    PlainView,
-    heartbeat,
-    make_view,
-    sparkline,
-)
-from peer.panel.state import NUM_LOSSES, PanelState, fold
+from peer.panel.scene.state import NUM_LOSSES, PanelState, fold
 from tests.kit.panels import render_svg, render_text
 
 ME = PeerId("12D3KooWabcdefgh")

@@ -1,0 +1,216 @@
+"""What a peer sees of the others, for whoever looks at its panel: ranks, shares and names. Pure.
+
+It is no event: it comes every few seconds, and nobody asks for it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from dht.host import PeerId
+
+NUM_ROWS = 12
+"""People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""
+MAX_PEOPLE = 5000
+"""That are told apart in a session; a flood of keys must not fill the memory."""
+SHARE_SECONDS = 3600.0
+SHARE_STEP_SECONDS = 60.0
+"""Work is added up for so long before it counts as one piece of the last hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAddresses:
+    """Where others reach this peer now, as multiaddrs with its PeerId."""
+
+    addresses: tuple[str, ...]
+
+    def sentence(self) -> str:
+        return "listening on " + "  ".join(self.addresses)
+
+
+class Heard(Protocol):
+    """What is read of a peer's record (`dht.records.signed_records.PeerRecord`)."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+    @property
+    def contributor_key(self) -> bytes: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def tokens_per_second(self) -> float: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def held_out_loss(self) -> float | None: ...
+    @property
+    def held_out_version(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PersonSeen:
+    """One row of the ranking."""
+
+    rank: int
+    name: str
+    """As the person says; empty: they gave none."""
+    peer_id: PeerId
+    """One of their machines."""
+    tokens: int
+    tokens_per_second: float
+    doing: str
+    """training, resting, joining or away."""
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSeen:
+    """One look at the swarm."""
+
+    at: float
+    """Unix seconds."""
+    own_name: str = ""
+    own_id: str = ""
+    """Of this peer's person, as the run's page has it in its address."""
+    num_training: int = 0
+    """Machines that train now, this one included."""
+    num_resting: int = 0
+    num_seeds: int = 0
+    num_people: int = 0
+    """With machines that are here now, this peer's person included; seeds do not count."""
+    num_ranked: int = 0
+    """Heard of in this session, also if they have left."""
+    share_of_hour: float | None = None
+    """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
+    held_out_loss: float | None = None
+    """Of the newest version that somebody measured; nats per token."""
+    held_out_version: int = -1
+    rows: tuple[PersonSeen, ...] = ()
+    names: tuple[tuple[PeerId, str], ...] = ()
+    """Of machines whose names are new since the last look."""
+
+    @property
+    def own_row(self) -> PersonSeen | None:
+        return next((row for row in self.rows if row.is_own), None)
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> SwarmSeen:
+        """What `to_fields` gave."""
+        rows = tuple(PersonSeen(**row) for row in fields["rows"])
+        names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
+        return cls(**{**fields, "rows": rows, "names": names})
+
+
+class SwarmWatch:
+    """Adds up what records say, look after look.
+
+    Args:
+        own_name: what this peer's person is called; empty: they gave no name.
+        own_id: of this peer's person; empty: the peer stands for itself.
+    """
+
+    def __init__(self, me: PeerId, own_name: str = "", own_id: str = "") -> None:
+        self._me = me
+        self._own_name = own_name
+        self._own_id = own_id or me
+        self._people: dict[bytes, PersonSeen] = {}
+        self._machines: dict[PeerId, int] = {}
+        self._names: dict[PeerId, str] = {}
+        self._pieces: list[tuple[float, int, int]] = []
+        """Of the last hour: when it began, work of this peer's person, work of all."""
+
+    def look(self, records: Iterable[Heard], now: float) -> SwarmSeen:
+        """Take in the records of all members that are here, this peer's own among them."""
+        here = list(records)
+        new_names = tuple((one.peer_id, one.name) for one in here if self._names.get(one.peer_id, "") != one.name)
+        if len(self._names) + len(new_names) > MAX_PEOPLE:
+            self._names.clear()
+        self._names.update(new_names)
+        own = next((_person(one) for one in here if one.peer_id == self._me), b"")
+        trainers = [one for one in here if one.role == "trainer"]
+        self._count_work(trainers, own, now)
+        people = self._rank(trainers, own)
+        measured = max(
+            (one for one in here if one.held_out_loss is not None), key=lambda one: one.held_out_version, default=None
+        )
+        work, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
+        return SwarmSeen(
+            at=now,
+            own_name=self._own_name,
+            own_id=self._own_id,
+            num_training=sum(one.state == "training" for one in trainers),
+            num_resting=sum(one.state == "serving" for one in trainers),
+            num_seeds=len(here) - len(trainers),
+            num_people=len({_person(one) for one in trainers}),
+            num_ranked=len(people),
+            share_of_hour=work / of_all if of_all else None,
+            held_out_loss=None if measured is None else measured.held_out_loss,
+            held_out_version=-1 if measured is None else measured.held_out_version,
+            rows=_chosen(people),
+            names=new_names,
+        )
+
+    def _count_work(self, trainers: list[Heard], own: bytes, now: float) -> None:
+        done = [
+            (_person(one), max(0, one.tokens - self._machines[one.peer_id]))
+            for one in trainers
+            if one.peer_id in self._machines
+        ]
+        if len(self._machines) > MAX_PEOPLE:
+            self._machines.clear()
+        self._machines.update((one.peer_id, max(one.tokens, self._machines.get(one.peer_id, 0))) for one in trainers)
+        if not self._pieces or now - self._pieces[-1][0] >= SHARE_STEP_SECONDS:
+            self._pieces.append((now, 0, 0))
+        at, work, of_all = self._pieces[-1]
+        work += sum(tokens for person, tokens in done if person == own)
+        self._pieces[-1] = (at, work, of_all + sum(tokens for _, tokens in done))
+        self._pieces = [piece for piece in self._pieces if piece[0] > now - SHARE_SECONDS]
+
+    def _rank(self, trainers: list[Heard], own: bytes) -> list[PersonSeen]:
+        here: dict[bytes, PersonSeen] = {}
+        for one in trainers:
+            person, doing = _person(one), "resting" if one.state == "serving" else one.state
+            row = PersonSeen(0, one.name, one.peer_id, one.tokens, one.tokens_per_second, doing, person == own)
+            before = here.get(person)
+            if before is not None:
+                row = replace(
+                    before,
+                    name=before.name or row.name,
+                    tokens=before.tokens + row.tokens,
+                    tokens_per_second=before.tokens_per_second + row.tokens_per_second,
+                    doing="training" if "training" in (before.doing, row.doing) else row.doing,
+                )
+            here[person] = replace(row, name=self._own_name or row.name) if row.is_own else row
+        for person, known in self._people.items():
+            if person not in here:
+                self._people[person] = replace(known, tokens_per_second=0.0, doing="away")
+        if len(self._people) > MAX_PEOPLE:
+            self._people.clear()
+        self._people.update(here)
+        ordered = sorted(self._people.values(), key=lambda row: (-row.tokens, row.peer_id))
+        return [replace(row, rank=place) for place, row in enumerate(ordered, 1)]
+
+
+def _person(record: Heard) -> bytes:
+    """Whose machine it is."""
+    return record.contributor_key or record.peer_id.encode()
+
+
+def _chosen(people: list[PersonSeen]) -> tuple[PersonSeen, ...]:
+    """The first ones, and in their end this peer's person with their neighbours."""
+    own = next((row.rank for row in people if row.is_own), 0)
+    if own <= NUM_ROWS:
+        return tuple(people[:NUM_ROWS])
+    return (*people[: NUM_ROWS - 3], *people[own - 2 : own + 1])

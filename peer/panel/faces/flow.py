@@ -1,0 +1,113 @@
+"""Lines that fit: parts that are never cut, beside each other where there is room and below each other elsewhere. Pure.
+
+A line is a `Text` of rich without a newline. What others said is made printable where it enters a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from dht.fields import printable
+
+LABEL_WIDTH = 9
+SEPARATOR = " · "
+
+
+def part(text: str, style: str = "") -> Text:
+    """One thing that is said, printable."""
+    return Text(printable(text), style=style, no_wrap=True, end="")
+
+
+def joined(parts: Iterable[Text], separator: str = "") -> Text:
+    """Parts in one line."""
+    line = Text(no_wrap=True, end="")
+    for index, one in enumerate(parts):
+        if index and separator:
+            line.append(separator, "dim")
+        line.append_text(one)
+    return line
+
+
+def flowed(parts: Sequence[Text], width: int, separator: str = SEPARATOR) -> list[Text]:
+    """Parts in as few lines of `width` columns as they need; a part that is longer than a line breaks at its spaces."""
+    lines: list[Text] = []
+    row: list[Text] = []
+    used = 0
+    for one in parts:
+        for piece in wrapped(one, width):
+            needed = piece.cell_len + (cell_len(separator) if row else 0)
+            if row and used + needed > width:
+                lines.append(joined(row, separator))
+                row, used, needed = [], 0, piece.cell_len
+            row.append(piece)
+            used += needed
+    return [*lines, joined(row, separator)] if row else lines
+
+
+def wrapped(text: Text, width: int) -> list[Text]:
+    """A text in lines of at most `width` columns, broken at spaces, and inside words that are longer than that."""
+    if text.cell_len <= width:
+        return [text]
+    lines: list[Text] = []
+    rest = text
+    while rest.cell_len > width:
+        end, used = 0, 0
+        for character in rest.plain:
+            used += cell_len(character)
+            if used > width:
+                break
+            end += 1
+        space = rest.plain.rfind(" ", 0, end + 1)
+        end = space if space > 0 else max(1, end)
+        lines.append(rest[:end])
+        rest = rest[end:]
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
+    return [*lines, rest] if rest.plain else lines
+
+
+def labelled(label: str, parts: Sequence[Text], width: int, right: Text | None = None) -> list[Text]:
+    """Parts beside a label, and one more at the right edge if it fits, else in a line of its own."""
+    lines = flowed(parts, width - LABEL_WIDTH)
+    if right is not None and right.plain:
+        room = width - LABEL_WIDTH - (lines[0].cell_len if lines else 0) - 2
+        if lines and right.cell_len <= room:
+            lines[0] = joined([lines[0], Text(" " * (room + 2 - right.cell_len)), right])
+        else:
+            lines += wrapped(right, width - LABEL_WIDTH)
+    return [
+        joined([Text(f"{label if index == 0 else '':<{LABEL_WIDTH}}", style="bold"), line])
+        for index, line in enumerate(lines)
+    ]
+
+
+def ends(left: Text, right: Text, width: int) -> list[Text]:
+    """One text at the left edge and one at the right, or below each other."""
+    room = width - left.cell_len - right.cell_len
+    if not right.plain:
+        return wrapped(left, width)
+    if room >= 2:
+        return [joined([left, Text(" " * room), right])]
+    return [*wrapped(left, width), *wrapped(right, width)]
+
+
+def beside(left: Sequence[Text], right: Sequence[Text], left_width: int, gap: int) -> list[Text]:
+    """Two columns; lines of the left one are at most `left_width` wide."""
+    lines = []
+    for index in range(max(len(left), len(right))):
+        one = left[index] if index < len(left) else Text()
+        other = right[index] if index < len(right) else Text()
+        pad = Text(" " * (left_width - one.cell_len + gap) if other.plain else "")
+        lines.append(joined([one, pad, other]))
+    return lines
+
+
+_ASCII = str.maketrans("≋·█░↑↓▲▼✓…│⠋⠙⠹⠸⠼⠴", "~-#.^v+-*.||/-\\|/")
+"""Letter by letter, so that widths stay."""
+
+
+def without_signs(text: str) -> str:
+    """The same for a terminal that has letters only."""
+    return text.translate(_ASCII)

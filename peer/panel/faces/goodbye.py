@@ -1,0 +1,42 @@
+"""What stays on the terminal when a peer has left: thanks, what was given, where to see it, how to come back. Pure."""
+
+from __future__ import annotations
+
+from dht.quantities import bytes_text, count_text, plural, seconds_text
+from peer.panel.scene.scene import Scene
+
+
+def goodbye(scene: Scene, now: float) -> list[str]:
+    """Sentences, one a line; none for a peer that never became a member."""
+    if scene.joined_at is None:
+        return []
+    took = seconds_text(round(max(0.0, now - scene.joined_at)))
+    back = f"Come back: {comeback(scene)}"
+    if scene.is_seed:
+        served = f"{plural(len(scene.state.served), 'newcomer')}, {bytes_text(scene.state.served_bytes)}"
+        return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", back]
+    state = scene.state
+    rounds = max(0, state.rounds_contributed - state.earlier_rounds)
+    parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, scene.confirmed_rounds)]
+    if scene.first_held_out_loss is not None and state.held_out_loss is not None:
+        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {state.held_out_loss:.2f}")
+    lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
+    row = scene.swarm.own_row
+    if row is not None and scene.swarm.num_ranked > 1:
+        lines.append(f"You are rank {row.rank} of {scene.swarm.num_ranked}.")
+    if scene.own_page:
+        lines.append(f"Your page: {scene.own_page}")
+    return [*lines, back]
+
+
+def comeback(scene: Scene) -> str:
+    """The command for the next time; the data folder remembers addresses."""
+    return f"peer {'seed' if scene.is_seed else 'join'} --run-id {scene.run.run_id}"
+
+
+def _rounds(num_rounds: int, num_confirmed: int) -> str:
+    if not num_rounds:
+        return "no round yet"
+    if num_confirmed >= num_rounds:
+        return f"{plural(num_rounds, 'round')}, all confirmed" if num_rounds > 1 else "1 round, confirmed"
+    return f"{plural(num_rounds, 'round')}, {num_confirmed} confirmed by others"

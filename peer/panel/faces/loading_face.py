@@ -1,0 +1,39 @@
+"""The checklist as lines. Pure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from peer.panel.faces.flow import joined, part, wrapped
+from peer.panel.faces.seed_face import join_command
+from peer.panel.faces.training_face import ACCENT, CARE, DIM, GOOD, news_lines
+from peer.panel.scene.loading import LABELS, Line
+from peer.panel.scene.scene import Scene
+
+SPINNER = "⠋⠙⠹⠸⠼⠴"
+FRAMES_PER_SECOND = 5
+_LABEL_WIDTH = 10
+
+
+def loading_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+    """What is done, under way and to come until this peer is a member."""
+    doing = "opening as a seed" if scene.is_seed else "joining"
+    lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(doing, CARE)]), Text()]
+    for step in scene.loading.lines:
+        sign, style = _sign(step, now)
+        label = part(f" {sign} ", style), part(f"{LABELS[step.name]:<{_LABEL_WIDTH}}", "" if step.is_begun else DIM)
+        room = max(10, width - _LABEL_WIDTH - 3)
+        for index, told in enumerate(wrapped(part(step.text, CARE if step.is_waiting else ""), room)):
+            before = joined(label) if index == 0 else Text(" " * (_LABEL_WIDTH + 3))
+            lines.append(joined([before, told]))
+    if scene.is_seed and (command := join_command(scene)):
+        lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT)]
+    return [*lines, Text(), *news_lines(scene, width, height - len(lines) - 1)]
+
+
+def _sign(step: Line, now: float) -> tuple[str, str]:
+    if step.is_done:
+        return "✓", GOOD
+    if not step.is_begun:
+        return "·", DIM
+    return SPINNER[int(now * FRAMES_PER_SECOND) % len(SPINNER)], CARE

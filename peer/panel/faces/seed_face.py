@@ -1,0 +1,80 @@
+"""What a seed's owner sees: the command that others join with, what it gave, and how the swarm is. Pure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from dht.quantities import bytes_text, plural, seconds_text
+from peer.panel.faces.flow import ends, joined, labelled, part
+from peer.panel.faces.other_faces import age
+from peer.panel.faces.training_face import (
+    ACCENT,
+    CARE,
+    DIM,
+    GOOD,
+    goal_parts,
+    health,
+    line_use,
+    news_lines,
+    people_table,
+)
+from peer.panel.scene.scene import Scene
+
+TALL = 40
+PRIVATE = ("/ip4/10.", "/ip4/127.", "/ip4/192.168.", "/ip4/169.254.", "/ip6/fe80", "/ip6/::1")
+
+
+def seed_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+    """At most `height` lines. One of them may be longer than `width`: a command to be copied has no break in it."""
+    state = scene.state
+    since = "" if scene.joined_at is None else f", up {seconds_text(round(max(0.0, now - scene.joined_at)))}"
+    words = "seed" if state.phase in ("serving", "alone") else state.phase
+    left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, GOOD)])
+    lines = ends(left, part("open for newcomers; does not train", DIM), width)
+    command = join_command(scene)
+    if command:
+        lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
+    gave = [part(plural(len(state.served), "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
+    if scene.relaying == "full":
+        gave.append(part("relays for homes that nobody can dial"))
+    lines += labelled("Served", gave, width, line_use(scene, now))
+    lines += labelled("Reached", [_reached(scene, now)], width)
+    parts = [
+        part(f"{scene.swarm.num_training} training"),
+        part("no round yet" if scene.last_round_at is None else f"last round {age(scene.last_round_at, now)}"),
+    ]
+    if state.versions:
+        held = sum(version > 0 or scene.joined_at is not None for version in state.versions)
+        parts.append(part(f"state complete, {held} of {len(state.versions)} parts", GOOD))
+    lines += labelled("Swarm", parts, width)
+    lines += labelled("Run", goal_parts(scene, now, width), width)
+    if state.phase == "alone":
+        lines += labelled("", [health(scene, now)], width)
+    if scene.run.page:
+        lines += labelled("Page", [part(scene.run.page, "underline")], width)
+    used = sum(max(1, -(-line.cell_len // width)) for line in lines)
+    if height >= TALL:
+        people = people_table(scene, width, (height - used) // 2, now)
+        lines += [Text(), *people] if people else []
+        used += len(people) + 1 if people else 0
+    return [*lines, Text(), *news_lines(scene, width, height - used - 1)]
+
+
+def join_command(scene: Scene) -> str:
+    """The command that others join this run with, in one line; empty while this peer has no address."""
+    if not scene.addresses:
+        return ""
+    # An address of the open network leads here from everywhere.
+    address = min(scene.addresses, key=lambda one: (one.startswith(PRIVATE), "/ip6/" in one))
+    return f"peer join --run-id {scene.run.run_id} --peers {address}"
+
+
+def _reached(scene: Scene, now: float) -> Text:
+    checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
+    if scene.is_reachable:
+        return part(f"reachable from outside ✓{checked}", GOOD)
+    if scene.is_reachable is None:
+        return part("no member has tried yet to reach this machine from outside", DIM)
+    if scene.relays:
+        return part(f"only through another member that relays{checked}", CARE)
+    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)

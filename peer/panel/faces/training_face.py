@@ -1,0 +1,267 @@
+"""What a trainer's owner sees: own work, speed, the run's way to its goal, the loss, news and people. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.text import Text
+
+from dht.quantities import count_text, plural, seconds_text
+from peer.events.swarm_seen import PersonSeen
+from peer.panel.faces.curve import curve
+from peer.panel.faces.flow import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
+from peer.panel.scene.news import News, next_milestone
+from peer.panel.scene.scene import Scene
+
+TWO_COLUMNS = 120
+"""Columns from which curve and news stand beside the figures."""
+TALL = 40
+"""Lines from which there is a table of people."""
+LOW = 60
+"""Columns below which there is no room for a curve beside its labels."""
+ACCENT, GOOD, CARE, BAD, DIM = "bold cyan", "green", "yellow", "red", "bright_black"
+"""Colours of the terminal's own theme: own figures, and states."""
+FEWEST_LOSSES = 8
+"""Of a curve that says something."""
+SILENT_ROUND_SECONDS = 120.0
+"""Without a round for so long something is wrong: rounds take seconds, and a slow one a minute."""
+_NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
+
+
+def training_face(scene: Scene, now: float, width: int, height: int, *, ascii_only: bool = False) -> list[Text]:
+    """At most `height` lines of at most `width` columns; what does not fit any more is left out whole."""
+    head = header(scene, now, width)
+    if width >= TWO_COLUMNS:
+        head += page_line(scene)
+        left_width = (width - 4) // 2
+        left = [*_figures(scene, now, left_width), Text()]
+        right_width = width - left_width - 4
+        right = _loss(scene, right_width, max(6, min(24, (height - 6) // 2)), ascii_only=ascii_only)
+        room = height - len(head) - 2
+        left += people_table(scene, left_width, room - len(left), now)
+        right += [Text(), *news_lines(scene, right_width, room - len(right) - 1)]
+        return [*head, Text(), *beside(left[:room], right[:room], left_width, 4)]
+    figures = _figures(scene, now, width)
+    room = height - len(head) - len(figures) - 2
+    curve_height = 0 if width < LOW else max(4, min(10, room - 6)) if room >= 9 else 0
+    shown = [*head, *figures, *page_line(scene), *_loss(scene, width, curve_height, ascii_only=ascii_only)]
+    if height >= TALL:
+        people = people_table(scene, width, (height - len(shown)) // 2, now)
+        shown += [Text(), *people] if people else []
+    used = sum(max(1, -(-line.cell_len // width)) for line in shown)
+    return [*shown, Text(), *news_lines(scene, width, height - used - 1)]
+
+
+def header(scene: Scene, now: float, width: int) -> list[Text]:
+    """Run, what this peer does, for how long; who its owner is and which rank they have."""
+    words, style = doing(scene)
+    since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
+    left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
+    row = scene.swarm.own_row
+    rank = f" · rank {row.rank} of {scene.swarm.num_ranked}" if row is not None and scene.swarm.num_ranked > 1 else ""
+    right = [part(scene.own_name, ACCENT), part(rank)]
+    if rank and row is not None and scene.first_rank is not None and scene.first_rank != row.rank:
+        moved = scene.first_rank - row.rank
+        right.append(part(f" {'▲' if moved > 0 else '▼'}{abs(moved)}", GOOD if moved > 0 else CARE))
+    return ends(left, joined(right), width)
+
+
+def doing(scene: Scene) -> tuple[str, str]:
+    """What the peer does, in a word or two, and the style of that."""
+    phase = scene.state.phase
+    if phase == "left":
+        return "left", DIM
+    if scene.is_resting:
+        return "paused", CARE
+    if phase == "training alone":
+        return "training alone", CARE
+    if phase in ("training", "serving"):
+        return phase, GOOD
+    return phase, CARE
+
+
+def health(scene: Scene, now: float) -> Text:
+    """One sentence: that all is well, or what is not."""
+    state = scene.state
+    left_out = [one for one in state.refusals if one.is_left_out(now)]
+    if scene.is_resting:
+        return part("Paused by you; this machine serves others meanwhile. p goes on.", CARE)
+    if state.phase in ("training alone", "alone"):
+        return part("Nobody else answers. Your machine looks for the others again and again.", CARE)
+    if left_out:
+        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        return part(f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE)
+    silent = None if scene.last_round_at is None else now - scene.last_round_at
+    if silent is not None and silent > SILENT_ROUND_SECONDS and state.others:
+        return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
+    if scene.last_round_at is None:
+        return part("The first exchange with the others comes after a few steps", DIM)
+    return part("Everything is up to date", GOOD)
+
+
+def _figures(scene: Scene, now: float, width: int) -> list[Text]:
+    state, swarm = scene.state, scene.swarm
+    work = [
+        part(f"{count_text(state.tokens)} tokens", ACCENT),
+        part(plural(state.rounds_contributed, "round"), ACCENT),
+    ]
+    if swarm.share_of_hour is not None and scene.session_tokens:
+        work.append(joined([part(f"{swarm.share_of_hour:.1%}", ACCENT), part(" of the last hour")]))
+    lines = labelled("You", work, width, part(_milestone(scene), DIM))
+    computing = max(0.0, 1.0 - state.wait_fraction)
+    speed = [part(f"{count_text(0.0 if scene.is_resting else state.tokens_per_second)} tokens/s on {state.device}")]
+    speed.append(part(f"{computing:.0%} computing", GOOD if computing > 0.9 else CARE))
+    lines += labelled("Speed", speed, width, line_use(scene, now))
+    progress = goal_parts(scene, now, width)
+    others = max(len(state.others), swarm.num_people - 1)
+    here = f"{plural(others, 'other')} here" if others else "nobody else here"
+    resting = f", {swarm.num_resting} paused" if swarm.num_resting else ""
+    lines += labelled("Run", [*progress, part(here + resting)], width)
+    lines += labelled("", [health(scene, now)], width)
+    return lines
+
+
+def page_line(scene: Scene) -> list[Text]:
+    """Where the owner is seen on the run's page. It may be longer than a line: what is to be copied has no break."""
+    if not scene.run.page:
+        return []
+    return [joined([part(f"{'Page':<{LABEL_WIDTH}}", "bold"), part(scene.own_page, "underline")])]
+
+
+def _milestone(scene: Scene) -> str:
+    state = scene.state
+    if not state.tokens:
+        return ""
+    goal = next_milestone(state.tokens)
+    if state.tokens_per_second <= 0 or scene.is_resting:
+        return f"next milestone {count_text(goal)}"
+    return f"next milestone {count_text(goal)}, ~{about(_seconds_to(state.tokens, goal, state.tokens_per_second))}"
+
+
+def _seconds_to(tokens: int, goal: int, tokens_per_second: float) -> float:
+    return max(0, goal - tokens) / tokens_per_second
+
+
+def about(seconds: float) -> str:
+    """A time that is an estimate: one unit."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{round(seconds / length)} {unit}"
+    return f"{max(1, round(seconds))} s"
+
+
+def line_use(scene: Scene, now: float) -> Text:
+    """What goes up and down the line now, of what the owner allows."""
+    up, down = (bits / 1e6 for bits in scene.state.bits_per_second(now))
+
+    def one(sign: str, mbit: float, most: float | None) -> str:
+        return f"{sign} {mbit:.1f}" + ("" if most is None else f" of {most:g}")
+
+    told = f"{one('↑', up, scene.limits.up_mbit)}  {one('↓', down, scene.limits.down_mbit)} Mbit/s"
+    return part(told)
+
+
+def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
+    """A bar to the run's goal with an estimate, where it has one; what it has done, where it has none; and its loss."""
+    state, run = scene.state, scene.run
+    goal = run.goal_tokens or state.budget_tokens
+    loss = scene.swarm.held_out_loss if scene.swarm.held_out_loss is not None else state.held_out_loss
+    told = []
+    if goal:
+        told.append(bar(state.run_tokens / goal, width))
+        when = _arrival(scene, goal, now)
+        if when:
+            told.append(part(when))
+    elif run.goal_until is not None:
+        left = run.goal_until - now
+        told.append(part(f"ends in {about(left)}" if left > 0 else "its time is over"))
+    if loss is not None:
+        aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
+        told.append(part(f"loss {loss:.3f}{aim}"))
+    if not goal and state.run_tokens:
+        told.append(part(f"{count_text(state.run_tokens)} tokens learned"))
+    return told
+
+
+def bar(share: float, width: int) -> Text:
+    """A bar with its percentage."""
+    share = min(1.0, max(0.0, share))
+    num = 17 if width >= 76 else 10
+    full = int(share * num)
+    return joined([part("█" * full, GOOD), part("░" * (num - full), DIM), part(f" {share:.0%}")])
+
+
+def _arrival(scene: Scene, goal: int, now: float) -> str:
+    if scene.state.run_tokens >= goal:
+        return "goal reached"
+    if len(scene.pace) < 2:
+        return ""
+    (at, before), (last_at, last) = scene.pace[0], scene.pace[-1]
+    if last <= before or last_at <= at:
+        return ""
+    seconds = (goal - scene.state.run_tokens) / ((last - before) / (last_at - at))
+    if seconds < 86400:
+        return f"done in about {about(seconds)}"
+    if seconds > 400 * 86400:
+        return "done in more than a year"
+    when = datetime.fromtimestamp(now + seconds)
+    return f"done about {when:%a}" if seconds < 6 * 86400 else f"done about {when.day} {when:%b}"
+
+
+def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Text]:
+    """What the loss was first, at best and is now, and its curve."""
+    state = scene.state
+    now_at = state.train_loss
+    if not state.losses or scene.losses_at is None or now_at is None or not all(map(math.isfinite, state.losses)):
+        return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
+    means = [part(f"first {state.losses[0]:.3f}"), part(f"best {min(state.losses):.3f}", GOOD)]
+    means.append(joined([part("now "), part(f"{now_at:.3f}", ACCENT)]))
+    lines = labelled("Loss", means, width)
+    dots = (
+        curve(state.losses, scene.losses_at, width, height, ascii_only=ascii_only)
+        if len(state.losses) >= FEWEST_LOSSES
+        else []
+    )
+    return [*lines, *(part(line, "cyan") for line in dots[:-1]), *(part(line, DIM) for line in dots[-1:])]
+
+
+def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
+    """The newest news first, each whole, as many as `room` lines hold."""
+    lines: list[Text] = []
+    for one in reversed(scene.news):
+        told = wrapped(_said(scene, one), width - 6)
+        if len(lines) + len(told) > room:
+            break
+        at = part(f"{datetime.fromtimestamp(one.at):%H:%M} ", DIM)
+        lines += [joined([at if index == 0 else Text(" " * 6), line]) for index, line in enumerate(told)]
+    return lines
+
+
+def _said(scene: Scene, one: News) -> Text:
+    text = one.text if one.remote is None else one.text.replace("{who}", scene.name_of(one.remote))
+    return part(text[:1].upper() + text[1:], _NEWS_STYLE[one.kind])
+
+
+def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
+    """The ranking as far as it is heard of, one line each; nothing while there is nobody to compare with."""
+    rows = scene.swarm.rows
+    if len(rows) < 2 or room < 4:
+        return []
+    shown: Sequence[PersonSeen] = rows[: room - 1]
+    own = scene.swarm.own_row
+    if own is not None and own not in shown:
+        shown = [*shown[:-1], own]
+    name_width = max(12, width - 48)
+    lines = [part(f"{'Rank':>4}  {'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}   Now", "bold")]
+    for row in shown:
+        name = part(row.name or scene.name_of(row.peer_id))
+        name.truncate(name_width - 1)
+        style = ACCENT if row.is_own else ""
+        speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
+        figures = f"{count_text(row.tokens):>10}{speed:>11}   "
+        state = part(row.doing, GOOD if row.doing == "training" else CARE if row.doing == "resting" else DIM)
+        pad = " " * (name_width - name.cell_len)
+        lines.append(joined([part(f"{row.rank:>4}  ", style), name, part(pad + figures, style), state]))
+    return lines

@@ -1,0 +1,108 @@
+"""Keys of a terminal, one at a time and without waiting. Where there is no termios, or no terminal, there are none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from typing import Any, TextIO
+
+try:
+    import termios
+    import tty
+except ImportError:  # Windows
+    termios = tty = None  # type: ignore[assignment]
+
+MAX_BYTES = 256
+"""Read at once: what somebody types in a tenth of a second, and a paste."""
+
+
+class Keys:
+    """Takes keys as they are pressed, from `open` until `close`; Ctrl+C and Ctrl+Z stay signals.
+
+    A job in the background has no keys: to touch the terminal would stop it.
+
+    Args:
+        stream: standard input; None: there are no keys.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._fd = _terminal_of(stream)
+        self._before: list[Any] | None = None
+        self._rest = b""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether keys are taken now."""
+        return self._before is not None
+
+    @property
+    def is_in_front(self) -> bool:
+        """Whether this process may use the terminal now; True without one."""
+        if self._fd is None:
+            return True
+        try:
+            return os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:
+            return False
+
+    def open(self) -> None:
+        """Have each key at once and unseen. Does nothing where that is impossible."""
+        if self._fd is None or self._before is not None or not self.is_in_front:
+            return
+        with contextlib.suppress(OSError, termios.error):
+            before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd, termios.TCSANOW)
+            self._before = before
+
+    def close(self) -> None:
+        """Leave the terminal as it was found; may be called again and from any thread."""
+        before, self._before = self._before, None
+        if before is not None and self._fd is not None and self.is_in_front:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
+
+    def pressed(self) -> list[str]:
+        """Keys since the last call: characters, "enter", "escape", "backspace"; no arrows and the like."""
+        if self._before is None or self._fd is None or not self.is_in_front:
+            return []
+        try:
+            if not select.select([self._fd], [], [], 0)[0]:
+                return []
+            data = os.read(self._fd, MAX_BYTES)
+        except (OSError, ValueError):
+            return []
+        if not data:
+            self.close()  # the terminal is gone
+            return []
+        return keys_in(data)
+
+
+_NAMES = {"\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "\x08": "backspace"}
+
+
+def keys_in(data: bytes) -> list[str]:
+    """What was pressed. Pure."""
+    text = data.decode("utf-8", "ignore")
+    keys, index = [], 0
+    while index < len(text):
+        character = text[index]
+        index += 1
+        if character == "\x1b" and text[index : index + 1] in ("[", "O"):
+            index += 1
+            while index < len(text) and not text[index].isalpha() and text[index] != "~":
+                index += 1
+            index += 1
+            continue
+        if (key := _NAMES.get(character, character)) and (len(key) > 1 or key.isprintable()):
+            keys.append(key)
+    return keys
+
+
+def _terminal_of(stream: TextIO | None) -> int | None:
+    if stream is None or termios is None:
+        return None
+    try:
+        return stream.fileno() if stream.isatty() else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,97 @@
+"""A screen of its own on a terminal: lines in, as few bytes out as the change needs; afterwards all is as before."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from rich.text import Text
+
+from peer.panel.faces.flow import without_signs
+from peer.plain_console import PlainConsole
+
+OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
+"""The other screen, without a cursor."""
+CLOSE = "\x1b[?25h\x1b[?1049l"
+FIRST_CELL, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Painter:
+    """Draws pictures; see `show`. It raises what the stream raises.
+
+    Args:
+        stream: a terminal.
+        environ: `NO_COLOR` takes the colours away, `TERM` and `COLORTERM` say which there are.
+    """
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
+        self._stream = getattr(stream, "rich_proxied_file", stream)
+        self._ink = io.StringIO()
+        self._console = PlainConsole(
+            file=self._ink,
+            force_terminal=True,
+            width=1000,
+            legacy_windows=False,
+            no_color=bool(environ.get("NO_COLOR")),
+            _environ=environ,
+        )
+        self.ascii_only = not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
+        self._shown: list[str] = []
+        self._size = (0, 0)
+        self.is_open = False
+
+    def show(self, lines: Sequence[Text], footer: Text, width: int, height: int) -> None:
+        """Lines from the top, and one at the bottom; of lines that do not fit the last are left out."""
+        rows: list[str] = []
+        heights: list[int] = []
+        used = 0
+        for line in lines:
+            needed = max(1, -(-line.cell_len // width))
+            if used + needed > height - 1:
+                break
+            rows.append(self._inked(line))
+            heights.append(needed)
+            used += needed
+        rows += [""] * (height - 1 - used)
+        heights += [1] * (height - 1 - used)
+        rows.append(self._inked(footer[: max(0, width - 1)]))
+        heights.append(1)
+        out = "" if self.is_open else OPEN
+        # A line that wraps moves what is below: then all of it is written again.
+        is_same_shape = self.is_open and self._size == (width, height) and len(self._shown) == len(rows)
+        if not is_same_shape or max(heights) > 1:
+            if rows != self._shown or not is_same_shape:
+                out += FIRST_CELL + f"{END_OF_LINE}\r\n".join(rows) + END_OF_LINE + END_OF_SCREEN
+        else:
+            for index, (before, row) in enumerate(zip(self._shown, rows, strict=True)):
+                if before != row:
+                    out += f"\x1b[{index + 1};1H{row}{END_OF_LINE}"
+        self.is_open, self._shown, self._size = True, rows, (width, height)
+        self._write(out)
+
+    def close(self) -> None:
+        """Back to the screen that was there before."""
+        if self.is_open:
+            self.is_open = False
+            self._shown = []
+            self._write(CLOSE)
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Plain lines that stay, on the screen that was there before."""
+        self.close()
+        for line in lines:
+            self._write(self._inked(Text(line)) + "\r\n")
+
+    def _inked(self, line: Text) -> str:
+        self._console.print(line, end="", soft_wrap=True)
+        told = self._ink.getvalue()
+        self._ink.seek(0)
+        self._ink.truncate()
+        return without_signs(told) if self.ascii_only else told
+
+    def _write(self, text: str) -> None:
+        if text:
+            encoding = getattr(self._stream, "encoding", None) or "utf-8"
+            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.flush()

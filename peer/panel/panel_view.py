@@ -1,0 +1,169 @@
+"""The live panel on a terminal: the picture that fits it, its keys, and a goodbye that stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from rich.text import Text
+
+from dht.fields import printable
+from peer.events.peer_events import Event
+from peer.panel.faces.flow import part
+from peer.panel.faces.goodbye import goodbye
+from peer.panel.faces.loading_face import loading_face
+from peer.panel.faces.other_faces import addresses_face, details_face, help_face
+from peer.panel.faces.seed_face import join_command, seed_face
+from peer.panel.faces.training_face import ACCENT, CARE, DIM, header, training_face
+from peer.panel.keys import Keys
+from peer.panel.painter import Painter
+from peer.panel.scene.controls import Controls, hints
+from peer.panel.scene.scene import Scene, with_event, with_note, with_told
+from peer.panel.scene.told import Action, LoadingStep, Told
+
+REFRESH_SECONDS = 1.0
+"""Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
+LOADING_REFRESH_SECONDS = 0.2
+"""While it loads there is no training to hold up, and people watch."""
+SMALLEST = (20, 6)
+"""Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
+NUM_KEPT_NOTES = 20
+"""Sentences for the owner that are said again when the panel is gone."""
+
+
+class PanelView:
+    """Shows a scene until `close`. No method raises, whatever becomes of the terminal.
+
+    Args:
+        scene: before anything has happened.
+        act: does what the person at the keys wants; called from the thread that calls `tick`.
+        keyboard: standard input; None: no keys.
+        size: columns and lines of the terminal.
+        controls: which keys there are.
+    """
+
+    def __init__(
+        self,
+        stdout: TextIO,
+        scene: Scene,
+        act: Callable[[Action], object] = lambda action: None,
+        keyboard: TextIO | None = None,
+        environ: Mapping[str, str] | None = None,
+        size: Callable[[], tuple[int, int]] | None = None,
+        controls: Controls | None = None,
+    ) -> None:
+        self._painter = Painter(stdout, environ or {})
+        self._scene = scene
+        self._act = act
+        self._keys = Keys(keyboard)
+        self._size_of = size or (lambda: _size_of(stdout))
+        self._controls = controls or Controls()
+        self._kept: list[str] = []
+        self._now = 0.0
+        self._drawn_at: float | None = None
+        self._drawn_size = (0, 0)
+        self._broken = False
+        self._is_to_stop = False
+
+    def show(self, event: Event) -> None:
+        self._scene = with_event(self._scene, event)
+        self._now = max(self._now, event.at)
+
+    def tell(self, told: Told) -> None:
+        self._scene = with_told(self._scene, told, self._now)
+        if isinstance(told, LoadingStep):
+            self._drawn_at = None
+
+    def note(self, sentence: str) -> None:
+        self._scene = with_note(self._scene, sentence, self._now)
+        self._kept = [*self._kept, sentence][-NUM_KEPT_NOTES:]
+
+    def tick(self, now: float) -> None:
+        self._now = max(self._now, now)
+        if self._broken:
+            return
+        if self._is_to_stop:
+            self._suspend()
+        if not self._keys.is_in_front:
+            return
+        self._keys.open()
+        pressed = self._keys.pressed()
+        for key in pressed:
+            self._controls, action = self._controls.press(key)
+            if action is not None:
+                self._act(action)
+        period = REFRESH_SECONDS if self._scene.loading.is_over else LOADING_REFRESH_SECONDS
+        is_due = self._drawn_at is None or self._now - self._drawn_at >= period
+        if is_due or pressed or self._size_of() != self._drawn_size:
+            self._draw()
+
+    def suspend_soon(self) -> None:
+        """Ctrl+Z: at the next `tick` the terminal is given back and this process stops. For a signal handler."""
+        self._is_to_stop = True
+
+    def restore(self) -> None:
+        """Give the terminal its keys back, whatever else is stuck."""
+        self._keys.close()
+
+    def close(self) -> None:
+        self._keys.close()
+        if self._broken:
+            return
+        try:
+            self._painter.close()
+            self._painter.say([printable(one) for one in (*self._kept, *goodbye(self._scene, self._now))])
+        except (OSError, ValueError):
+            self._broken = True
+
+    def _suspend(self) -> None:
+        self._is_to_stop = False
+        self._keys.close()
+        try:
+            self._painter.close()
+        except (OSError, ValueError):
+            self._broken = True
+        os.kill(os.getpid(), signal.SIGSTOP)
+        # Here again after `fg`; everything is drawn anew.
+        self._drawn_at = None
+
+    def _draw(self) -> None:
+        # A closed terminal must not stop the training; the event log still has everything.
+        width, height = self._drawn_size = self._size_of()
+        self._drawn_at = self._now
+        try:
+            picture = face(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
+            self._painter.show(picture, self._footer(), width, height)
+        except (OSError, ValueError):
+            self._broken = True
+
+    def _footer(self) -> Text:
+        if self._controls.question is not None:
+            return part(self._controls.question.text, ACCENT if not self._controls.question.problem else CARE)
+        return part(hints(self._controls, has_keys=self._keys.are_there, is_resting=self._scene.is_resting), DIM)
+
+
+def face(scene: Scene, controls: Controls, now: float, width: int, height: int, ascii_only: bool = False) -> list[Text]:
+    """The picture for a page: at most `height` lines."""
+    width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
+    if controls.page == "help":
+        return [*header(scene, now, width), Text(), *help_face(width)]
+    if controls.page == "addresses":
+        return [*header(scene, now, width), Text(), *addresses_face(scene, join_command(scene), width)]
+    if controls.page == "details":
+        head = header(scene, now, width)
+        return [*head, Text(), *details_face(scene, now, width, height - len(head) - 1)]
+    if not scene.loading.is_over:
+        return loading_face(scene, now, width, height)
+    if scene.is_seed:
+        return seed_face(scene, now, width, height)
+    return training_face(scene, now, width, height, ascii_only=ascii_only)
+
+
+def _size_of(stream: TextIO) -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return (size.columns, size.lines) if size.columns > 0 and size.lines > 0 else (80, 24)

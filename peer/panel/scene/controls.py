@@ -1,0 +1,88 @@
+"""What keys do: which page is shown, and what the owner asks for. A pure state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from peer.panel.scene.told import Action, LineLimits
+
+Page = Literal["main", "details", "help", "addresses"]
+_PAGES: dict[str, Page] = {"d": "details", "?": "help", "h": "help", "i": "addresses"}
+LEAST_MBIT = 0.2
+"""As of the flags: below it a round does not pass in time."""
+MOST_MBIT = 1_000_000.0
+_UP = "Most Mbit/s to send"
+_DOWN = "Most Mbit/s to receive"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The limits are asked for, first up and then down."""
+
+    typed: str = ""
+    up_mbit: float | None = None
+    is_second: bool = False
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        asked = _DOWN if self.is_second else _UP
+        problem = f"{self.problem} " if self.problem else ""
+        return f"{problem}{asked} (Enter alone: no limit; Esc: leave it): {self.typed}_"
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """Where the person at the keys is."""
+
+    page: Page = "main"
+    question: Question | None = None
+    can_rest: bool = True
+
+    def press(self, key: str) -> tuple[Controls, Action | None]:
+        """What a key changes, and what it asks of the peer."""
+        if self.question is not None:
+            return self._answer(self.question, key)
+        if key in ("q", "Q"):
+            return self, "leave"
+        if key == "p" and self.can_rest:
+            return self, "rest"
+        if key in ("l", "u"):
+            return replace(self, question=Question()), None
+        if key in _PAGES:
+            page = _PAGES[key]
+            return replace(self, page="main" if self.page == page else page), None
+        if key in ("escape", "enter"):
+            return replace(self, page="main"), None
+        return self, None
+
+    def _answer(self, question: Question, key: str) -> tuple[Controls, Action | None]:
+        if key == "escape":
+            return replace(self, question=None), None
+        if key == "backspace":
+            return replace(self, question=replace(question, typed=question.typed[:-1])), None
+        if key != "enter":
+            is_figure = key in "0123456789." and len(question.typed) < 9
+            typed = question.typed + key if is_figure else question.typed
+            return replace(self, question=replace(question, typed=typed, problem="")), None
+        try:
+            mbit = float(question.typed) if question.typed else None
+        except ValueError:
+            mbit = -1.0
+        if mbit is not None and not LEAST_MBIT <= mbit <= MOST_MBIT:
+            problem = f"{question.typed} is no such number; expected {LEAST_MBIT:g} or more, such as 10."
+            return replace(self, question=replace(question, typed="", problem=problem)), None
+        if question.is_second:
+            return replace(self, question=None), LineLimits(question.up_mbit, mbit)
+        return replace(self, question=Question(up_mbit=mbit, is_second=True)), None
+
+
+def hints(controls: Controls, *, has_keys: bool, is_resting: bool) -> str:
+    """The last line: what can be pressed."""
+    if not has_keys:
+        return "Ctrl+C leaves the run"
+    if controls.page != "main":
+        return "Esc back   q leave"
+    rest = f"p {'go on' if is_resting else 'pause'}   " if controls.can_rest else ""
+    return f"q leave   {rest}l limits   d details   i addresses   ? help"

@@ -1,0 +1,97 @@
+"""The checklist that a peer shows until it is a member: what is done, what is under way, what it waits for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dht.quantities import bytes_text, plural, seconds_text
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    CaughtUp,
+    Event,
+    FetchedRunFiles,
+    JoinedRun,
+    PeerJoined,
+    WaitingForPeers,
+)
+from peer.panel.scene.told import LoadingStep, StepName
+
+LABELS: dict[StepName, str] = {
+    "key": "Your key",
+    "program": "Program",
+    "run": "The run",
+    "model": "Model",
+    "state": "State",
+}
+DOING: dict[StepName, str] = {
+    "key": "reading it",
+    "program": "loading PyTorch",
+    "run": "looking for members",
+    "model": "building it and opening the data",
+    "state": "asking members for what the run has learned",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step. `is_begun` and not `is_done`: it is under way. `is_waiting`: something outside has to come."""
+
+    name: StepName
+    detail: str = ""
+    is_begun: bool = False
+    is_done: bool = False
+    is_waiting: bool = False
+
+    @property
+    def text(self) -> str:
+        """The detail, or what is being done."""
+        return self.detail or ("" if self.is_done or not self.is_begun else DOING[self.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Checklist:
+    """Steps in their order."""
+
+    lines: tuple[Line, ...] = ()
+    is_over: bool = False
+    """This peer is a member."""
+
+    @classmethod
+    def of(cls, *, is_seed: bool) -> Checklist:
+        names: tuple[StepName, ...] = (
+            ("key", "run", "state") if is_seed else ("key", "program", "run", "model", "state")
+        )
+        return cls(tuple(Line(name, is_begun=name == "key") for name in names))
+
+    def with_step(self, step: LoadingStep) -> Checklist:
+        """A step began, got on or is done."""
+        return self._changed(step.name, step.detail, is_done=step.is_done)
+
+    def after(self, event: Event) -> Checklist:
+        """What an event says about it."""
+        if self.is_over:
+            return self
+        match fact := event.fact:
+            case WaitingForPeers():
+                since = f" ({seconds_text(round(fact.seconds))})" if fact.seconds >= 1 else ""
+                return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
+            case PeerJoined():
+                return self
+            case CatchUpProgressed():
+                left = seconds_text(fact.seconds_left)
+                return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")
+            case FetchedRunFiles():
+                return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)
+            case CaughtUp():
+                told = f"{bytes_text(fact.num_bytes)} from {plural(len(fact.donors) or 1, 'member')}"
+                return self._changed("state", told, is_done=True)
+            case JoinedRun():
+                return replace(self, is_over=True)
+        return self
+
+    def _changed(self, name: StepName, detail: str, *, is_done: bool = False, is_waiting: bool = False) -> Checklist:
+        known = {line.name: line for line in self.lines}
+        if name not in known or (known[name].is_done and not is_done):
+            return self
+        changed = replace(known[name], detail=detail, is_begun=True, is_done=is_done, is_waiting=is_waiting)
+        return replace(self, lines=tuple(changed if line.name == name else line for line in self.lines))

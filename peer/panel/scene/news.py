@@ -1,0 +1,115 @@
+"""News for people: what happened to them and their friends, in a few words each. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dht.host import PeerId
+from dht.quantities import bytes_text, count_text, plural
+from peer.events.log import describe
+from peer.events.peer_events import (
+    AnchorDiffered,
+    CheckpointFailed,
+    DaemonRestarted,
+    Evaluated,
+    Event,
+    JoinedRun,
+    LeftRun,
+    ManifestRevised,
+    MicroBatchHalved,
+    NetworkRestarted,
+    PeerJoined,
+    PeerLeft,
+    RefusedPeer,
+    RunEnded,
+    StateServed,
+    SwarmFound,
+    SwarmLost,
+)
+from peer.panel.scene.state import PanelState
+
+NewsKind = Literal["person", "own", "good", "trouble", "note"]
+
+_AS_THEY_ARE = (
+    *(AnchorDiffered, CheckpointFailed, DaemonRestarted, ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
+)
+"""Rare, and written for people: their own sentence is the news."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One line; `{who}` in its text stands for the owner of `remote`."""
+
+    at: float
+    kind: NewsKind
+    text: str
+    remote: PeerId | None = None
+
+
+def news_of(event: Event, before: PanelState, after: PanelState, best_loss: float | None) -> list[News]:
+    """What people want to hear of an event; nothing for most of them.
+
+    Args:
+        before, after: the event's `PanelState`.
+        best_loss: the best held-out loss before it.
+    """
+    at, fact = event.at, event.fact
+    match fact:
+        case JoinedRun():
+            doing = "serving" if fact.device == "seed" else f"training on {fact.device}"
+            found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
+            return [] if before.run_id else [News(at, "own", f"You are in: {doing}{found}")]
+        case PeerJoined():
+            # Whoever was here before this peer did not join now.
+            return [News(at, "person", "{who} joined", fact.remote)] if before.run_id else []
+        case PeerLeft() if fact.remote in before.others:
+            how = "left" if "goodbye" in fact.reason else "is not heard any more"
+            return [News(at, "person", f"{{who}} {how}", fact.remote)]
+        case StateServed() if before.is_seed:
+            return [News(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
+        case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
+            first = "First loss measured" if best_loss is None else "Best loss so far"
+            return [News(at, "good", f"{first}: {fact.held_out_loss:.3f}")]
+        case RefusedPeer() if fact.left_out_until is not None:
+            return [News(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
+        case SwarmLost():
+            what = "training goes on alone" if fact.is_training else "looking for them"
+            return [News(at, "trouble", f"Nobody else answers; {what}")]
+        case SwarmFound():
+            return [News(at, "good", f"Found the others again: {fact.peers} of them")]
+        case LeftRun():
+            return []
+        case _ if isinstance(fact, _AS_THEY_ARE):
+            return [News(at, "trouble" if not isinstance(fact, ManifestRevised) else "note", describe(event))]
+    passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
+    return [] if passed is None else [News(at, "own", f"You passed {count_text(passed)} tokens")]
+
+
+def is_passed(old: News, new: News) -> bool:
+    """Whether a line says what the new one says better: again the same, or the next one of its kind about a person."""
+    if old.text == new.text and old.remote == new.remote and old.kind == "note":
+        return True
+    prefix = new.text.partition(":")[0]
+    if prefix in ("Best loss so far", "You are rank"):
+        return old.text.startswith(prefix)
+    took = " of the model here"
+    return new.remote is not None and old.remote == new.remote and old.text.endswith(took) and new.text.endswith(took)
+
+
+def next_milestone(tokens: int) -> int:
+    """The next of 1, 2 or 5 times a power of ten, from 100 k tokens on."""
+    step = 100_000
+    while True:
+        for factor in (1, 2, 5):
+            if tokens < factor * step:
+                return factor * step
+        step *= 10
+
+
+def milestone_between(before: int, after: int) -> int | None:
+    """The highest milestone that was passed from `before` to `after`."""
+    passed, mark = None, next_milestone(before)
+    while mark <= after:
+        passed, mark = mark, next_milestone(mark)
+    return passed

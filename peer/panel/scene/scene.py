@@ -1,0 +1,179 @@
+"""Scene: everything that a picture is drawn from. A pure fold of events, notes and what else a view is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from averaging.rounds.facts import AppliedCommit, RoundCommitted
+from dht.host import PeerId
+from dht.identity.speakable import speakable_name
+from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.peer_events import CaughtUp, Evaluated, Event, FetchedRunFiles, JoinedRun, TrainingProgressed
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
+from peer.panel.scene.loading import Checklist
+from peer.panel.scene.news import News, is_passed, news_of
+from peer.panel.scene.state import PanelState, fold
+from peer.panel.scene.told import LineLimits, LoadingStep, Remark, Resting, RunFacts, Told
+
+MAX_NEWS = 60
+"""More than the tallest terminal shows."""
+MAX_NAMES = 5000
+PACE_SECONDS = 3600.0
+"""When the run gets to its goal is told from the last hour."""
+PACE_STEP_SECONDS = 20.0
+NOTHING: Mapping[PeerId, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Times are unix seconds."""
+
+    state: PanelState = field(default_factory=PanelState)
+    is_seed: bool = False
+    loading: Checklist = field(default_factory=Checklist)
+    run: RunFacts = field(default_factory=lambda: RunFacts(""))
+    swarm: SwarmSeen = field(default_factory=lambda: SwarmSeen(at=0.0))
+    names: Mapping[PeerId, str] = field(default_factory=lambda: NOTHING)
+    news: tuple[News, ...] = ()
+    limits: LineLimits = field(default_factory=LineLimits)
+    is_resting: bool = False
+    addresses: tuple[str, ...] = ()
+    joined_at: float | None = None
+    confirmed_rounds: int = 0
+    """With work of this peer and of another one, whose signature is under it."""
+    losses_at: tuple[float, float] | None = None
+    """When the first and the last loss of `state.losses` were measured."""
+    first_held_out_loss: float | None = None
+    best_held_out_loss: float | None = None
+    first_rank: int | None = None
+    pace: tuple[tuple[float, int], ...] = ()
+    """When the swarm had committed how many tokens."""
+    is_reachable: bool | None = None
+    """From outside, as the last member that tried says; None: nobody has tried."""
+    reachable_at: float | None = None
+    relays: tuple[PeerId, ...] = ()
+    """Through which others reach this peer."""
+    relaying: str = ""
+    """Whether this peer relays for others: full, limited or none; empty: it has not tried."""
+    last_round_at: float | None = None
+    """When a round last closed that this peer heard of."""
+
+    def name_of(self, peer_id: PeerId) -> str:
+        """What people call the owner of a key."""
+        return self.names.get(peer_id) or speakable_name(peer_id)
+
+    @property
+    def own_name(self) -> str:
+        """What people call this peer's owner."""
+        return self.swarm.own_name or speakable_name(self.state.peer_id or "")
+
+    @property
+    def session_tokens(self) -> int:
+        return max(0, self.state.tokens - self.state.earlier_tokens)
+
+    @property
+    def own_page(self) -> str:
+        """Address of the page about this peer's owner; empty when the run has no page."""
+        return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
+
+
+def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool) -> Scene:
+    """Before anything has happened."""
+    return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=RunFacts(run_id), limits=limits)
+
+
+def with_event(scene: Scene, event: Event) -> Scene:
+    """The scene after an event."""
+    before, fact = scene, event.fact
+    scene = replace(scene, state=fold(scene.state, event), loading=scene.loading.after(event))
+    match fact:
+        case JoinedRun():
+            is_seed = fact.device == "seed"
+            scene = replace(scene, joined_at=scene.joined_at or event.at, is_seed=is_seed)
+        case RoundCommitted() if event.peer_id in fact.contributors:
+            confirmed = scene.confirmed_rounds + (len(fact.contributors) > 1)
+            scene = replace(scene, confirmed_rounds=confirmed, last_round_at=event.at)
+        case RoundCommitted() | AppliedCommit():
+            scene = replace(scene, last_round_at=event.at)
+        case TrainingProgressed():
+            if fact.train_loss is not None:
+                begun_at = event.at if scene.losses_at is None else scene.losses_at[0]
+                scene = replace(scene, losses_at=(begun_at, event.at))
+            scene = _with_pace(scene, event.at, fact.run_tokens)
+        case Evaluated() if fact.held_out_loss is not None:
+            first, best = scene.first_held_out_loss, scene.best_held_out_loss
+            scene = replace(
+                scene,
+                first_held_out_loss=fact.held_out_loss if first is None else first,
+                best_held_out_loss=fact.held_out_loss if best is None else min(best, fact.held_out_loss),
+            )
+        case ReachabilityFound():
+            scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at)
+        case RelayFound():
+            scene = replace(scene, relays=fact.relays)
+        case RelayLost():
+            scene = replace(scene, relays=())
+        case RelayChecked():
+            scene = replace(scene, relaying=fact.relaying)
+        case CaughtUp() | FetchedRunFiles():
+            pass
+    return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss))
+
+
+def with_note(scene: Scene, sentence: str, at: float) -> Scene:
+    """The scene after a sentence for the owner that is no event."""
+    return _with_news(scene, [News(at, "note", sentence)])
+
+
+def with_told(scene: Scene, told: Told, at: float = 0.0) -> Scene:
+    """The scene after something else, told at a time in unix seconds."""
+    match told:
+        case Remark():
+            return _with_news(scene, [News(at, "person", told.text)])
+        case LoadingStep():
+            return replace(scene, loading=scene.loading.with_step(told))
+        case RunFacts():
+            return replace(scene, run=told)
+        case LineLimits():
+            return replace(scene, limits=told)
+        case Resting():
+            return replace(scene, is_resting=told.is_resting)
+        case OwnAddresses():
+            return replace(scene, addresses=told.addresses)
+        case SwarmSeen():
+            return _with_swarm(scene, told)
+
+
+def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
+    names = scene.names
+    if seen.names:
+        kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
+        names = MappingProxyType(kept | dict(seen.names))
+    row, news = seen.own_row, []
+    first_rank = scene.first_rank
+    if row is not None and scene.session_tokens > 0:
+        before = scene.swarm.own_row
+        if first_rank is None:
+            first_rank = row.rank
+        elif before is not None and row.rank < before.rank:
+            news.append(News(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
+    return _with_news(replace(scene, swarm=seen, names=names, first_rank=first_rank), news)
+
+
+def _with_news(scene: Scene, news: list[News]) -> Scene:
+    if not news:
+        return scene
+    kept = scene.news
+    for one in news:
+        kept = (*(old for old in kept if not is_passed(old, one)), one)
+    return replace(scene, news=kept[-MAX_NEWS:])
+
+
+def _with_pace(scene: Scene, at: float, run_tokens: int) -> Scene:
+    pace = scene.pace
+    if run_tokens and (not pace or at - pace[-1][0] >= PACE_STEP_SECONDS):
+        pace = tuple(one for one in pace if one[0] > at - PACE_SECONDS)
+        return replace(scene, pace=(*pace, (at, run_tokens)))
+    return scene

@@ -1,0 +1,70 @@
+"""What a view is told beside events and notes: how far loading is, what run this is, what its owner wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
+
+StepName = Literal["key", "program", "run", "model", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingStep:
+    """One line of the checklist begins, gets on or is done."""
+
+    name: StepName
+    detail: str = ""
+    """A few words: what was found, or what it waits for."""
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the signed manifest says to people.
+
+    Attributes:
+        goal_tokens, goal_until, goal_loss: at most one of them; tokens of the swarm, unix seconds, nats per token.
+        page: address of the run's page, without a slash at its end; empty: nobody named one.
+    """
+
+    run_id: str
+    organiser: str = ""
+    goal_tokens: int | None = None
+    goal_until: float | None = None
+    goal_loss: float | None = None
+    page: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run's name without the fingerprint of its owner."""
+        return self.run_id.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LineLimits:
+    """Most Mbit/s that the owner lets this peer send and receive; None: what the line carries."""
+
+    up_mbit: float | None = None
+    down_mbit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """The owner paused training, or goes on."""
+
+    is_resting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence for the owner that is soon of no use; a warning is a note."""
+
+    text: str
+
+
+Told = Remark | LoadingStep | RunFacts | LineLimits | Resting | SwarmSeen | OwnAddresses
+
+Action = Literal["leave", "rest"] | LineLimits
+"""What the person at the keys wants."""
