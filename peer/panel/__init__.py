@@ -2,9 +2,13 @@
 
 The files, each built on those above it:
 
-    state.py       fold of events for the panel (pure)
-    panel.py       live panel, plain lines, JSON lines
+    scene/         what a panel is drawn from (pure)
+    faces/         pictures of it as lines of text (pure)
+    painter.py     a screen of its own on a terminal
+    keys.py        keys of a terminal, as they are pressed
+    panel_view.py  live panel, from scene, faces, painter and keys
+    views.py       which view there is: panel, plain lines or JSON lines
     metrics.py     figures for Prometheus, on a port of their own
     own_folder.py  the data folder that a peer takes
-    terminal.py    view, event log and Ctrl+C while a peer runs
+    terminal.py    view, event log, keys and Ctrl+C while a peer runs
 """

@@ -27,7 +27,7 @@ REFRESH_SECONDS = 1.0
 """Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
 LOADING_REFRESH_SECONDS = 0.2
 """While it loads there is no training to hold up, and people watch."""
-SMALLEST = (20, 6)
+SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
 NUM_KEPT_NOTES = 20
 """Sentences for the owner that are said again when the panel is gone."""

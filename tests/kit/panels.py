@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ def committed(at: float, contributors: tuple[PeerId, ...] = (ME, KIRAN)) -> Even
     return Event(at, ME, fact)
 
 
+@functools.cache
 def an_evening(*, is_seed: bool = False) -> Scene:
     """Two hours and a quarter of Ada's machine in a run of fourteen people."""
     scene = scene_of(RUN_ID, LineLimits(10.0, None), is_seed=is_seed)
@@ -70,9 +72,8 @@ def an_evening(*, is_seed: bool = False) -> Scene:
         run_tokens = 1_100_000_000 + 900_000 * minute
         own = (0, None) if is_seed else (31_000 * minute, loss)
         events.append(progress(at, *own, run_tokens=run_tokens))
-        if not is_seed:
-            if minute % 30 == 15:
-                events.append(Event(at, ME, Evaluated(loss, minute)))
+        if minute % 30 == 15 and not is_seed:
+            events.append(Event(at, ME, Evaluated(loss, minute)))
         events.append(committed(at))
     events += [
         Event(NOW - 300, ME, PeerLeft(JO, "it said goodbye")),
@@ -132,7 +133,7 @@ def lines_of(
     """The picture with its last line, as the painter puts them on a terminal."""
     controls = Controls(page, can_rest=not scene.is_seed)
     picture = face(scene, controls, now, width, height - 1, ascii_only)
-    picture += [Text()] * (height - 1 - len(picture))
+    picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
     return [*picture, Text(hints(controls, has_keys=True, is_resting=scene.is_resting), style="bright_black")]
 
 

@@ -14,7 +14,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from peer.panel.panel import PlainView
 from rich.table import Table
 
 from dht.errors import LocalFault, PeerFault
@@ -25,6 +24,7 @@ from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
+from peer.panel.views import PlainView
 from peer.plain_console import PlainConsole
 from peer.plain_output import LAYOUT, PlainOutput
 from tests.kit.network.memory_networks import fixed_network, named
@@ -115,7 +115,7 @@ def test_markup_and_emoji_codes_are_text() -> None:
 def test_a_view_shows_events_of_others_in_one_plain_line() -> None:
     output = io.StringIO()
     event = Event(1.0, named(1), RefusedPeer(remote=named(2), reason=f"{HOSTILE}\nforged line"))
-    PlainView(output).show(event)
+    PlainView(output, is_verbose=True).show(event)
     assert is_plain(output.getvalue())
     assert output.getvalue().count("\n") == 1
 

@@ -27,13 +27,17 @@ def curve(
     low, high = min(means), max(means)
     rows = _bars(means, num_rows, low, high) if ascii_only else _braille(means, num_rows, low, high)
     labels = [""] * num_rows
-    labels[-1] = f"{low:.3f}"
-    labels[0] = f"{high:.3f}"
+    labels[-1], labels[0] = (_label(value) for value in (low, high))
     edge = "|" if ascii_only else "│"
     lines = [f"{label:>{LABEL_WIDTH - 1}} {edge}{row}".rstrip() for label, row in zip(labels, rows, strict=True)]
     begun, ended = (f"{datetime.fromtimestamp(at):%H:%M}" for at in span)
     times = f"{begun}{ended:>{num_columns - len(begun)}}" if num_columns >= 2 * len(begun) + 1 else begun
     return [*lines, " " * (LABEL_WIDTH + 1) + times]
+
+
+def _label(value: float) -> str:
+    """At most `LABEL_WIDTH` - 1 letters."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 99_999 else f"{value:.0e}"
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

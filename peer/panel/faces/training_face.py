@@ -21,6 +21,8 @@ TALL = 40
 """Lines from which there is a table of people."""
 LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
+TABLE_WIDTH = 52
+"""Columns that the table of people needs."""
 ACCENT, GOOD, CARE, BAD, DIM = "bold cyan", "green", "yellow", "red", "bright_black"
 """Colours of the terminal's own theme: own figures, and states."""
 FEWEST_LOSSES = 8
@@ -247,7 +249,7 @@ def _said(scene: Scene, one: News) -> Text:
 def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
     """The ranking as far as it is heard of, one line each; nothing while there is nobody to compare with."""
     rows = scene.swarm.rows
-    if len(rows) < 2 or room < 4:
+    if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:
         return []
     shown: Sequence[PersonSeen] = rows[: room - 1]
     own = scene.swarm.own_row

@@ -83,6 +83,6 @@ def hints(controls: Controls, *, has_keys: bool, is_resting: bool) -> str:
     if not has_keys:
         return "Ctrl+C leaves the run"
     if controls.page != "main":
-        return "Esc back   q leave"
-    rest = f"p {'go on' if is_resting else 'pause'}   " if controls.can_rest else ""
-    return f"q leave   {rest}l limits   d details   i addresses   ? help"
+        return "Esc back  q leave"
+    rest = f"p {'go on' if is_resting else 'pause'}  " if controls.can_rest else ""
+    return f"q leave  {rest}l limits  d details  i addresses  ? help"

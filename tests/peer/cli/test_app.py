@@ -216,7 +216,13 @@ def test_init_on_a_full_disk_leaves_no_half_file(
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = stand_in(monkeypatch, "peer.join.join", "run_trainer", lambda *_: 0)
+    def run(config: PeerConfig, *_: object) -> int:
+        if os.environ.get("RANK") is None:
+            with pytest.raises(FolderInUse):
+                FolderLock(config.data_dir, "another")
+        return 0
+
+    calls = stand_in(monkeypatch, "peer.join.join", "run_trainer", run)
     (tmp_path / "peer.toml").write_text('device = "mps"\nname = "Ada"\n')
     arguments = f"""join --run-id {RUN_ID} --peers {ADDRESS} {OTHER_ADDRESS} --device cuda:1 --identity me.key
         --listen /ip4/0.0.0.0/tcp/4001 --listen /ip6/::/tcp/4001 --announce /ip4/203.0.113.9/tcp/4001
@@ -241,18 +247,16 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         checkpoints_kept=3,
         output="json",
     )
-    ((config, child, held),) = calls
+    ((config, child, _),) = calls
     assert config == expected
-    with pytest.raises(FolderInUse):
-        FolderLock(config.data_dir, "another")
-    held.lock.close()
+    FolderLock(config.data_dir, "another").close()
     assert child.process.returncode is not None, "a network process that nobody wanted stayed"
     monkeypatch.setenv("RANK", "1")
     assert app.run(["join", "--run-id", RUN_ID]) == 0
     assert len(calls[1]) == 1, "two processes of one peer got a network process each"
     calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
     assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
-    ((config, held),) = calls
+    ((config, _),) = calls
     assert (config.output, config.peers) == ("plain", ())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import contextlib
 import sys
 import types
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
         fake = types.ModuleType(module)
         setattr(fake, function, lambda config, *_: configs.append(config) or 0)
         monkeypatch.setitem(sys.modules, module, fake)
+    monkeypatch.setattr("peer.panel.terminal.opened_terminal", lambda *_: contextlib.nullcontext())
     assert app.run(arguments) == 0
     (config,) = configs
     return config

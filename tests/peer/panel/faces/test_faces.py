@@ -1,0 +1,176 @@
+"""Pictures at every size: golden files, nothing too wide or too high, no cut sentences, letters alone where asked."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.rounds.facts import Fact
+from peer.events.peer_events import Event, LeftRun, NetworkRestarted, PeerJoined, PeerLeft, RefusedPeer, SwarmLost
+from peer.events.swarm_seen import SwarmSeen
+from peer.panel.faces.curve import curve, sparkline
+from peer.panel.faces.flow import part, without_signs, wrapped
+from peer.panel.faces.goodbye import goodbye
+from peer.panel.painter import Painter
+from peer.panel.scene.controls import Page
+from peer.panel.scene.scene import Scene, with_event, with_note, with_told
+from peer.panel.scene.told import Resting
+from tests.kit.panels import KIRAN, ME, NOW, a_beginning, a_wait, an_evening, lines_of, text_of
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "panel"
+SIZES = [(60, 24), (80, 24), (80, 45), (120, 40), (200, 60)]
+
+
+@pytest.fixture(autouse=True)
+def _one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def agrees(name: str, text: str, regenerate: bool) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if regenerate:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_pictures_at_each_size_stay_as_they_are(width: int, height: int, regenerate_golden: bool) -> None:
+    scenes = {"training": an_evening(), "seed": an_evening(is_seed=True), "loading": a_beginning(), "waiting": a_wait()}
+    text = "".join(f"== {name}\n{text_of(lines_of(scene, width, height))}" for name, scene in scenes.items())
+    agrees(f"{width}x{height}", text, regenerate_golden)
+
+
+def test_the_other_pages_stay_as_they_are(regenerate_golden: bool) -> None:
+    pages: tuple[Page, ...] = ("details", "help", "addresses")
+    text = "".join(f"== {page}\n{text_of(lines_of(an_evening(), 80, 24, page))}" for page in pages)
+    agrees("pages", text, regenerate_golden)
+
+
+def rows(scene: Scene, width: int, height: int, page: Page = "main") -> int:
+    return sum(max(1, -(-line.cell_len // width)) for line in lines_of(scene, width, height, page))
+
+
+HOSTILE = "\x1b[2J[red]\u202e" + "wide \u8a9e" * 60
+NEWS: list[Fact] = [
+    *(PeerJoined(KIRAN), PeerLeft(KIRAN, HOSTILE), NetworkRestarted(HOSTILE), SwarmLost(60.0)),
+    *(RefusedPeer(KIRAN, HOSTILE, ("late",), (1,), NOW + 60), LeftRun("asked to", 1, 2, 3)),
+]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from(NEWS), max_size=6), st.integers(40, 220), st.integers(8, 70), st.booleans())
+def test_a_picture_fits_its_terminal_and_takes_no_orders(
+    facts: list[Fact], width: int, height: int, is_seed: bool
+) -> None:
+    scene = with_note(an_evening(is_seed=is_seed), HOSTILE, NOW)
+    for fact in facts:
+        scene = with_event(scene, Event(NOW, ME, fact))
+    lines = lines_of(scene, width, height)
+    may_be_long = ("Page", "peer join")
+    for line in lines[:-1]:
+        assert line.cell_len <= width or line.plain.startswith(may_be_long)
+        assert not any(character in line.plain for character in "\x1b\u202e")
+    if width >= 60 and height >= 24:
+        assert rows(scene, width, height) <= height
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_sentences_are_whole_at_each_width(width: int) -> None:
+    sentence = "The checkpoint could not be saved, because the disk is full and nothing more can be written to it now"
+    scene = with_note(an_evening(), sentence, NOW)
+    shown = text_of(lines_of(scene, width, 40))
+    assert "…" not in shown
+    assert sentence.split()[-1] in shown
+    words = shown.split()
+    assert all(word in words for word in sentence.split())
+
+
+def test_a_command_to_copy_has_no_break_in_it() -> None:
+    lines = lines_of(an_evening(is_seed=True), 60, 24)
+    (command,) = (line.plain for line in lines if line.plain.startswith("peer join"))
+    assert command.endswith(f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}")
+
+
+def test_markup_in_names_is_shown_and_not_obeyed() -> None:
+    told = SwarmSeen(at=NOW, names=((KIRAN, "[red]Kiran[/red] \x1b[31m"),))
+    scene = with_event(with_told(an_evening(), told), Event(NOW, ME, PeerLeft(KIRAN, "it said goodbye")))
+    terminal = io.StringIO()
+    painter = Painter(terminal, {"TERM": "xterm"})
+    lines = lines_of(scene, 80, 24)
+    painter.show(lines[:-1], lines[-1], 80, 24)
+    assert "[red]Kiran[/red]" in terminal.getvalue()
+    assert "\x1b[31m" not in terminal.getvalue()
+
+
+def test_states_have_their_colours_and_own_figures_theirs() -> None:
+    def styles(scene: Scene) -> dict[str, str]:
+        return {
+            line.plain[span.start : span.end]: str(span.style)
+            for line in lines_of(scene, 80, 24)
+            for span in line.spans
+        }
+
+    assert styles(an_evening())["training 2 h 14 min"] == "green"
+    assert styles(an_evening())["4.15 M tokens"] == "bold cyan"
+    assert styles(with_told(an_evening(), Resting(True)))["paused 2 h 14 min"] == "yellow"
+    assert styles(with_event(an_evening(), Event(NOW, ME, SwarmLost(60.0))))["training alone 2 h 14 min"] == "yellow"
+
+
+def test_a_terminal_of_letters_gets_letters() -> None:
+    lines = lines_of(an_evening(), 80, 24, ascii_only=True)
+    text = without_signs(text_of(lines)).replace("Lindström", "")
+    assert text.isascii()
+    assert [len(line.plain) for line in lines] == [len(without_signs(line.plain)) for line in lines]
+
+
+def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
+    left = with_event(an_evening(), Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135)))
+    told = goodbye(left, NOW)
+    assert told[0] == "Thank you, Ada. 2 h 14 min · 4.15 M tokens · 135 rounds, all confirmed · loss 3.40 -> 1.88"
+    assert told[1] == "You are rank 2 of 14."
+    assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
+    assert told[-1].startswith("Come back: peer join")
+    assert goodbye(a_wait(), NOW) == []
+    assert "served 14 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 80), st.booleans())
+def test_sparkline_fits_and_orders(values: list[float], width: int, ascii_only: bool) -> None:
+    line = sparkline(values, width, ascii_only=ascii_only)
+    assert len(line) == min(width, len(values))
+    assert line.isascii() or not ascii_only
+    falling = sparkline(sorted(values, reverse=True), width)
+    assert list(falling) == sorted(falling, reverse=True)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
+def test_a_curve_fits(values: list[float], width: int, height: int, ascii_only: bool) -> None:
+    lines = curve(values, (0.0, 60.0), width, height, ascii_only=ascii_only)
+    assert len(lines) in (0, height)
+    assert all(len(line) <= max(width, 20) for line in lines)
+
+
+def test_a_curve_goes_from_where_it_was_to_where_it_is() -> None:
+    lines = curve([2.0, 1.0], (0.0, 3600.0), 28, 4)
+    assert lines[-1].split() == ["00:00", "01:00"]
+    # Down from left to right: the first row ends before the last one does.
+    assert lines[0].startswith("  2.000 │")
+    assert len(lines[0]) < len(lines[2])
+
+
+@given(st.text(min_size=1, max_size=200), st.integers(2, 40))
+def test_wrapping_keeps_every_letter(text: str, width: int) -> None:
+    whole = part(text)
+    pieces = wrapped(whole, width)
+    assert all(piece.cell_len <= width for piece in pieces)
+    assert "".join(piece.plain for piece in pieces).replace(" ", "") == whole.plain.replace(" ", "")

@@ -1,0 +1,169 @@
+"""Scene, news, checklist and keys: pure folds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dht.host import PeerId
+from dht.identity.speakable import speakable_name
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    Evaluated,
+    Event,
+    JoinedRun,
+    PeerJoined,
+    PeerLeft,
+    RefusedPeer,
+    SwarmFound,
+    SwarmLost,
+    WaitingForPeers,
+)
+from peer.events.swarm_seen import SwarmSeen
+from peer.panel.scene.controls import Controls
+from peer.panel.scene.loading import Checklist
+from peer.panel.scene.news import milestone_between, next_milestone
+from peer.panel.scene.scene import Scene, scene_of, with_event, with_note, with_told
+from peer.panel.scene.told import Action, LineLimits, LoadingStep, Resting
+from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
+
+JOINED = Event(1.0, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0)))
+
+
+def after(*events: Event) -> Scene:
+    scene = scene_of(RUN_ID, LineLimits(), is_seed=False)
+    for event in events:
+        scene = with_event(scene, event)
+    return scene
+
+
+def said(scene: Scene) -> list[str]:
+    return [
+        one.text if one.remote is None else one.text.replace("{who}", scene.name_of(one.remote)) for one in scene.news
+    ]
+
+
+def test_news_are_about_people_and_not_about_rounds() -> None:
+    scene = after(
+        Event(0.0, ME, PeerJoined(JO)),
+        JOINED,
+        Event(2.0, ME, PeerJoined(KIRAN)),
+        committed(3.0),
+        progress(4.0, 90_000, 2.5),
+        progress(5.0, 250_000, 2.4),
+        Event(6.0, ME, Evaluated(2.5, 4)),
+        Event(7.0, ME, Evaluated(2.6, 5)),
+        Event(8.0, ME, Evaluated(2.4, 6)),
+        Event(9.0, ME, PeerLeft(KIRAN, "it said goodbye")),
+        Event(9.5, ME, PeerLeft(JO, "its record expired")),
+        Event(10.0, ME, SwarmLost(60.0)),
+        Event(11.0, ME, SwarmFound(2, 60.0)),
+    )
+    scene = with_told(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
+    assert said(scene) == [
+        "You are in: training on cpu, with 1 other here",
+        "Kiran joined",
+        "You passed 200 k tokens",
+        "First loss measured: 2.500",
+        "Best loss so far: 2.400",
+        "Kiran left",
+        f"{speakable_name(JO)} is not heard any more",
+        "Nobody else answers; training goes on alone",
+        "Found the others again: 2 of them",
+    ]
+    assert scene.confirmed_rounds == 1
+    assert (scene.first_held_out_loss, scene.best_held_out_loss) == (2.5, 2.4)
+
+
+def test_a_round_alone_is_not_confirmed() -> None:
+    scene = after(JOINED, committed(2.0, (ME,)), committed(3.0, (KIRAN,)), committed(4.0, (KIRAN, ME)))
+    assert (scene.confirmed_rounds, scene.state.rounds_contributed, scene.last_round_at) == (1, 2, 4.0)
+
+
+def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
+    refused = RefusedPeer(KIRAN, "late", kinds=("late",), num_times=(1,))
+    assert said(after(JOINED, Event(2.0, ME, refused)))[1:] == []
+    out = Event(3.0, ME, replace(refused, left_out_until=99.0))
+    assert "is left out for a while" in said(after(JOINED, out))[-1]
+
+
+def test_a_better_rank_is_news_and_a_note_is_said_once() -> None:
+    scene = after(JOINED, progress(2.0, 4_000_000, 2.0))
+    for rank in (3, 2, 2, 1):
+        scene = with_told(scene, seen(5.0, rank, ()))
+    scene = with_note(with_note(scene, "the disk is full", 6.0), "the disk is full", 7.0)
+    assert said(scene)[-2:] == ["You are rank 1 of 14 now", "the disk is full"]
+    assert said(scene).count("the disk is full") == 1
+    assert scene.first_rank == 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [(0, 100_000), (99_999, 100_000), (100_000, 200_000), (4_154_000, 5_000_000), (5_000_000, 10_000_000)],
+)
+def test_the_next_milestone(tokens: int, expected: int) -> None:
+    assert next_milestone(tokens) == expected
+
+
+def test_the_highest_milestone_of_a_leap_is_told() -> None:
+    assert milestone_between(90_000, 1_100_000) == 1_000_000
+    assert milestone_between(1_100_000, 1_200_000) is None
+
+
+def test_the_checklist_says_what_it_waits_for() -> None:
+    steps = Checklist.of(is_seed=False).with_step(LoadingStep("key", "Ada", is_done=True))
+    waits = steps.after(Event(1.0, ME, WaitingForPeers("nobody answers", 12.0)))
+    (run,) = (line for line in waits.lines if line.name == "run")
+    assert (run.text, run.is_waiting, run.is_done) == ("nobody answers (12 s)", True, False)
+    found = waits.with_step(LoadingStep("run", "found", is_done=True))
+    # What comes late does not take a tick away.
+    late = found.after(Event(2.0, ME, WaitingForPeers("nobody answers", 13.0)))
+    assert late == found
+    fetching = found.after(Event(2.0, ME, CatchUpProgressed(43, 100, 8.0, 57.0)))
+    assert [line.text for line in fetching.lines if line.name == "state"] == ["43% of 100 B, 57 s left"]
+    assert fetching.after(JOINED).is_over
+    assert not fetching.is_over
+
+
+def typed(controls: Controls, *keys: str) -> tuple[Controls, list[Action]]:
+    actions = []
+    for key in keys:
+        controls, action = controls.press(key)
+        actions += [] if action is None else [action]
+    return controls, actions
+
+
+def test_keys_turn_pages_and_ask_for_things() -> None:
+    assert [typed(Controls(), key)[0].page for key in "d?ih"] == ["details", "help", "addresses", "help"]
+    assert typed(Controls(), "d", "d")[0].page == typed(Controls(), "?", "escape")[0].page == "main"
+    assert typed(Controls(), "q", "p", "x") == (Controls(), ["leave", "rest"])
+    assert typed(Controls(can_rest=False), "p")[1] == []
+
+
+def test_limits_are_asked_for_one_after_the_other() -> None:
+    assert typed(Controls(), "l", *"10", "enter", *"2.5", "enter") == (Controls(), [LineLimits(10.0, 2.5)])
+    assert typed(Controls(), "u", "enter", *"4", "backspace", "enter") == (Controls(), [LineLimits(None, None)])
+    assert typed(Controls(), "l", "1", "escape", "enter") == (Controls(), [])
+    # Letters are not taken, and q among them does not leave.
+    assert typed(Controls(), "l", *"q5", "enter", "enter")[1] == [LineLimits(5.0, None)]
+    for wrong in ("0.1", "1.2.3", "0"):
+        asked, actions = typed(Controls(), "l", *wrong, "enter")
+        assert actions == []
+        assert asked.question is not None
+        assert f"{wrong} is no such number; expected 0.2 or more" in asked.question.text
+
+
+def test_pausing_is_in_the_scene_until_training_goes_on() -> None:
+    scene = with_told(an_evening(), Resting(True))
+    assert scene.is_resting
+    assert not with_told(scene, Resting(False)).is_resting
+
+
+def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.panel.scene.scene.MAX_NAMES", 3)
+    scene = after(JOINED)
+    for batch in range(4):
+        names = tuple((PeerId(f"peer-{batch}-{n}"), "x") for n in range(2))
+        scene = with_told(scene, SwarmSeen(at=NOW, names=names))
+        assert len(scene.names) <= 3

@@ -1,0 +1,123 @@
+"""The fold of a peer's events into figures."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.rounds.facts import AppliedCommit, RoundCommitted
+from dht.host import PeerId
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    CaughtUp,
+    Evaluated,
+    Event,
+    JoinedRun,
+    LeftRun,
+    PeerJoined,
+    StateServed,
+    SwarmFound,
+    SwarmLost,
+    TrainingProgressed,
+    WaitingForPeers,
+)
+from peer.panel.scene.state import NUM_LOSSES, PanelState, fold
+
+ME = PeerId("12D3KooWabcdefgh")
+OTHER = PeerId("12D3KooWzyxwvuts")
+
+
+def joined(at: float = 0.0, device: str = "cpu") -> Event:
+    return Event(at, ME, JoinedRun(run_id="demo.abc", device=device, num_parameters=860_000, versions=(0, 0, 0)))
+
+
+def progressed(at: float, loss: float | None = 2.0) -> Event:
+    fact = TrainingProgressed(int(at), int(at) * 1000, train_loss=loss, tokens_per_second=1000.0, wait_fraction=0.001)
+    return Event(at, ME, fact)
+
+
+def committed(at: float, contributors: tuple[PeerId, ...] = (ME, OTHER)) -> Event:
+    fact = RoundCommitted(
+        fragment=1,
+        version=4,
+        contributors=contributors,
+        outer_lr=0.7,
+        tokens=24_000,
+        num_void_shards=0,
+        seconds=1.0,
+        bytes_up=75_000,
+        bytes_down=150_000,
+        contribution_values_sent=1,
+        result_values_received=1,
+    )
+    return Event(at, ME, fact)
+
+
+def folded(*events: Event) -> PanelState:
+    state = PanelState()
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def test_totals_follow_the_events() -> None:
+    state = folded(
+        joined(),
+        Event(1.0, ME, PeerJoined(remote=OTHER)),
+        Event(1.0, ME, PeerJoined(remote=ME)),
+        progressed(10.0),
+        committed(20.0),
+        committed(30.0, contributors=(OTHER,)),
+        Event(30.0, ME, AppliedCommit(fragment=1, version=5, digest="ab")),
+        Event(30.0, ME, AppliedCommit(fragment=9, version=5, digest="ab")),
+        Event(31.0, ME, Evaluated(held_out_loss=1.5, version_sum=5)),
+    )
+    assert (state.num_peers, state.inner_steps, state.tokens) == (2, 10, 10_000)
+    assert (state.rounds_committed, state.rounds_contributed) == (2, 1)
+    assert (state.versions, state.held_out_loss, state.phase) == ((0, 5, 0), 1.5, "training")
+    assert state.bits_per_second(31.0) == (8 * 150_000 / 60, 8 * 300_000 / 60)
+    assert state.bits_per_second(85.0) == (8 * 75_000 / 60, 8 * 150_000 / 60)
+    assert state.bits_per_second(1000.0) == (0.0, 0.0)
+
+
+def test_phases() -> None:
+    state = folded(Event(0.0, ME, WaitingForPeers(reason="nobody answers", seconds=5.0)))
+    assert state.phase == "waiting for peers"
+    state = fold(state, joined())
+    assert state.phase == "training"
+    state = fold(fold(state, Event(1.0, ME, PeerJoined(remote=OTHER))), Event(2.0, ME, SwarmLost(seconds=60.0)))
+    assert (state.phase, state.num_peers) == ("training alone", 1)
+    state = fold(state, Event(3.0, ME, SwarmFound(peers=2, seconds=60.0)))
+    assert state.phase == "training"
+    state = fold(state, Event(4.0, ME, LeftRun(reason="asked to", inner_steps=7, tokens=9, rounds_contributed=1)))
+    assert (state.phase, state.inner_steps) == ("left", 7)
+
+
+def test_phases_of_a_seed() -> None:
+    state = folded(joined(device="seed"), Event(2.0, ME, StateServed(OTHER, 300_000)))
+    assert (state.phase, state.served_bytes, len(state.served)) == ("serving", 300_000, 1)
+    alone = fold(state, Event(9.0, ME, SwarmLost(seconds=5.0, is_training=False)))
+    assert alone.phase == "alone"
+    assert fold(alone, Event(9.5, ME, PeerJoined(remote=OTHER))).phase == "serving"
+
+
+def test_a_download_is_over_when_all_is_there() -> None:
+    fact = CatchUpProgressed(done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0)
+    state = folded(Event(2.0, ME, fact))
+    assert (state.phase, state.catch_up) == ("catching up", fact)
+    done = Event(4.0, ME, CaughtUp(fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME)))
+    assert fold(state, done).catch_up is None
+    assert done.sentence().count(",") == 1
+
+
+def test_the_newest_wait_replaces_the_one_before() -> None:
+    waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 40.0)]
+    assert [sentence for _, sentence in folded(*waits).recent] == ["Waiting for peers since 40 s: nobody answers."]
+
+
+@given(st.lists(st.floats(0, 20), max_size=2000))
+def test_the_loss_curve_spans_the_session_in_bounded_memory(losses: list[float]) -> None:
+    state = folded(*(progressed(float(at), loss) for at, loss in enumerate(losses)))
+    assert len(state.losses) <= NUM_LOSSES
+    assert state.losses == tuple(losses[:: state.loss_stride])
+    assert state.losses[:1] == tuple(losses[:1])
