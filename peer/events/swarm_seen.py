@@ -25,9 +25,12 @@ class OwnAddresses:
     """Where others reach this peer now, as multiaddrs with its PeerId."""
 
     addresses: tuple[str, ...]
+    join_command: str = ""
+    """What others type to join here; empty: nobody said."""
 
-    def sentence(self) -> str:
-        return "listening on " + "  ".join(self.addresses)
+    def sentences(self) -> list[str]:
+        told = ["listening on " + "  ".join(self.addresses)]
+        return [*told, f"others join with: {self.join_command}"] if self.join_command else told
 
 
 class Heard(Protocol):

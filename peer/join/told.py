@@ -10,8 +10,15 @@ from peer.panel.scene.told import LineLimits, RunFacts
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
     goal = manifest.goal
-    page: str | None = getattr(manifest, "page_address", None)
-    return RunFacts(run_id, manifest.organiser, goal.tokens, goal.until, goal.loss, (page or "").rstrip("/"))
+    return RunFacts(
+        run_id,
+        manifest.organiser,
+        goal.tokens,
+        goal.until,
+        goal.loss,
+        page=(manifest.page_address or "").rstrip("/"),
+        is_private=manifest.access.mode != "open",
+    )
 
 
 def rates_of(limits: LineLimits) -> RateLimits:

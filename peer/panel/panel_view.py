@@ -15,7 +15,7 @@ from peer.panel.faces.flow import part
 from peer.panel.faces.goodbye import goodbye
 from peer.panel.faces.loading_face import loading_face
 from peer.panel.faces.other_faces import addresses_face, details_face, help_face
-from peer.panel.faces.seed_face import join_command, seed_face
+from peer.panel.faces.seed_face import seed_face
 from peer.panel.faces.training_face import ACCENT, CARE, DIM, header, training_face
 from peer.panel.keys import Keys
 from peer.panel.painter import Painter
@@ -150,7 +150,7 @@ def face(scene: Scene, controls: Controls, now: float, width: int, height: int, 
     if controls.page == "help":
         return [*header(scene, now, width), Text(), *help_face(width)]
     if controls.page == "addresses":
-        return [*header(scene, now, width), Text(), *addresses_face(scene, join_command(scene), width)]
+        return [*header(scene, now, width), Text(), *addresses_face(scene, scene.join_command, width)]
     if controls.page == "details":
         head = header(scene, now, width)
         return [*head, Text(), *details_face(scene, now, width, height - len(head) - 1)]

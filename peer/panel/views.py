@@ -149,7 +149,8 @@ class PlainView(_NoTerminal):
             detail = told.detail or "ready"
             _write_line(self._stdout, f"{LABELS[told.name]}: {detail}")
         elif isinstance(told, OwnAddresses):
-            self.note(told.sentence())
+            for sentence in told.sentences():
+                self.note(sentence)
         elif isinstance(told, Resting):
             self.note("paused; this machine serves others meanwhile" if told.is_resting else "training goes on")
         elif isinstance(told, RunFacts) and told.page:
@@ -189,7 +190,8 @@ class JsonView(_NoTerminal):
 
     def tell(self, told: Told) -> None:
         if isinstance(told, OwnAddresses):
-            self.note(told.sentence())
+            for sentence in told.sentences():
+                self.note(sentence)
         elif isinstance(told, Remark):
             self.note(told.text)
 

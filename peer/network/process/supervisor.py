@@ -256,7 +256,8 @@ class NetworkProcess:
             self.addresses = tuple(message["addresses"])
             own = OwnAddresses(self.addresses)
             if self._hear is None:
-                self._note(own.sentence())
+                for sentence in own.sentences():
+                    self._note(sentence)
             else:
                 self._hear(own)
         elif kind == "seen":

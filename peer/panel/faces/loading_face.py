@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.text import Text
 
 from peer.panel.faces.flow import joined, part, wrapped
-from peer.panel.faces.seed_face import join_command
 from peer.panel.faces.training_face import ACCENT, CARE, DIM, GOOD, news_lines
 from peer.panel.scene.loading import LABELS, Line
 from peer.panel.scene.scene import Scene
@@ -26,7 +25,7 @@ def loading_face(scene: Scene, now: float, width: int, height: int) -> list[Text
         for index, told in enumerate(wrapped(part(step.text, CARE if step.is_waiting else ""), room)):
             before = joined(label) if index == 0 else Text(" " * (_LABEL_WIDTH + 3))
             lines.append(joined([before, told]))
-    if scene.is_seed and (command := join_command(scene)):
+    if scene.is_seed and (command := scene.join_command):
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT)]
     return [*lines, Text(), *news_lines(scene, width, height - len(lines) - 1)]
 

@@ -21,7 +21,6 @@ from peer.panel.faces.training_face import (
 from peer.panel.scene.scene import Scene
 
 TALL = 40
-PRIVATE = ("/ip4/10.", "/ip4/127.", "/ip4/192.168.", "/ip4/169.254.", "/ip6/fe80", "/ip6/::1")
 
 
 def seed_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
@@ -31,7 +30,7 @@ def seed_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     words = "seed" if state.phase in ("serving", "alone") else state.phase
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, GOOD)])
     lines = ends(left, part("open for newcomers; does not train", DIM), width)
-    command = join_command(scene)
+    command = scene.join_command
     if command:
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
     gave = [part(plural(len(state.served), "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
@@ -58,15 +57,6 @@ def seed_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
         lines += [Text(), *people] if people else []
         used += len(people) + 1 if people else 0
     return [*lines, Text(), *news_lines(scene, width, height - used - 1)]
-
-
-def join_command(scene: Scene) -> str:
-    """The command that others join this run with, in one line; empty while this peer has no address."""
-    if not scene.addresses:
-        return ""
-    # An address of the open network leads here from everywhere.
-    address = min(scene.addresses, key=lambda one: (one.startswith(PRIVATE), "/ip6/" in one))
-    return f"peer join --run-id {scene.run.run_id} --peers {address}"
 
 
 def _reached(scene: Scene, now: float) -> Text:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from averaging.rounds.facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
+from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import CaughtUp, Evaluated, Event, FetchedRunFiles, JoinedRun, TrainingProgressed
@@ -40,6 +41,8 @@ class Scene:
     limits: LineLimits = field(default_factory=LineLimits)
     is_resting: bool = False
     addresses: tuple[str, ...] = ()
+    given_command: str = ""
+    """What others type to join here, as far as it was said."""
     joined_at: float | None = None
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
@@ -68,6 +71,15 @@ class Scene:
     def own_name(self) -> str:
         """What people call this peer's owner."""
         return self.swarm.own_name or speakable_name(self.state.peer_id or "")
+
+    @property
+    def join_command(self) -> str:
+        """What others type to join here, in one line; empty while this peer has no address."""
+        if self.given_command or not self.addresses:
+            return self.given_command
+        if self.run.is_private:
+            return "peer join --invite FILE"
+        return f"peer join {join_link(self.run.run_id, self.addresses)}"
 
     @property
     def session_tokens(self) -> int:
@@ -141,7 +153,7 @@ def with_told(scene: Scene, told: Told, at: float = 0.0) -> Scene:
         case Resting():
             return replace(scene, is_resting=told.is_resting)
         case OwnAddresses():
-            return replace(scene, addresses=told.addresses)
+            return replace(scene, addresses=told.addresses, given_command=told.join_command)
         case SwarmSeen():
             return _with_swarm(scene, told)
 

@@ -35,6 +35,8 @@ class RunFacts:
     goal_until: float | None = None
     goal_loss: float | None = None
     page: str = ""
+    is_private: bool = False
+    """Only members with an invite or on a list get in."""
 
     @property
     def name(self) -> str:

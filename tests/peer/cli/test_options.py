@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import contextlib
+import re
 import sys
 import types
 from collections.abc import Iterator

@@ -98,7 +98,7 @@ def test_sentences_are_whole_at_each_width(width: int) -> None:
 def test_a_command_to_copy_has_no_break_in_it() -> None:
     lines = lines_of(an_evening(is_seed=True), 60, 24)
     (command,) = (line.plain for line in lines if line.plain.startswith("peer join"))
-    assert command.endswith(f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}")
+    assert command.endswith(f"@203.0.113.5:4001/{ME}")
 
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
