@@ -33,7 +33,7 @@ class OwnAddresses:
         return [*told, f"others join with: {self.join_command}"] if self.join_command else told
 
 
-class Heard(Protocol):
+class SeenRecord(Protocol):
     """What is read of a peer's record (`dht.records.signed_records.PeerRecord`)."""
 
     @property
@@ -90,7 +90,7 @@ class SwarmSeen:
     num_people: int = 0
     """With machines that are here now, this peer's person included; seeds do not count."""
     num_ranked: int = 0
-    """Heard of in this session, also if they have left."""
+    """SeenRecord of in this session, also if they have left."""
     share_of_hour: float | None = None
     """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
     held_out_loss: float | None = None
@@ -134,7 +134,7 @@ class SwarmWatch:
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
 
-    def look(self, records: Iterable[Heard], now: float) -> SwarmSeen:
+    def look(self, records: Iterable[SeenRecord], now: float) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them."""
         here = list(records)
         new_names = tuple((one.peer_id, one.name) for one in here if self._names.get(one.peer_id, "") != one.name)
@@ -165,7 +165,7 @@ class SwarmWatch:
             names=new_names,
         )
 
-    def _count_work(self, trainers: list[Heard], own: bytes, now: float) -> None:
+    def _count_work(self, trainers: list[SeenRecord], own: bytes, now: float) -> None:
         done = [
             (_person(one), max(0, one.tokens - self._machines[one.peer_id]))
             for one in trainers
@@ -181,7 +181,7 @@ class SwarmWatch:
         self._pieces[-1] = (at, work, of_all + sum(tokens for _, tokens in done))
         self._pieces = [piece for piece in self._pieces if piece[0] > now - SHARE_SECONDS]
 
-    def _rank(self, trainers: list[Heard], own: bytes) -> list[PersonSeen]:
+    def _rank(self, trainers: list[SeenRecord], own: bytes) -> list[PersonSeen]:
         here: dict[bytes, PersonSeen] = {}
         for one in trainers:
             person, doing = _person(one), "resting" if one.state == "serving" else one.state
@@ -206,7 +206,7 @@ class SwarmWatch:
         return [replace(row, rank=place) for place, row in enumerate(ordered, 1)]
 
 
-def _person(record: Heard) -> bytes:
+def _person(record: SeenRecord) -> bytes:
     """Whose machine it is."""
     return record.contributor_key or record.peer_id.encode()
 

@@ -11,6 +11,7 @@ The files, each built on those above it:
     notaries.py           signatures for peers that have no keys
     web_bundle.py         whether the dashboard's bundle is there to be tested
     terminals.py          terminals that are lost or stuck
+    peer_events.py        events of one peer, and a terminal that is a string
     panels.py             the panel of a peer, as text and picture
     documents.py          the documents: their sections, tables, links and code blocks
     network/              networks, lines and records between peers

@@ -1,4 +1,4 @@
-"""Pictures of a scene as lines of text, for a width and a height. Pure.
+"""Pictures of a scene as lines of text, for a width and a height.
 
 The files, each built on those above it:
 

@@ -1,4 +1,4 @@
-"""Curves of characters: braille dots with their values beside and times below, bars where there is no braille. Pure."""
+"""Curves of characters: braille dots with their values beside and times below, bars where there is no braille."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that fit: parts that are never cut, beside each other where there is room and below each other elsewhere. Pure.
+"""Lines that fit: parts that are never cut, beside each other where there is room and below each other elsewhere.
 
 A line is a `Text` of rich without a newline. What others said is made printable where it enters a part.
 """

@@ -1,4 +1,4 @@
-"""What stays on the terminal when a peer has left: thanks, what was given, where to see it, how to come back. Pure."""
+"""What stays on the terminal when a peer has left: thanks, what was given, where to see it, how to come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checklist as lines. Pure."""
+"""The checklist as lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key brings up: details of this peer's rounds, addresses, help, and the question for limits. Pure."""
+"""What a key brings up: details of this peer's rounds, addresses, help, and the question for limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed's owner sees: the command that others join with, what it gave, and how the swarm is. Pure."""
+"""What a seed's owner sees: the command that others join with, what it gave, and how the swarm is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer's owner sees: own work, speed, the run's way to its goal, the loss, news and people. Pure."""
+"""What a trainer's owner sees: own work, speed, the run's way to its goal, the loss, news and people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dht.quantities import count_text, plural, seconds_text
 from peer.events.swarm_seen import PersonSeen
 from peer.panel.faces.curve import curve
 from peer.panel.faces.flow import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
-from peer.panel.scene.news import News, next_milestone
+from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 
 TWO_COLUMNS = 120
@@ -241,7 +241,7 @@ def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
     return lines
 
 
-def _said(scene: Scene, one: News) -> Text:
+def _said(scene: Scene, one: NewsLine) -> Text:
     text = one.text if one.remote is None else one.text.replace("{who}", scene.name_of(one.remote))
     return part(text[:1].upper() + text[1:], _NEWS_STYLE[one.kind])
 

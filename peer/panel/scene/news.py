@@ -38,7 +38,7 @@ _AS_THEY_ARE = (
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewsLine:
     """One line; `{who}` in its text stands for the owner of `remote`."""
 
     at: float
@@ -47,7 +47,7 @@ class News:
     remote: PeerId | None = None
 
 
-def news_of(event: Event, before: PanelState, after: PanelState, best_loss: float | None) -> list[News]:
+def news_of(event: Event, before: PanelState, after: PanelState, best_loss: float | None) -> list[NewsLine]:
     """What people want to hear of an event; nothing for most of them.
 
     Args:
@@ -59,34 +59,34 @@ def news_of(event: Event, before: PanelState, after: PanelState, best_loss: floa
         case JoinedRun():
             doing = "serving" if fact.device == "seed" else f"training on {fact.device}"
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
-            return [] if before.run_id else [News(at, "own", f"You are in: {doing}{found}")]
+            return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
         case PeerJoined():
             # Whoever was here before this peer did not join now.
-            return [News(at, "person", "{who} joined", fact.remote)] if before.run_id else []
+            return [NewsLine(at, "person", "{who} joined", fact.remote)] if before.run_id else []
         case PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
-            return [News(at, "person", f"{{who}} {how}", fact.remote)]
+            return [NewsLine(at, "person", f"{{who}} {how}", fact.remote)]
         case StateServed() if before.is_seed:
-            return [News(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
+            return [NewsLine(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
         case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
             first = "First loss measured" if best_loss is None else "Best loss so far"
-            return [News(at, "good", f"{first}: {fact.held_out_loss:.3f}")]
+            return [NewsLine(at, "good", f"{first}: {fact.held_out_loss:.3f}")]
         case RefusedPeer() if fact.left_out_until is not None:
-            return [News(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
+            return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case SwarmLost():
             what = "training goes on alone" if fact.is_training else "looking for them"
-            return [News(at, "trouble", f"Nobody else answers; {what}")]
+            return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]
         case SwarmFound():
-            return [News(at, "good", f"Found the others again: {fact.peers} of them")]
+            return [NewsLine(at, "good", f"Found the others again: {fact.peers} of them")]
         case LeftRun():
             return []
         case _ if isinstance(fact, _AS_THEY_ARE):
-            return [News(at, "trouble" if not isinstance(fact, ManifestRevised) else "note", describe(event))]
+            return [NewsLine(at, "trouble" if not isinstance(fact, ManifestRevised) else "note", describe(event))]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
-    return [] if passed is None else [News(at, "own", f"You passed {count_text(passed)} tokens")]
+    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} tokens")]
 
 
-def is_passed(old: News, new: News) -> bool:
+def is_passed(old: NewsLine, new: NewsLine) -> bool:
     """Whether a line says what the new one says better: again the same, or the next one of its kind about a person."""
     if old.text == new.text and old.remote == new.remote and old.kind == "note":
         return True

@@ -14,7 +14,7 @@ from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound,
 from peer.events.peer_events import CaughtUp, Evaluated, Event, FetchedRunFiles, JoinedRun, TrainingProgressed
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
-from peer.panel.scene.news import News, is_passed, news_of
+from peer.panel.scene.news import NewsLine, is_passed, news_of
 from peer.panel.scene.state import PanelState, fold
 from peer.panel.scene.told import LineLimits, LoadingStep, Remark, Resting, RunFacts, Told
 
@@ -37,7 +37,7 @@ class Scene:
     run: RunFacts = field(default_factory=lambda: RunFacts(""))
     swarm: SwarmSeen = field(default_factory=lambda: SwarmSeen(at=0.0))
     names: Mapping[PeerId, str] = field(default_factory=lambda: NOTHING)
-    news: tuple[News, ...] = ()
+    news: tuple[NewsLine, ...] = ()
     limits: LineLimits = field(default_factory=LineLimits)
     is_resting: bool = False
     addresses: tuple[str, ...] = ()
@@ -136,14 +136,14 @@ def with_event(scene: Scene, event: Event) -> Scene:
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:
     """The scene after a sentence for the owner that is no event."""
-    return _with_news(scene, [News(at, "note", sentence)])
+    return _with_news(scene, [NewsLine(at, "note", sentence)])
 
 
 def with_told(scene: Scene, told: Told, at: float = 0.0) -> Scene:
     """The scene after something else, told at a time in unix seconds."""
     match told:
         case Remark():
-            return _with_news(scene, [News(at, "person", told.text)])
+            return _with_news(scene, [NewsLine(at, "person", told.text)])
         case LoadingStep():
             return replace(scene, loading=scene.loading.with_step(told))
         case RunFacts():
@@ -170,11 +170,11 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
         if first_rank is None:
             first_rank = row.rank
         elif before is not None and row.rank < before.rank:
-            news.append(News(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
+            news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
     return _with_news(replace(scene, swarm=seen, names=names, first_rank=first_rank), news)
 
 
-def _with_news(scene: Scene, news: list[News]) -> Scene:
+def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:
     if not news:
         return scene
     kept = scene.news

@@ -15,7 +15,7 @@ from peer.panel.keys import Keys, keys_in
 from peer.panel.panel_view import PanelView
 from peer.panel.scene.told import Action, LineLimits
 from tests.kit.panels import NOW, an_evening
-from tests.peer.panel.test_views import Terminal
+from tests.kit.peer_events import StringTerminal
 
 
 @dataclass
@@ -93,7 +93,7 @@ def test_what_was_pressed(data: bytes, expected: list[str]) -> None:
 
 def test_the_panel_does_what_its_keys_say(board: Board) -> None:
     done: list[Action] = []
-    terminal = Terminal()
+    terminal = StringTerminal()
     before = board.flags
     view = PanelView(terminal, an_evening(), done.append, board.stream, {"TERM": "xterm"})
     view.tick(NOW)
@@ -113,7 +113,7 @@ def test_the_panel_does_what_its_keys_say(board: Board) -> None:
 
 def test_the_terminal_is_given_back_even_if_the_output_is_stuck(board: Board) -> None:
     before = board.flags
-    view = PanelView(Terminal(), an_evening(), keyboard=board.stream, environ={"TERM": "xterm"})
+    view = PanelView(StringTerminal(), an_evening(), keyboard=board.stream, environ={"TERM": "xterm"})
     view.tick(NOW)
     assert board.flags != before
     view.restore()
@@ -121,7 +121,7 @@ def test_the_terminal_is_given_back_even_if_the_output_is_stuck(board: Board) ->
 
 
 def test_ctrl_z_gives_the_terminal_back_before_the_process_stops(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, before, seen = Terminal(), board.flags, []
+    terminal, before, seen = StringTerminal(), board.flags, []
     view = PanelView(terminal, an_evening(), keyboard=board.stream, environ={"TERM": "xterm"})
     view.tick(NOW)
 

@@ -16,7 +16,7 @@ from peer.panel.panel_view import PanelView
 from peer.panel.scene.told import LoadingStep, Remark, Resting, RunFacts
 from peer.panel.views import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, make_view, summary
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
-from tests.peer.panel.scene.test_state import ME, committed, folded, joined, progressed
+from tests.kit.peer_events import ME, StringTerminal, committed, folded, joined, progressed
 
 
 def told_by(view: PlainView, stream: io.StringIO) -> list[str]:
@@ -143,14 +143,7 @@ def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
     assert stderr.getvalue() == "the disk is full\nlistening on /ip4/203.0.113.5/tcp/1\n"
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Gone(Terminal):
+class Gone(StringTerminal):
     """A reader that has closed its end."""
 
     def write(self, text: str) -> int:
@@ -169,7 +162,7 @@ def test_a_reader_that_is_gone_stops_nothing(output: str) -> None:
 
 
 def test_the_panel_has_a_screen_of_its_own_and_leaves_the_goodbye_and_warnings() -> None:
-    terminal = Terminal()
+    terminal = StringTerminal()
     view = PanelView(terminal, an_evening(), environ={"TERM": "xterm-256color"})
     view.tick(NOW)
     view.note("the disk is full")
@@ -187,7 +180,7 @@ def test_the_panel_has_a_screen_of_its_own_and_leaves_the_goodbye_and_warnings()
 
 
 def test_only_what_changed_is_written() -> None:
-    terminal = Terminal()
+    terminal = StringTerminal()
     view = PanelView(terminal, an_evening(), environ={"TERM": "xterm"})
     view.tick(NOW)
     first = len(terminal.getvalue())
@@ -196,7 +189,7 @@ def test_only_what_changed_is_written() -> None:
 
 
 def test_a_resized_terminal_is_drawn_anew_at_once() -> None:
-    terminal, size = Terminal(), [80, 24]
+    terminal, size = StringTerminal(), [80, 24]
     view = PanelView(terminal, an_evening(), environ={"TERM": "xterm"}, size=lambda: (size[0], size[1]))
     view.tick(NOW)
     before = len(terminal.getvalue())
@@ -212,7 +205,7 @@ def test_a_resized_terminal_is_drawn_anew_at_once() -> None:
     [({"TERM": "xterm-256color"}, True), ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False)],
 )
 def test_no_color_takes_the_colours_away_and_nothing_else(environ: dict[str, str], has_colours: bool) -> None:
-    terminal = Terminal()
+    terminal = StringTerminal()
     PanelView(terminal, an_evening(), environ=environ).tick(NOW)
     assert ("\x1b[32m" in terminal.getvalue()) == has_colours
     assert "\x1b[1m" in terminal.getvalue()
@@ -222,9 +215,9 @@ def test_no_color_takes_the_colours_away_and_nothing_else(environ: dict[str, str
 @pytest.mark.parametrize(
     ("stream", "environ", "expected"),
     [
-        (Terminal(), {"TERM": "xterm"}, PanelView),
-        (Terminal(), {"TERM": "dumb"}, PlainView),
-        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, PanelView),
+        (StringTerminal(), {"TERM": "xterm"}, PanelView),
+        (StringTerminal(), {"TERM": "dumb"}, PlainView),
+        (StringTerminal(), {"TERM": "xterm", "NO_COLOR": "1"}, PanelView),
         (io.StringIO(), {"TERM": "xterm"}, PlainView),
     ],
 )
@@ -249,7 +242,7 @@ def test_on_a_terminal_of_letters_the_panel_is_of_letters() -> None:
 
 def test_drawing_is_light_for_the_trainer() -> None:
     """No clock: what is written in a minute of the panel is a few kB, as over a slow line."""
-    terminal = Terminal()
+    terminal = StringTerminal()
     view = PanelView(terminal, an_evening(), environ={"TERM": "xterm"}, size=lambda: (200, 60))
     for tenth in range(600):
         view.tick(NOW + tenth / 10)

@@ -5,59 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import AppliedCommit, RoundCommitted
-from dht.host import PeerId
+from averaging.rounds.facts import AppliedCommit
 from peer.events.peer_events import (
     CatchUpProgressed,
     CaughtUp,
     Evaluated,
     Event,
-    JoinedRun,
     LeftRun,
     PeerJoined,
     StateServed,
     SwarmFound,
     SwarmLost,
-    TrainingProgressed,
     WaitingForPeers,
 )
-from peer.panel.scene.state import NUM_LOSSES, PanelState, fold
-
-ME = PeerId("12D3KooWabcdefgh")
-OTHER = PeerId("12D3KooWzyxwvuts")
-
-
-def joined(at: float = 0.0, device: str = "cpu") -> Event:
-    return Event(at, ME, JoinedRun(run_id="demo.abc", device=device, num_parameters=860_000, versions=(0, 0, 0)))
-
-
-def progressed(at: float, loss: float | None = 2.0) -> Event:
-    fact = TrainingProgressed(int(at), int(at) * 1000, train_loss=loss, tokens_per_second=1000.0, wait_fraction=0.001)
-    return Event(at, ME, fact)
-
-
-def committed(at: float, contributors: tuple[PeerId, ...] = (ME, OTHER)) -> Event:
-    fact = RoundCommitted(
-        fragment=1,
-        version=4,
-        contributors=contributors,
-        outer_lr=0.7,
-        tokens=24_000,
-        num_void_shards=0,
-        seconds=1.0,
-        bytes_up=75_000,
-        bytes_down=150_000,
-        contribution_values_sent=1,
-        result_values_received=1,
-    )
-    return Event(at, ME, fact)
-
-
-def folded(*events: Event) -> PanelState:
-    state = PanelState()
-    for event in events:
-        state = fold(state, event)
-    return state
+from peer.panel.scene.state import NUM_LOSSES, fold
+from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progressed
 
 
 def test_totals_follow_the_events() -> None:
