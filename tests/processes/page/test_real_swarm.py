@@ -27,7 +27,9 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
         port = free_port()
         command = ("dashboard", "--run-id", swarm.run_id, "--peers", seed.address, "--port", str(port), "--db")
         page = subprocess.Popen(
-            python_command("peer", *command, ":memory:"), env=python_environment(), stdout=subprocess.DEVNULL
+            python_command("peer", *command, ":memory:", "--samples-every", "never"),
+            env=python_environment(),
+            stdout=subprocess.DEVNULL,
         )
         try:
 
