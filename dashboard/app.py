@@ -25,7 +25,7 @@ from dashboard.keeping_going import keep_going
 from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
-from dashboard.observe.state import DashboardState
+from dashboard.observe.state import INSTALL, DashboardState
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.plan import SamplePlan
 from dashboard.samples.process import ask
@@ -56,6 +56,7 @@ class Choices:
         db: the history's file; None: in memory.
         token_file: makes the page private.
         join_addresses: members' addresses that the page shows to everybody; none: those of seeds that answer.
+        install: what visitors type to get `peer`; None: `INSTALL`.
         shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
@@ -70,6 +71,7 @@ class Choices:
     db: Path | None = None
     token_file: Path | None = None
     join_addresses: tuple[str, ...] = ()
+    install: str | None = None
     shows_seeds: bool = True
     backend: HostBackend = "p2pd"
     proxies: tuple[Network, ...] = ()
@@ -187,6 +189,7 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             now=now,
             run=_known_run(run_id, history.stored_run_record),
             join_addresses=choices.join_addresses,
+            install=choices.install or INSTALL,
         )
         live = Live(state, secrets.token_hex(4), history.view)
         app = make_app(

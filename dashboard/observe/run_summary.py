@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dashboard.observe.labels import label_text
+from dht.errors import MurmurationError
 from dht.quantities import words_text
 from dht.records.signed_records import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import reads_bytes
-from peer.config.manifest import manifest_hash
+from peer.config.manifest import RunManifest, manifest_hash
+from peer.plan.needs import HomeNeeds, home_needs
 
 ANNOUNCE_SECONDS: Final = 10.0
 """Between two records of one peer, until the manifest is known; its default."""
@@ -73,6 +75,8 @@ class RunSummary:
     starts_at: float | None = None
     """Unix seconds."""
     goal: RunGoal = RunGoal()
+    needs: HomeNeeds | None = None
+    """What it asks of a usual home; None: this software cannot say."""
     writes: bool = True
     """Whether the model continues texts, and `peer sample` can let it."""
     loss_unit: str = "nats per token"
@@ -106,6 +110,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
+        needs=_needs(record.manifest),
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
         notes=_notes(manifest),
@@ -167,6 +172,14 @@ def _goal(manifest: dict[str, Any]) -> RunGoal:
         # A schedule has a budget: the run is done when that is spent.
         tokens = _number(manifest, "training", "schedule", "tokens")
     return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
+
+
+def _needs(manifest: bytes) -> HomeNeeds | None:
+    try:
+        return home_needs(RunManifest.from_bytes(manifest))
+    except (ValueError, ArithmeticError, LookupError, MurmurationError):
+        # Of another version of this software, or a model that cannot be cut.
+        return None
 
 
 def _writes(manifest: dict[str, Any]) -> bool:

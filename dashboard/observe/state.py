@@ -21,6 +21,7 @@ from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
+INSTALL: Final = "pip install murmuration-swarm"
 MAX_PEERS: Final = 2500
 """Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
 contributor off the page."""
@@ -133,6 +134,8 @@ class DashboardState:
     """When a commit was last seen, or else when somebody was first seen training."""
     join_addresses: tuple[str, ...] = ()
     """Members' addresses that may be shown to everybody (`joining.py`)."""
+    install: str = INSTALL
+    """How a visitor gets `peer`: a line for a shell."""
     problem: str = ""
 
     @property

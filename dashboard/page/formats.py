@@ -80,6 +80,16 @@ def share_text(share: float) -> str:
     return "100 %" if share >= 0.9995 else "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
 
 
+def about_bytes(num_bytes: float) -> str:
+    """Two digits: ``450 MB``."""
+    return bytes_text(float(f"{num_bytes:.2g}"))
+
+
+def about_bits(bits_per_second: float) -> str:
+    """Two digits, as lines are sold: ``0.27 Mbit/s``; a tenth at least, since nobody measures less."""
+    return f"{max(0.1, float(f'{bits_per_second / 1e6:.2g}')):g} Mbit/s"
+
+
 def times_text(factor: float) -> str:
     """Three digits, written out: ``1 380``."""
     rounded = float(f"{factor:.3g}")
@@ -111,7 +121,17 @@ TEMPLATES.filters.update(
     {
         function.__name__: function
         for function in (
-            *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, day_text, long_text),
+            *(
+                about_bits,
+                about_bytes,
+                bit_rate_text,
+                bytes_text,
+                contributor_path,
+                count_text,
+                date_text,
+                day_text,
+                long_text,
+            ),
             *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
             *(speakable_name, times_text, whole_text, words_text),
         )

@@ -45,8 +45,6 @@ SECTIONS: Final = ("status", *(section for sections in TABS.values() for section
 """Replaced one by one while the page is open; each has a template."""
 MAX_TOP: Final = 5
 
-INSTALL: Final = "pip install murmuration-swarm"
-"""How a visitor gets `peer`."""
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""
 MAX_LISTED: Final = 500
@@ -67,7 +65,6 @@ TEMPLATES.globals.update(
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
-        "install": INSTALL,
         "tabs": tuple(TAB_TITLES.items()),
     }
 )

@@ -18,6 +18,8 @@ from peer.observe.target import checked_target
 
 commands = typer.Typer()
 
+MAX_INSTALL_LENGTH = 400
+
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -93,6 +95,10 @@ def dashboard(
             help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
         ),
     ] = None,
+    install: Annotated[
+        str | None,
+        typer.Option("--install", metavar="COMMAND", help="What the page tells visitors to type to get `peer`."),
+    ] = None,
     samples_every: Annotated[
         str,
         typer.Option(
@@ -140,12 +146,23 @@ def dashboard(
         shows_seeds=not no_join_address,
         backend=backend,
         proxies=tuple(_network(address) for address in proxy or ()),
+        install=_line_of(install),
         samples=sample_plan(samples_every, prompt or ()),
         observer_folder=target.observer_folder,
         is_rebuilding=rebuild,
         record=None if track is None else run_record(known, track),
     )
     return serve_dashboard(known, target.addresses, choices, entry=observer_entry(known, target.observer_folder))
+
+
+def _line_of(install: str | None) -> str | None:
+    """Raises UsageFault: no line that a page can show."""
+    if install is not None and not (0 < len(install.strip()) <= MAX_INSTALL_LENGTH and install.isprintable()):
+        raise UsageFault(
+            f"--install has {len(install)} characters, or some that cannot be printed; expected a line of 1 to "
+            f"{MAX_INSTALL_LENGTH} such as 'pip install murmuration-swarm'"
+        )
+    return None if install is None else install.strip()
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

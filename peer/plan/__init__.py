@@ -9,6 +9,7 @@ The files, each built on those above it:
     utilisation.py      how fast a line must be: the published model
     bandwidth_table.py  the published table, with this project's rounds beside it
     source.py           from a run file, manifest or run record to what is planned
+    needs.py            what it asks of a usual home, in a few figures
     report.py           tables and JSON
 
 Source: Streaming DiLoCo (arXiv 2501.18512, appendix) for the model of utilisation and its table.

@@ -209,7 +209,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich torch",
     ),
     "dashboard": ("", False, ""),
-    "dashboard.observe": ("dht.identity dht.records peer.config dashboard", False, ""),
+    "dashboard.observe": ("dht.identity dht.records peer.config peer.plan dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.history": (
         "dht.records averaging.signing dashboard dashboard.observe dashboard.credit",

@@ -2,6 +2,8 @@
 
 import { at } from "./address.js";
 import { startCharts } from "./charts.js";
+import { startCounter } from "./counter.js";
+import { startJoin } from "./join.js";
 import { improve, on, replaceSection, startLive } from "./live.js";
 import { startPeople } from "./people.js";
 import { startPoints } from "./points.js";
@@ -76,6 +78,8 @@ async function startOwnCurve(id) {
 startPeople();
 on("improve", addCopying);
 startSamples();
+startCounter();
+startJoin();
 improve(document);
 if (document.body.dataset.page === "contributor") {
   fillOrigin();

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import Choices
+from dashboard.samples.plan import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
@@ -281,6 +282,8 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["status", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--samples-every", "1"], "such as 90s, 20min, 1h"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--install", "a\nb"], "expected a line of 1 to 400"),
         (["dashboard", "--port", "70000"], "Invalid value for '--port'"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--join-address", "x"], "'x' is not a multiaddr"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--token-file", "nowhere"], "nowhere cannot be read"),
@@ -327,7 +330,8 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert app.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
-    assert app.run(arguments) == 0
+    chosen = ["--samples-every", "20min", "--prompt", "def ", "--prompt", "x", "--install", " pip install x"]
+    assert app.run([*arguments, *chosen]) == 0
     (known, addresses, first), (_, _, second) = page
     assert (known, addresses) == (RUN_ID, [OTHER_ADDRESS])
     assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
@@ -336,9 +340,13 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert (second.host, second.port, second.db) == ("127.0.0.1", 8080, None)
     assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
     assert second.join_rule.is_of_one_machine
-    shows_none = ["dashboard", "--run-id", RUN_ID, "--no-join-address"]
+    assert (first.samples, first.install) == (SamplePlan(), None)
+    assert second.samples == SamplePlan(1200.0, ("def ", "x"))
+    assert (second.install, second.observer_folder) == ("pip install x", home / RUN_ID / "observer")
+    shows_none = ["dashboard", "--run-id", RUN_ID, "--no-join-address", "--samples-every", "never"]
     assert app.run(shows_none) == 0
     assert not page[2][2].shows_seeds
+    assert page[2][2].samples is None
     assert app.run([*shows_none, "--join-address", ADDRESS]) == 2
 
 

@@ -1,0 +1,99 @@
+"""The box for joining: what it asks of a home, systems to choose from, and commands that are whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboard.facts import HistoryView
+from dashboard.observe.run_summary import run_facts
+from dashboard.observe.state import DashboardState
+from dashboard.page.formats import about_bits, about_bytes
+from dashboard.page.page import render_sections
+from dht.records.signed_records import sign_run_record
+from peer.config.manifest import RunManifest
+from peer.plan.homes import PlanProfile
+from peer.plan.needs import HomeNeeds, home_needs
+from peer.plan.planning import plan_run
+from peer.plan.source import sizes_of
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, OWNER, RUN_ID, TextOnly
+from tests.kit.dashboard.scene import state_of
+
+NOBODY = HistoryView(NOW, NOW)
+ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56quYDCpwHy4wKaA"
+PAGE = "https://starlings.example.org"
+
+
+def live(**changes: Any) -> DashboardState:
+    state = replace(state_of(), join_addresses=(ADDRESS,))
+    assert state.run is not None
+    return replace(state, run=replace(state.run, **changes))
+
+
+def card(state: DashboardState) -> str:
+    return render_sections(state, NOBODY)["join"]
+
+
+def text(state: DashboardState) -> str:
+    return TextOnly(card(state)).text
+
+
+def test_what_is_asked_of_a_home_is_said_in_words() -> None:
+    said = " ".join(text(live(needs=HomeNeeds(75_463_128, 445_679_730, 270_574.0))).split())
+    assert "about 450 MB of memory, 75 MB of disk beside the program, and 0.27 Mbit/s of your line" in said
+    unknown = text(live())
+    assert "It takes about" not in unknown
+    assert "Any processor will do" in unknown
+
+
+def test_figures_are_as_exact_as_anybody_needs_them() -> None:
+    assert [about_bytes(value) for value in (6_123_456, 1_234_567_890)] == ["6.1 MB", "1.2 GB"]
+    assert [about_bits(value) for value in (0.0, 99.0, 1_234_567.0, 56e6)] == [
+        *("0.1 Mbit/s", "0.1 Mbit/s", "1.2 Mbit/s", "56 Mbit/s")
+    ]
+
+
+def test_needs_are_those_of_the_planner() -> None:
+    manifest = RunManifest.from_fields({"name": "tinybytes"})
+    plan = plan_run(manifest, PlanProfile(), sizes_of(manifest))
+    (home,) = plan.homes
+    found = run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).needs
+    assert found == home_needs(manifest)
+    assert found is not None
+    assert found.disk_bytes == plan.disk_bytes
+    assert found.memory_bytes == home.trainer_memory.total_bytes + home.network_memory.total_bytes
+    assert 0 < home.needed_upload_bits_per_second <= found.bits_per_second
+
+
+def test_every_system_has_its_own_commands_and_all_are_in_the_page() -> None:
+    shown = card(live())
+    assert re.findall(r'<label for="system-(\w+)">(\w+)<', shown) == [
+        *(("linux", "Linux"), ("mac", "Mac"), ("windows", "Windows"), ("docker", "Docker"))
+    ]
+    words = TextOnly(shown).text
+    assert "wsl --install" in words
+    assert "docker run -it --rm" in words
+    assert words.count("pip install murmuration-swarm") == 4
+
+
+def test_an_organiser_says_how_visitors_get_the_program() -> None:
+    words = text(replace(live(), install="pip install git+https://example.org/code"))
+    assert words.count("pip install git+https://example.org/code") == 4
+    assert "murmuration-swarm" not in words
+    hostile = TextOnly(card(replace(live(), install=HOSTILE_NAME)))
+    assert hostile.tags == TextOnly(card(live())).tags
+
+
+def test_commands_are_whole_and_begin_with_the_doctor() -> None:
+    words = text(live(page=PAGE))
+    doctor, join = (words.index(f"peer {name} --run-id {RUN_ID} --peers {ADDRESS}") for name in ("doctor", "join"))
+    assert doctor < join < words.index(f"peer join {PAGE}")
+
+
+@pytest.mark.parametrize("changes", [{}, {"page": PAGE, "is_private": True}])
+def test_the_short_command_is_for_open_runs_with_a_page(changes: dict[str, Any]) -> None:
+    assert "peer join https" not in text(live(**changes))
+    assert ("--invite FILE" in text(live(**changes))) is bool(changes)
