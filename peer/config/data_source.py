@@ -69,6 +69,22 @@ class DataSection(Section):
         examples=["one line of printable text"],
         description="field of rows (jsonl, parquet, hf) that has the text",
     )
+    label_field: str | None = later(
+        None,
+        min_length=1,
+        max_length=100,
+        pattern=r"^[^\p{C}]*$",
+        examples=["one line of printable text"],
+        description="field of rows that has the class, for classification; absent: the data has no labels",
+    )
+    image_field: str | None = later(
+        None,
+        min_length=1,
+        max_length=100,
+        pattern=r"^[^\p{C}]*$",
+        examples=["one line of printable text"],
+        description="field of rows that has a picture (PNG, JPEG, WebP, BMP, GIF), for image-classification",
+    )
     digest: str | None = later(
         None,
         pattern="^[0-9a-f]{64}$",
@@ -86,9 +102,14 @@ class DataSection(Section):
         """Whether the run's tokens are the bytes of text."""
         return self.tokenizer is None and reads_bytes(self.source)
 
+    @property
+    def reader(self) -> str | None:
+        """What turns rows into numbers: the tokenizer, or the field of a picture; None: nothing has to."""
+        return self.tokenizer or self.image_field
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.tokenizer is None and self.source.startswith((JSON_LINES, PARQUET, HUB)):
+        if self.reader is None and self.source.startswith((JSON_LINES, PARQUET, HUB)):
             raise ValueError(
                 f"data.source is {self.source!r} without data.tokenizer; expected the name of a file of the run: "
                 "`peer init --file tokenizer.json`"
@@ -142,7 +163,7 @@ def source_here(named: str, own: str | None, tokenizer: str | None = None) -> st
     Args:
         named: `data.source` of the manifest.
         own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
-        tokenizer: `data.tokenizer` of the manifest.
+        tokenizer: `data.reader` of the manifest.
 
     Raises:
         UsageFault: the volunteer has to say which data, or said another kind.

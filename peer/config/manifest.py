@@ -378,6 +378,12 @@ class RunManifest(Section):
         return self.averaging.num_fragments if self.model.buffers == "mean" else None
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens of one inner step; an example with a label counts as one."""
+        each = 1 if self.data.label_field is not None else self.model.context
+        return self.training.batch_size * self.training.accumulation_steps * each
+
+    @property
     def num_fragments(self) -> int:
         """All of them: the averaged parameters', and the one of buffers."""
         return self.averaging.num_fragments + (self.buffers_fragment is not None)

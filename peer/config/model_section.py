@@ -85,6 +85,9 @@ class ModelSection(Section):
     mask_token: int | None = later(
         None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
     )
+    image_size: int | None = later(
+        None, ge=1, le=4096, description="image-classification only: height and width of pictures, in pixels"
+    )
     init: InitSection | None = later(None, description="hf only: given weights to begin with; absent: from the seed")
     adapter: AdapterSection | None = later(
         None, description="hf only: train an adapter beside the given weights, and nothing else"
@@ -111,6 +114,12 @@ class ModelSection(Section):
         examples=["64 lower-case hexadecimal digits"],
         description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with others is refused",
     )
+
+    @property
+    def picture_channels(self) -> int:
+        """Of a picture: 3 colours, unless the architecture's config says another number (1: grey)."""
+        channels = checked_config(self.config).get("num_channels") if self.config is not None else None
+        return 1 if channels == 1 else 3
 
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -149,6 +158,8 @@ class ModelSection(Section):
             )
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
             raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
+        if self.image_size is not None and self.task != "image-classification":
+            raise ValueError(f"image_size is given with task {self.task!r}; expected it with 'image-classification'")
         if self.adapter is not None and self.init is None:
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):

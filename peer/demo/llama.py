@@ -17,8 +17,8 @@ from dht.quantities import count_text
 from peer.import_path import python_command, python_environment
 from peer.owner.new_run import NewRun, create_run
 from peer.plain_console import PlainConsole
-from peer.trainer.data.prepare import prepare_data, train_tokenizer
 from peer.trainer.hf.described import describe_model
+from peer.trainer.prepare import prepare_data, train_tokenizer
 
 VOCABULARY = 1024
 """Learned from a megabyte or two: larger ones would have words that occur once."""

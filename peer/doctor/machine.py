@@ -21,6 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.doctor.facts import MachineFacts
 from peer.memory.least_memory import available_memory_bytes, check_memory, free_memory_bytes
 from peer.trainer.devices.select import describe_device, select_device
+from peer.trainer.examples.rules import NUM_SHADES, rules_of
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.optimizer import has_fused, make_optimizer
 from peer.version import VERSION
@@ -62,16 +63,16 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
         RuntimeError: the device has none.
     """
     check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
-    settings, shape = manifest.training, manifest.model
+    settings = manifest.training
     model: Any = build_run_model(manifest, for_speed=True).to(device)
     optimizer = make_optimizer(model.named_parameters(), settings, fused=has_fused(model.parameters()))
-    tokens = torch.randint(0, shape.vocab_size, (settings.batch_size, shape.context + 1)).to(device)
+    inputs, targets = _made_up(manifest)
+    inputs, targets = inputs.to(device), targets.to(device)
 
     def pass_seconds(num_sequences: int) -> float:
         began = time.perf_counter()
-        part = tokens[:num_sequences]
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            loss = model.loss(part[:, :-1], part[:, 1:])
+            loss = model.loss(inputs[:num_sequences], targets[:num_sequences])
         loss.backward()
         # Waits for the device too.
         float(loss.detach())
@@ -87,6 +88,16 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
     stepped = time.perf_counter()
     optimizer.step()
     return fastest * settings.accumulation_steps + time.perf_counter() - stepped
+
+
+def _made_up(manifest: RunManifest) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch for the run's model."""
+    size, shape, rules = manifest.training.batch_size, manifest.model, rules_of(manifest)
+    if rules is None:
+        tokens = torch.randint(0, shape.vocab_size, (size, shape.context + 1))
+        return tokens[:, :-1], tokens[:, 1:]
+    limit = shape.vocab_size if rules.picture is None else NUM_SHADES
+    return torch.randint(0, limit, (size, rules.num_values)), torch.randint(0, len(rules.labels), (size,))
 
 
 def _versions() -> dict[str, str]:

@@ -102,8 +102,7 @@ def _own_group(own: OwnHome) -> HomeGroup:
 
 def _groups(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGroup) -> list[HomeGroup]:
     """Live trainers, fastest first, those of like speed in one group; a rate of 0 was not measured yet."""
-    section = manifest.training
-    step_tokens = section.batch_size * section.accumulation_steps * manifest.model.context
+    step_tokens = manifest.step_tokens
     trainers = [record for record in records if record.role == "trainer" and record.tokens_per_second > 0]
     trainers.sort(key=lambda record: -record.tokens_per_second)
     size = max(1, -(-len(trainers) // (MAX_GROUPS - 1)))

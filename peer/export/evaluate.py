@@ -17,7 +17,7 @@ from peer.export.opened import loadable_folder, open_model
 from peer.export.task_scores import check_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.select import select_device
-from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
 
 
 def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_json: bool) -> int:
@@ -32,31 +32,38 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
     device = select_device(device_name)
     opened = open_model(source)
     manifest = opened.manifest
-    used = source_here(manifest.data.source, data, manifest.data.tokenizer)
+    used = source_here(manifest.data.source, data, manifest.data.reader)
+    classifies = manifest.data.label_field is not None
+    what = "examples" if classifies else "tokens"
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
         # Text is tokenized with the tokenizer beside the model; the shards are needed once.
-        room = None if opened.tokenizer is None else Path(cache)
+        room = None if opened.tokenizer is None and manifest.data.image_field is None else Path(cache)
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer)
         with contextlib.closing(corpus):
-            loss = held_out_loss(
-                opened.model.to(device), corpus, manifest.data.evaluation_batches, manifest.training.batch_size
-            )
+            model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)
+            loss = held_out_loss(model, corpus, *size)
+            accuracy = held_out_accuracy(model, corpus, *size) if classifies else None
     facts: dict[str, Any] = {
         "schema": 1,
         "run_id": opened.run_id,
         "versions": list(opened.versions),
         "tokens": opened.tokens,
         "data": used,
-        "num_held_out_tokens": manifest.data.evaluation_batches * manifest.training.batch_size * manifest.model.context,
+        f"num_held_out_{what}": manifest.data.evaluation_batches
+        * manifest.step_tokens
+        // manifest.training.accumulation_steps,
         "held_out_loss": loss if math.isfinite(loss) else None,
+        **({} if accuracy is None else {"accuracy": accuracy}),
         "bits_per_byte": _bits_per_byte(loss, None if manifest.model.task == "masked-lm" else corpus.bytes_per_token),
     }
     if as_json:
         print(json.dumps(facts))
         return 0
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
-    print(f"Data        held-out part of {used}, {count_text(facts['num_held_out_tokens'])} tokens")
-    print(f"Loss        {loss:.4f} nats per token")
+    print(f"Data        held-out part of {used}, {count_text(facts[f'num_held_out_{what}'])} {what}")
+    print(f"Loss        {loss:.4f} nats per {what.removesuffix('s')}")
+    if accuracy is not None:
+        print(f"Accuracy    {100 * accuracy:.1f} %")
     if facts["bits_per_byte"] is not None:
         print(f"            {facts['bits_per_byte']:.4f} bits per byte")
     return 0

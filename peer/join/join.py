@@ -154,7 +154,7 @@ def _check_data_early(config: PeerConfig) -> None:
         return  # the network process says what is wrong with it
     data = manifest.data
     if manifest.model.kind != "custom":
-        source_here(data.source, config.data, data.tokenizer)
+        source_here(data.source, config.data, data.reader)
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:
@@ -194,7 +194,7 @@ def _build_trainer(
     terminal: Terminal,
 ) -> Trainer:
     check_joinable(config.run_id, manifest)
-    source = source_here(manifest.data.source, config.data, manifest.data.tokenizer)
+    source = source_here(manifest.data.source, config.data, manifest.data.reader)
     is_elsewhere = device.type != "cpu"
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     if manifest.model.init is not None:

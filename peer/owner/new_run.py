@@ -223,7 +223,11 @@ def _asked_manifest(
     try:
         if model is not None:
             fields = _with_model(fields, model)
-        return RunManifest.from_fields(_with_tokenizer(with_files(fields, files)))
+        fields = _with_tokenizer(with_files(fields, files))
+        data: object = fields.get("data", {})
+        if model is not None and isinstance(data, dict):
+            fields |= {"data": model.data_section(data)}
+        return RunManifest.from_fields(fields)
     except ValueError as error:
         raise UsageFault(f"{config_path or ('--file' if model is None else '--model')}: {error}") from error
 

@@ -139,7 +139,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     num_cells = _num_cells(manifest, profile)
     lines, first_members = _members(profile, num_cells)
     rounds = _rounds(sizes, _formats(manifest, sizes), lines, profile.num_seeds, num_cells)
-    step_tokens = manifest.training.batch_size * manifest.training.accumulation_steps * manifest.model.context
+    step_tokens = manifest.step_tokens
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
     busiest = max(

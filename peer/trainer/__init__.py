@@ -4,7 +4,9 @@ The rooms, from the bottom up:
 
     devices/  parameters and processes of one peer's devices
     text/     text on the disk and on the hub: files, documents, what is held out; no torch
+    examples/  rows with labels, for classification: texts and pictures
     data/     tokens of text, what is trained on, and who reads what
+    prepare.py  `peer data`: text in, shards or a tokenizer out
     model/    the built-in model, optimizers, evaluation
     hf/       architectures of Hugging Face's transformers, with initial values that are the same everywhere
     computing/  how this machine computes a step: precision, micro-batches, compiling

@@ -85,18 +85,20 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
     "peer.trainer.text": ("peer peer.config", False, "blake3 datasets numpy pyarrow"),
+    "peer.trainer.examples": ("peer peer.config peer.trainer.text", False, "PIL numpy"),
     "peer.trainer.data": (
-        "dht.records peer peer.reading peer.config peer.files peer.trainer.text",
+        "dht.records peer peer.reading peer.config peer.files peer.trainer.text peer.trainer.examples",
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
+    "peer.trainer.prepare": ("peer peer.trainer.text peer.trainer.examples peer.trainer.data", False, ""),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
         False,
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.described_model peer.trainer.data peer.trainer.model",
+        "peer peer.config peer.described_model peer.trainer.examples peer.trainer.data peer.trainer.model",
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
@@ -181,9 +183,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.memory peer.trainer.data "
-        "peer.trainer.devices "
-        "peer.trainer.hf peer.trainer.model peer.network.membership peer.network.reachability peer.observe peer.plan",
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.memory peer.trainer.examples "
+        "peer.trainer.data peer.trainer.devices peer.trainer.hf peer.trainer.model "
+        "peer.network.membership peer.network.reachability peer.observe peer.plan",
         False,
         "rich torch",
     ),
@@ -204,7 +206,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.demo": (
         "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.files peer.events "
-        "peer.trainer.data peer.trainer.hf peer.trainer.model peer.observe peer.owner",
+        "peer.trainer.data peer.trainer.prepare peer.trainer.hf peer.trainer.model peer.observe peer.owner",
         False,
         "rich torch",
     ),

@@ -12,7 +12,7 @@ from dht.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
-from peer.trainer.hf.tasks import JOINED
+from peer.trainer.hf.tasks import CLASSIFIES
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100
@@ -89,7 +89,10 @@ def _table(anchors: Anchors, architecture: str) -> str:
 
 def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
     """Of an own loop the data is what its code reads; the manifest only has what every manifest has."""
-    joined = manifest.model.kind == "gpt" or manifest.model.task in JOINED
+    joined = manifest.model.kind == "gpt" or (
+        manifest.model.task is not None
+        and (manifest.model.task not in CLASSIFIES or manifest.data.label_field is not None)
+    )
     return [] if not joined else [("data", f"`{manifest.data.source.replace('`', '')}`")]
 
 

@@ -82,8 +82,7 @@ def _manifest_of(scenario: Scenario, seed: int) -> RunManifest:
 def _tokens_per_step(scenario: Scenario, manifest: RunManifest) -> int:
     if scenario.workload.kind == "quadratic":
         return scenario.workload.tokens_per_step
-    training = manifest.training
-    return training.batch_size * training.accumulation_steps * manifest.model.context
+    return manifest.step_tokens
 
 
 def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: random.Random) -> PeerSpec:

@@ -5,11 +5,11 @@ The files, each built on those above it:
     streams.py          sequences of tokens that blocks are read from
     positions.py        where blocks begin when each peer draws for itself
     order.py            which blocks come next
+    labelled.py         examples with labels, as rows of one length
     shards.py           shards of tokens, and the meta.json about them
     tokenizing.py       text to tokens with a tokenizer.json, and a new one from text
     tokenize_worker.py  a process that makes shards of parts
     tokenize_pool.py    several of them
-    prepare.py          `peer data`: text in, shards or a tokenizer out
     prepared.py         prepared shards in a folder
     stock.py            groups that are brought here in the background
     text_stock.py       text that is tokenized while it is trained on

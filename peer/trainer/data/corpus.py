@@ -19,18 +19,26 @@ import torch
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
-from peer.config.data_source import LIBRARY, TOKENS, WEB, reads_bytes
+from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
 from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.files.store import run_file_path
+from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.text_stock import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.data.web_stock import WebStock
+from peer.trainer.examples.pictures import check_pictures
+from peer.trainer.examples.rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
 from peer.trainer.text.files import FileTokens, chosen_files, library_files, paths_in
 from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
+
+PICTURES = (PARQUET, HUB)
+"""Sources of rows with a picture and a label."""
+LABELLED = (JSON_LINES, *PICTURES, TOKENS, WEB)
+"""Of rows with text and a label, prepared shards too."""
 
 CACHE_NAME = "data"
 """Of tokenized text, in the data folder."""
@@ -47,7 +55,7 @@ class Corpus:
     """
 
     training: TrainingStream
-    held_out: TokenStream
+    held_out: TokenStream | LabelledStream
     facts: str = ""
     bytes_per_token: float | None = None
     close: Callable[[], None] = lambda: None
@@ -57,6 +65,7 @@ class Corpus:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The same batches every time, spread evenly over the held-out text; each as from `TokenStream.batch`."""
         last_block = max(1, num_batches * batch_size - 1)
+        # Of examples with labels `context` is 0, and every one of them can be chosen.
         room = self.held_out.num_tokens - context - 1
         for first in range(0, num_batches * batch_size, batch_size):
             positions = [room * block // last_block for block in range(first, first + batch_size)]
@@ -82,17 +91,26 @@ def open_run_corpus(
         UsageFault: as `open_corpus`.
         LocalFault: the tokenizer or a library is missing, or data cannot be had.
     """
-    data = manifest.data
-    if data.tokenizer is not None and not source.startswith((TOKENS, WEB)):
+    data, rules = manifest.data, rules_of(manifest)
+    if rules is not None:
+        check_has_labels(source, LABELLED if rules.picture is None else PICTURES)
+    if rules is not None and rules.picture is None and data.tokenizer is None:
+        raise UsageFault(
+            f"run {manifest.name} trains {manifest.model.task} and brings no tokenizer; expected data.tokenizer, the "
+            "name of one of its files; tell the run's owner"
+        )
+    if data.reader is not None and not source.startswith((TOKENS, WEB)):
         if data_dir is None:
             raise UsageFault(
                 f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
                 "tokens:DIR with what `peer data prepare` made"
             )
-        path = run_file_path(data_dir, manifest, data.tokenizer) if tokenizer_path is None else tokenizer_path
-        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note)
+        path = tokenizer_path
+        if path is None and data.tokenizer is not None:
+            path = run_file_path(data_dir, manifest, data.tokenizer)
+        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules)
     if source.startswith(WEB):
-        return _downloaded(manifest, source, data_dir, note)
+        return _downloaded(manifest, source, data_dir, note, rules)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     return open_corpus(
         source,
@@ -101,10 +119,17 @@ def open_run_corpus(
         held_out_fraction=data.held_out_fraction,
         tokenizer_digest=None if named is None else named.digest,
         digest=data.digest,
+        rules=rules,
     )
 
 
-def _downloaded(manifest: RunManifest, source: str, data_dir: Path | None, note: Callable[[str], None]) -> Corpus:
+def _downloaded(
+    manifest: RunManifest,
+    source: str,
+    data_dir: Path | None,
+    note: Callable[[str], None],
+    rules: ExampleRules | None,
+) -> Corpus:
     data, vocab_size = manifest.data, manifest.model.vocab_size
     if data.digest is None or data_dir is None:
         raise UsageFault(
@@ -113,29 +138,37 @@ def _downloaded(manifest: RunManifest, source: str, data_dir: Path | None, note:
         )
     stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
-    check_fits(stock.meta, source, vocab_size, None if named is None else named.digest)
-    training, folder = stock.corpus_parts(vocab_size)
+    check_fits(stock.meta, source, vocab_size, None if named is None else named.digest, rules)
+    training, folder = stock.corpus_parts(vocab_size, rules)
     held_out = folder.held_out(manifest.model.context)
     return Corpus(training, held_out, f"{folder.facts()} here", stock.meta.held_out_bytes_per_token)
 
 
 def _tokenized(
-    manifest: RunManifest, source: str, tokenizer_path: Path, cache: Path, note: Callable[[str], None]
+    manifest: RunManifest,
+    source: str,
+    tokenizer_path: Path | None,
+    cache: Path,
+    note: Callable[[str], None],
+    examples: ExampleRules | None,
 ) -> Corpus:
     data, model = manifest.data, manifest.model
-    tokenizer = load_tokenizer(tokenizer_path)
-    if tokenizer.vocab_size > model.vocab_size:
+    is_picture = examples is not None and examples.picture is not None
+    tokenizer = None if is_picture or tokenizer_path is None else load_tokenizer(tokenizer_path)
+    if is_picture:
+        check_pictures()
+    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
         raise UsageFault(
             f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
             "a model.vocab_size of at least as many; tell the run's owner"
         )
-    num_evaluated = data.evaluation_batches * manifest.training.batch_size * (model.context + 1)
-    rules = TextRules(
-        tokenizer, data.text_field, data.held_out_fraction, model.vocab_size, model.context, num_evaluated
-    )
+    each = model.context + 1 if examples is None else examples.row_values
+    num_evaluated = data.evaluation_batches * manifest.training.batch_size * each
+    limit = NUM_SHADES if is_picture else model.vocab_size
+    rules = TextRules(tokenizer, data.text_field, data.held_out_fraction, limit, model.context, num_evaluated, examples)
     stock = TextStock(source, rules, cache, note)
     held_out, bytes_per_token = stock.held_out()
-    facts = f"{plural(len(stock.parts), 'part')}, tokenized as it is read"
+    facts = f"{plural(len(stock.parts), 'part')}, {'decoded' if is_picture else 'tokenized'} as it is read"
     return Corpus(stock.training(), held_out, facts, bytes_per_token, stock.close)
 
 
@@ -147,6 +180,7 @@ def open_corpus(
     held_out_fraction: float,
     tokenizer_digest: str | None = None,
     digest: str | None = None,
+    rules: ExampleRules | None = None,
 ) -> Corpus:
     """Open the data of a run.
 
@@ -156,6 +190,7 @@ def open_corpus(
             library by their names; prepared shards say it themselves.
         tokenizer_digest: of the run's tokenizer; None: it names none.
         digest: of the meta.json that the run names; None: it names none.
+        rules: of a run whose data has labels.
 
     Raises:
         UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
@@ -163,7 +198,7 @@ def open_corpus(
     """
     kind, _, rest = source.partition(":")
     if kind == "tokens" and rest:
-        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest)
+        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest, rules)
         if prepared is not None:
             return prepared
     if source == LIBRARY:
@@ -199,23 +234,28 @@ def open_corpus(
 
 
 def _prepared(
-    text: str, vocab_size: int, context: int, tokenizer_digest: str | None, digest: str | None
+    text: str,
+    vocab_size: int,
+    context: int,
+    tokenizer_digest: str | None,
+    digest: str | None,
+    rules: ExampleRules | None,
 ) -> Corpus | None:
     """The corpus of a folder with a meta.json; None: there is none, and nothing asks for one."""
     paths = paths_in(text)
     folder = paths[0]
     meta = read_meta(folder, digest) if len(paths) == 1 and folder.is_dir() else None
     if meta is None:
-        if tokenizer_digest is None and digest is None:
+        if tokenizer_digest is None and digest is None and rules is None:
             return None
         what = "the tokenizer of its tokens" if digest is None else "the data that it trains on"
         raise UsageFault(
             f"{text} has no {META_NAME}; expected one folder with it, because the run names {what}; make it with "
             "`peer data prepare`, or get that of the run's owner"
         )
-    check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest)
-    shards = ShardFolder(folder, meta, vocab_size)
-    training = training_stream(shards, vocab_size, context)
+    check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest, rules)
+    shards = ShardFolder(folder, meta, vocab_size, rules)
+    training = training_stream(shards, 0 if rules is not None else context)
     return Corpus(training, shards.held_out(context), shards.facts(), meta.held_out_bytes_per_token)
 
 

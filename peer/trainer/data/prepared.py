@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dht.errors import UsageFault
@@ -9,8 +10,10 @@ from dht.quantities import bytes_text, count_text, plural
 from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
-from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard, read_meta
+from peer.trainer.data.labelled import LabelledStream
+from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
+from peer.trainer.examples.rules import ExampleRules, rules_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
 
 
@@ -19,10 +22,12 @@ class ShardFolder:
 
     Args:
         vocab_size: of the run.
+        rules: of a run whose data has labels.
     """
 
-    def __init__(self, folder: Path, meta: Meta, vocab_size: int) -> None:
+    def __init__(self, folder: Path, meta: Meta, vocab_size: int, rules: ExampleRules | None = None) -> None:
         self.folder = folder
+        self.rules = rules
         self.meta = meta
         self._vocab_size = vocab_size
         self._files = OpenFiles()
@@ -39,7 +44,7 @@ class ShardFolder:
         check_shard(path, self.meta, shard)
         return shard.name, FileTokens(self._files, path, self.meta.token_type, 0, shard.tokens)
 
-    def held_out(self, context: int) -> TokenStream:
+    def held_out(self, context: int) -> TokenStream | LabelledStream:
         """What only measures the loss.
 
         Raises:
@@ -54,6 +59,8 @@ class ShardFolder:
                     "which all peers measure on; copy it there"
                 )
             found.append(opened)
+        if self.rules is not None and found:
+            return LabelledStream.of_segments(found, self.rules, self._vocab_size)
         stream = TokenStream(found, self._vocab_size)
         if stream.num_tokens <= context:
             raise UsageFault(
@@ -61,6 +68,18 @@ class ShardFolder:
                 "and a token); prepare it again with a larger --held-out"
             )
         return stream
+
+    def training(self, want: Callable[[Sequence[int]], None] = lambda groups: None) -> GroupedStream | LabelledStream:
+        """What is trained on; `want`: see `peer.trainer.data.streams.Groups.want`."""
+        training = self.meta.training
+        identity = identity_of([shard.digest for shard in training])
+
+        def open_group(group: int) -> tuple[str, Tokens] | None:
+            return self.open(training[group])
+
+        if self.rules is not None:
+            return LabelledStream(len(training), self.rules, self._vocab_size, open_group, identity, want)
+        return GroupedStream(len(training), self._vocab_size, open_group, identity, want)
 
     def facts(self) -> str:
         """How much of it is here, for people."""
@@ -71,15 +90,25 @@ class ShardFolder:
         return f"{len(here)} of {plural(len(training), 'shard')}, {size}, {tokens} tokens"
 
 
-def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None) -> None:
+def check_fits(
+    meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None, rules: ExampleRules | None = None
+) -> None:
     """Before prepared data is trained on.
 
     Args:
         tokenizer_digest: of the run's tokenizer; None: the run names none.
+        rules: of a run whose data has labels.
 
     Raises:
-        UsageFault: it was made with another tokenizer, or with one of more tokens than the model has.
+        UsageFault: it was made with another tokenizer, with one of more tokens than the model has, or with other
+            labels or lengths.
     """
+    rows = None if rules is None else Rows(num_values=rules.num_values, labels=rules.labels)
+    if meta.rows != rows:
+        raise UsageFault(
+            f"{where} has {_rows_text(meta.rows)}; expected {_rows_text(rows)}, as the run trains on; prepare it "
+            "again: `peer data prepare` has --label, --labels and --max-tokens"
+        )
     if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
         raise UsageFault(
             f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
@@ -93,7 +122,14 @@ def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | 
         )
 
 
-def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> GroupedStream:
+def _rows_text(rows: Rows | None) -> str:
+    if rows is None:
+        return "text without labels"
+    names = ", ".join(rows.labels[:4]) + (", ..." if len(rows.labels) > 4 else "")
+    return f"examples of up to {rows.num_values} tokens with {len(rows.labels)} labels ({names})"
+
+
+def training_stream(shards: ShardFolder, context: int) -> GroupedStream | LabelledStream:
     """What is trained on: the shards that are in the folder.
 
     Raises:
@@ -109,8 +145,7 @@ def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> Group
             f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "
             f"expected {training[0].name} and others beside it; copy them there"
         )
-    identity = identity_of([shard.digest for shard in training])
-    return GroupedStream(len(training), vocab_size, lambda group: shards.open(training[group]), identity)
+    return shards.training()
 
 
 def data_facts(manifest: RunManifest, own: str | None) -> str:
@@ -120,7 +155,7 @@ def data_facts(manifest: RunManifest, own: str | None) -> str:
         UsageFault: the volunteer has to say which data, or it is not what the run needs.
     """
     data = manifest.data
-    source = source_here(data.source, own, data.tokenizer)
+    source = source_here(data.source, own, data.reader)
     if source.startswith(HUB):
         return f"{source}, read from the hub while training"
     if source.startswith(WEB):
@@ -132,7 +167,7 @@ def data_facts(manifest: RunManifest, own: str | None) -> str:
     meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
     if meta is not None:
         named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
-        check_fits(meta, source, manifest.model.vocab_size, None if named is None else named.digest)
+        check_fits(meta, source, manifest.model.vocab_size, None if named is None else named.digest, rules_of(manifest))
         return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
     files = [file for path in paths for _, file in files_at(path)[0]]
     return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

@@ -52,6 +52,15 @@ class Shard(_Part):
     """Whether it only measures the loss."""
 
 
+class Rows(_Part):
+    """How examples with labels are stored: rows of one length."""
+
+    num_values: int = Field(ge=1, le=2**24)
+    """Tokens that are kept of a text."""
+    labels: tuple[str, ...] = Field(strict=False, min_length=2, max_length=65_535)
+    """Names of the classes, in the order of their numbers."""
+
+
 class Meta(_Part):
     """What meta.json holds.
 
@@ -69,6 +78,8 @@ class Meta(_Part):
     held_out_fraction: float = Field(ge=0, le=0.5)
     documents: Count
     shards: tuple[Shard, ...] = Field(strict=False, min_length=1, max_length=MAX_SHARDS)
+    rows: Rows | None = None
+    """None: shards are text without labels."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -111,7 +122,7 @@ class Meta(_Part):
 
     def to_bytes(self) -> bytes:
         """JSON with a line for each field and shard."""
-        return (json.dumps(self.model_dump(mode="json"), indent=1) + "\n").encode()
+        return (json.dumps(self.model_dump(mode="json", exclude_none=True), indent=1) + "\n").encode()
 
 
 def digest_of(content: bytes) -> str:

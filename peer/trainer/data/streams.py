@@ -185,16 +185,21 @@ class GroupedStream:
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TrainingStream.batch`."""
-        blocks = []
-        for position in positions.tolist():
-            group, start = divmod(position, GROUP_POSITIONS)
-            found = self._group(group)
-            if found is None or start + context >= len(found[1]):
-                raise IndexError(f"tokens {start}..{start + context + 1} of group {group}, which has not so many")
-            block = found[1][start : start + context + 1].astype(np.int64)
-            check_ids(found[0], int(block.max()), self._vocab_size)
-            blocks.append(block)
-        return _batch(blocks)
+        places = (divmod(position, GROUP_POSITIONS) for position in positions.tolist())
+        return _batch([self.read(group, start, context + 1) for group, start in places])
+
+    def read(self, group: int, start: int, length: int) -> NDArray[np.int64]:
+        """`length` tokens of a group from `start`: int64 [length].
+
+        Raises:
+            UsageFault: a token is not below vocab_size; names the file.
+        """
+        found = self._group(group)
+        if found is None or start + length > len(found[1]):
+            raise IndexError(f"tokens {start}..{start + length} of group {group}, which has not so many")
+        block = found[1][start : start + length].astype(np.int64)
+        check_ids(found[0], int(block.max()), self._vocab_size)
+        return block
 
     def _group(self, group: int) -> tuple[str, Tokens] | None:
         if group not in self._groups:

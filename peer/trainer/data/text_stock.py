@@ -22,12 +22,14 @@ from dht.quantities import plural
 from dht.records.reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
+from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.stock import Stock
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
-from peer.trainer.data.tokenize_worker import TokenizeOrder
+from peer.trainer.data.tokenize_worker import TokenizeOrder, dtype_of
 from peer.trainer.data.tokenizing import TextTokenizer
+from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, library_files
 from peer.trainer.text.hub import num_hub_rows
@@ -45,15 +47,25 @@ class TextRules:
     """What a run says about its text.
 
     Attributes:
-        min_held_out: held-out tokens that a measurement needs.
+        tokenizer: None: the run's data is pictures.
+        min_held_out: held-out tokens that a measurement needs; of labelled data, values of its rows.
+        examples: of data with labels; None: it has none.
     """
 
-    tokenizer: TextTokenizer
+    tokenizer: TextTokenizer | None
     text_field: str
     held_out_fraction: float
     vocab_size: int
     context: int
     min_held_out: int
+    examples: ExampleRules | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """All that decides what becomes of the text."""
+        of_tokenizer = ("", 0) if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.eos)
+        of_rows = () if self.examples is None else (self.examples,)
+        return (*of_tokenizer, self.text_field, self.held_out_fraction, *of_rows)
 
 
 class TextStock:
@@ -70,11 +82,11 @@ class TextStock:
         self.parts, identity = parts_of_source(source)
         if not self.parts:
             raise UsageFault(f"{source} holds no text; expected some to train on")
-        tokenizer = rules.tokenizer
-        key = identity_of(identity, tokenizer.digest, tokenizer.eos, rules.text_field, rules.held_out_fraction)
+        key = identity_of(identity, *rules.identity)
         self.identity = key
         self._folder = cache / f"{key:08x}"
-        self._suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
+        self._dtype = dtype_of(rules.tokenizer)
+        self._suffix = "u16" if self._dtype.itemsize == 2 else "u32"
         self._note = note
         self._files = OpenFiles()
         self._lock = threading.Lock()
@@ -105,10 +117,17 @@ class TextStock:
                 raise LocalFault(f"{self._folder} cannot be made ({error.strerror}); expected room there") from error
             self._make_room()
             if self._worker is None:
-                self._worker = TokenizeWorker(self._rules.tokenizer.path, None)
+                tokenizer = self._rules.tokenizer
+                self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)
             training, held_out = (self._folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
             rules = self._rules
-            order = TokenizeOrder(self.parts[group], rules.text_field, rules.held_out_fraction, training, held_out)
+            order = TokenizeOrder(
+                self.parts[group],
+                rules.text_field,
+                rules.held_out_fraction,
+                *(training, held_out),
+                rules.examples,
+            )
             try:
                 answer = self._worker.tokenize(order)
             except LocalFault:
@@ -117,7 +136,7 @@ class TextStock:
                 raise
             write_new(self._facts_path(group), json.dumps(answer).encode())
 
-    def held_out(self) -> tuple[TokenStream, float | None]:
+    def held_out(self) -> tuple[TokenStream | LabelledStream, float | None]:
         """(held-out documents of the first parts, their bytes per token); tokenizes as many parts as that needs.
 
         All who have the same text tokenize the same parts, and measure on the same documents.
@@ -144,8 +163,17 @@ class TextStock:
             if num_tokens >= self._rules.min_held_out:
                 break
         left_out = Complaints(complaints).text()
-        stream = TokenStream(found, self._rules.vocab_size)
-        if stream.num_tokens <= self._rules.context:
+        examples = self._rules.examples
+        stream: TokenStream | LabelledStream = TokenStream(found, self._rules.vocab_size)
+        if examples is not None and found:
+            stream = LabelledStream.of_segments(found, examples, self._rules.vocab_size)
+        if examples is not None and not found:
+            also = f"; left out or mended: {left_out}" if left_out else ""
+            raise UsageFault(
+                f"{self._source} has {plural(num_documents, 'example')}, and none of them is held out{also}; expected "
+                "some to measure on; give more, or let the run's owner raise data.held_out_fraction"
+            )
+        if examples is None and stream.num_tokens <= self._rules.context:
             also = f"; left out or mended: {left_out}" if left_out else ""
             raise UsageFault(
                 f"{self._source} has {plural(num_documents, 'document')}, and {plural(stream.num_tokens, 'token')} of "
@@ -155,10 +183,14 @@ class TextStock:
             )
         if left_out:
             self._note(f"left out or mended at the beginning of {self._source}: {left_out}")
-        return stream, num_bytes / num_tokens if num_bytes else None
+        return stream, num_bytes / num_tokens if num_bytes and examples is None else None
 
-    def training(self) -> GroupedStream:
+    def training(self) -> GroupedStream | LabelledStream:
         """What is trained on."""
+        examples = self._rules.examples
+        if examples is not None:
+            limit = self._rules.vocab_size
+            return LabelledStream(len(self.parts), examples, limit, self.open, self.identity, self.want)
         return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self.want)
 
     def close(self) -> None:
@@ -167,10 +199,9 @@ class TextStock:
             self._worker.close()
 
     def _tokens(self, shard: dict[str, Any] | None) -> tuple[str, Tokens]:
-        dtype = self._rules.tokenizer.dtype
         name = "" if shard is None else shard["name"]
         length = 0 if shard is None else shard["tokens"]
-        return f"{self._source} ({name})", FileTokens(self._files, self._folder / name, dtype, 0, length)
+        return f"{self._source} ({name})", FileTokens(self._files, self._folder / name, self._dtype, 0, length)
 
     def _facts_path(self, group: int) -> Path:
         return self._folder / f"part-{group:06d}.json"

@@ -21,11 +21,11 @@ _WORKER = "peer.trainer.data.tokenize_worker"
 class TokenizeWorker:
     """One worker process. `close` it."""
 
-    def __init__(self, tokenizer: Path, end: str | None, num_threads: int = 1) -> None:
+    def __init__(self, tokenizer: Path | None, end: str | None, num_threads: int = 1) -> None:
         # Both are how the library is told how many threads it may have.
         threads = {"TOKENIZERS_PARALLELISM": str(num_threads > 1).lower(), "RAYON_NUM_THREADS": str(num_threads)}
         self._process = subprocess.Popen(
-            python_command(_WORKER, str(tokenizer), end or ""),
+            python_command(_WORKER, str(tokenizer or ""), end or ""),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**python_environment(), **threads},
@@ -67,7 +67,7 @@ class TokenizeWorker:
 
 
 def tokenize_all(
-    orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path, end: str | None, num_processes: int
+    orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path | None, end: str | None, num_processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, what `tokenize_part` says) of each order, as they are done.
 

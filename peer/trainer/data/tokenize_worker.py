@@ -6,6 +6,7 @@ process that trains.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -15,15 +16,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import blake3
+import numpy as np
+from numpy.typing import NDArray
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
+from peer.trainer.examples.labelled import labelled_rows
+from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
+from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
-from peer.trainer.text.files import TokenArray
+from peer.trainer.text.files import TokenArray, TokenType
 from peer.trainer.text.held_out import hash_fraction
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
+EXAMPLES_AT_ONCE = 256
+"""The same of rows with labels, most of them short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class TokenizeOrder:
     Attributes:
         part: see `TextPart`.
         training, held_out: where the tokens go.
+        examples: the rows have labels, and become rows of one length; None: they are text to write on.
     """
 
     part: TextPart
@@ -40,6 +49,7 @@ class TokenizeOrder:
     held_out_fraction: float
     training: Path
     held_out: Path
+    examples: ExampleRules | None = None
 
     def to_line(self) -> bytes:
         """One line of JSON."""
@@ -49,6 +59,7 @@ class TokenizeOrder:
             "held_out_fraction": self.held_out_fraction,
             "training": str(self.training),
             "held_out": str(self.held_out),
+            "examples": None if self.examples is None else self.examples.to_fields(),
         }
         return json.dumps(fields).encode() + b"\n"
 
@@ -62,6 +73,7 @@ class TokenizeOrder:
             fields["held_out_fraction"],
             Path(fields["training"]),
             Path(fields["held_out"]),
+            None if fields["examples"] is None else ExampleRules.from_fields(fields["examples"]),
         )
 
 
@@ -87,6 +99,11 @@ class _ShardFile:
         self.text_bytes += num_text_bytes
         self.largest = max(self.largest, int(tokens.max()))
 
+    def add_row(self, row: TokenArray, values: NDArray[Any], num_content_bytes: int) -> None:
+        largest = self.largest
+        self.add(row, num_content_bytes)
+        self.largest = max(largest, int(values.max(initial=0)))  # class and length are no tokens
+
     def keep(self) -> dict[str, Any] | None:
         """Give it its name; None when there is nothing in it."""
         if self._file is None:
@@ -108,7 +125,7 @@ class _ShardFile:
             self._draft.unlink(missing_ok=True)
 
 
-def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, Any]:
+def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict[str, Any]:
     """Write the shards of one part; returns what there is to say about them.
 
     Raises:
@@ -119,7 +136,14 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, A
     files = (_ShardFile(order.training), _ShardFile(order.held_out))
     num_documents, smallest = 0, 1.0
     try:
-        for batch in _batches(order, complaints):
+        for value, number, content in _examples(order, tokenizer, complaints):
+            assert order.examples is not None
+            fraction = hash_fraction(content)
+            row = order.examples.row(number, value, dtype_of(tokenizer))
+            files[fraction < order.held_out_fraction].add_row(row, value, len(content))
+            num_documents, smallest = num_documents + 1, min(smallest, fraction)
+        for batch in _batches(order, complaints) if tokenizer is not None and order.examples is None else ():
+            assert tokenizer is not None
             encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
             for pieces, fraction, ends, num_bytes in batch:
                 is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
@@ -145,6 +169,42 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, A
     }
 
 
+def dtype_of(tokenizer: TextTokenizer | None) -> TokenType:
+    """How numbers are stored: as the tokenizer's tokens, or for pixels."""
+    return np.dtype("<u2") if tokenizer is None else tokenizer.dtype
+
+
+def _examples(
+    order: TokenizeOrder, tokenizer: TextTokenizer | None, complaints: Complaints
+) -> Iterator[tuple[NDArray[Any], int, bytes]]:
+    """(tokens or pixels, class, stored content) of the part's rows that have a label and something to read."""
+    rules = order.examples
+    if rules is None:
+        return
+    rows = labelled_rows(order.part, rules, complaints)
+    if rules.picture is not None:
+        check_pictures()
+        for value, number in rows:
+            content = content_of(value)
+            pixels = None if content is None else pixels_of(content, *rules.picture)
+            if content is None or pixels is None:
+                complaints.counts["pictures that cannot be decoded"] += 1
+                continue
+            yield pixels, number, content
+        return
+    assert tokenizer is not None
+    while batch := list(itertools.islice(rows, EXAMPLES_AT_ONCE)):
+        texts = [(str(value)[:MAX_TEXT_CHARACTERS], number) for value, number in batch]
+        plain = [text.encode("utf-8", "replace").decode() for text, _ in texts]
+        for (_, number), text, tokens in zip(
+            texts, plain, tokenizer.encode_whole(plain, rules.num_values), strict=True
+        ):
+            if not text.strip():
+                complaints.counts["empty rows"] += 1
+                continue
+            yield tokens, number, text.encode()
+
+
 _Document = tuple[list[str], float, bool, int]
 
 
@@ -165,17 +225,18 @@ def _batches(order: TokenizeOrder, complaints: Complaints) -> Iterator[list[_Doc
 
 
 def _one(tokenizer: TextTokenizer) -> TokenArray:
-    import numpy as np
-
     return np.array([tokenizer.eos], tokenizer.dtype)
 
 
 def main() -> int:
-    """Entry point: `python -m peer.trainer.data.tokenize_worker TOKENIZER EOS`; ends when its input does."""
+    """Entry point: `python -m peer.trainer.data.tokenize_worker TOKENIZER EOS`; ends when its input does.
+
+    Pictures need no tokenizer, and its path is then empty.
+    """
     path, end = sys.argv[1:3]
     answers = sys.stdout.buffer
     try:
-        tokenizer = load_tokenizer(Path(path), end or None)
+        tokenizer = load_tokenizer(Path(path), end or None) if path else None
     except LocalFault as error:
         answers.write(json.dumps({"error": str(error), "code": error.exit_code}).encode() + b"\n")
         return error.exit_code

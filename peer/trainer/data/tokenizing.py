@@ -62,6 +62,15 @@ class TextTokenizer:
         found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, self.dtype) for one in found]
 
+    def encode_whole(self, texts: Sequence[str], max_tokens: int) -> list[TokenArray]:
+        """Tokens of each text with those that the tokenizer puts around it, cut to `max_tokens`; at least one each."""
+        self._library.enable_truncation(max_tokens)
+        try:
+            found = self._library.encode_batch_fast(list(texts), add_special_tokens=True)
+        finally:
+            self._library.no_truncation()
+        return [np.array(one.ids or [self.eos], self.dtype) for one in found]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones included."""
         text: str = self._library.decode(list(tokens), skip_special_tokens=False)

@@ -20,6 +20,7 @@ from urllib.parse import urljoin
 
 from dht.errors import LocalFault, UsageFault
 from dht.quantities import bytes_text
+from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.prepared import ShardFolder
 from peer.trainer.data.shards import (
     MAX_META_BYTES,
@@ -32,7 +33,8 @@ from peer.trainer.data.shards import (
     write_new,
 )
 from peer.trainer.data.stock import PAUSES_SECONDS, Stock
-from peer.trainer.data.streams import GroupedStream, identity_of
+from peer.trainer.data.streams import GroupedStream
+from peer.trainer.examples.rules import ExampleRules
 from peer.version import SOFTWARE
 
 TIMEOUT_SECONDS = 30.0
@@ -67,7 +69,9 @@ class WebStock:
         self.meta = self._meta(digest)
         self._stock = Stock(lambda group: self.fetch(self.meta.training[group]), note)
 
-    def corpus_parts(self, vocab_size: int) -> tuple[GroupedStream, ShardFolder]:
+    def corpus_parts(
+        self, vocab_size: int, rules: ExampleRules | None = None
+    ) -> tuple[GroupedStream | LabelledStream, ShardFolder]:
         """(what is trained on, the folder), after the held-out shards were fetched.
 
         Raises:
@@ -75,13 +79,8 @@ class WebStock:
         """
         for shard in self.meta.held_out:
             self._patiently(partial(self.fetch, shard))
-        folder = ShardFolder(self._folder, self.meta, vocab_size)
-        training = self.meta.training
-        identity = identity_of([shard.digest for shard in training])
-        stream = GroupedStream(
-            len(training), vocab_size, lambda group: folder.open(training[group]), identity, self._stock.want
-        )
-        return stream, folder
+        folder = ShardFolder(self._folder, self.meta, vocab_size, rules)
+        return folder.training(self._stock.want), folder
 
     def fetch(self, shard: Shard) -> None:
         """Download a shard, unless it is here.

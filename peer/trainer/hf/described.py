@@ -30,6 +30,10 @@ TOKENIZER_FILES = (
 """Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
 MASKS = ("[MASK]", "<mask>")
 """As BERT's and RoBERTa's tokenizers call it."""
+PADS = ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
+"""As tokenizers call what fills up shorter texts; without one it is the end of a text."""
+USUAL_IMAGE_SIZE = 224
+"""Of convolutional networks, which take any: as ImageNet's have had it since AlexNet."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
 """A config with a thousand names of labels takes 60 kB; a model given by mistake is not read to its end."""
 
@@ -86,6 +90,10 @@ def describe_model(
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
     chosen = _task(task, config.model_type, fields.get("architectures"))
+    tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
+    if chosen == "sequence-classification" and config.get_text_config().pad_token_id is None and tokenizer is not None:
+        # Without it the library takes one text at a time.
+        text = canonical_config(found | {"pad_token_id": _pad_token(tokenizer)})
     init = None
     if has_weights(path):
         found_weights = read_base(path)
@@ -96,7 +104,6 @@ def describe_model(
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
-    tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
     if tokenizer is not None:
         _check_vocabulary(tokenizer, vocab_size)
     return DescribedModel(
@@ -105,6 +112,7 @@ def describe_model(
         shapes=tuple(shapes),
         buffer_shapes=tuple(buffer_shapes),
         frozen=frozen,
+        image_size=_image_size(config) if chosen == "image-classification" else None,
         vocab_size=vocab_size,
         max_context=getattr(section, "max_position_embeddings", None),
         init=init,
@@ -121,6 +129,17 @@ def _check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
             f"no more tokens than the model has; write vocab_size = {tokenizer.vocab_size} into its config.json (given "
             "weights have their own: take the tokenizer that belongs to them), or take a smaller tokenizer."
         )
+
+
+def _pad_token(tokenizer: TextTokenizer) -> int:
+    known = tokenizer.tokens
+    return next((known[name] for name in PADS if name in known), tokenizer.eos)
+
+
+def _image_size(config: Any) -> int:
+    """That the architecture is made for; of one that takes any, the usual one."""
+    size = getattr(config, "image_size", None)
+    return size if isinstance(size, int) and 0 < size <= 4096 else USUAL_IMAGE_SIZE
 
 
 def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int | None:

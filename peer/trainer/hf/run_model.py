@@ -12,10 +12,11 @@ from dht.errors import Incompatible, UsageFault
 from peer.config.layouts import bare_name, layout_digest_of, layout_of, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
+from peer.trainer.examples.rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
 from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
-from peer.trainer.hf.tasks import ForTask, check_joined
+from peer.trainer.hf.tasks import ForTask
 from peer.trainer.model.gpt import build_model
 
 Shapes = list[tuple[str, tuple[int, ...]]]
@@ -42,7 +43,15 @@ def build_run_model(
     check_joinable(manifest.name, manifest)
     assert section.task is not None
     architecture = build_run_architecture(manifest, base, for_speed=for_speed, compressed=compressed)
-    return ForTask(architecture, section.task, section.context, section.mask_token)
+    return for_task(manifest, architecture)
+
+
+def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
+    """A run's architecture with the loss of its task: a `LanguageModel`, of a classification with context 0."""
+    section, rules = manifest.model, rules_of(manifest)
+    assert section.task is not None
+    picture = None if rules is None else rules.picture
+    return ForTask(architecture, section.task, section.context, section.mask_token, picture)
 
 
 def build_run_architecture(
@@ -110,7 +119,7 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: it is a module of its owner's own code, or has a task that has no data here.
+        Incompatible: it is a module of its owner's own code, or a classification whose data has no labels.
     """
     section = manifest.model
     if section.kind == "custom":
@@ -120,7 +129,7 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
         )
     if section.task is not None:
         check_library()
-        check_joined(section.task)
+        rules_of(manifest)
         if section.adapter is not None:
             check_adapters()
 

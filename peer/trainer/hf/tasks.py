@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dht.errors import Incompatible
+CLASSIFIES = ("sequence-classification", "image-classification")
+"""Tasks whose data has labels; an example counts as one token."""
 
-JOINED = ("causal-lm", "masked-lm")
-"""Tasks for which a run's data has batches: what `peer join` trains. An own loop trains any."""
+MIDDLE_SHADE = 127.5
+"""Pixels from 0 to 255 become numbers from -1 to 1: mean and deviation of 0.5 in the words of image processors."""
 
 HIDDEN_SHARE = 0.15
 """Of the tokens, under masked-lm: four in five of them masked, one in ten another token (arXiv 1810.04805)."""
@@ -21,17 +22,25 @@ class ForTask(nn.Module):
     """An architecture and the loss of its task; its parameters go by the architecture's own names (`bare_name`).
 
     Args:
-        context: tokens per sequence.
+        context: tokens per sequence; a classification is asked for examples, and has 0.
         mask_token: of masked-lm; None: of other tasks.
+        picture: (channels, height and width) of image-classification; None: of other tasks.
     """
 
-    def __init__(self, architecture: nn.Module, task: str, context: int, mask_token: int | None = None) -> None:
+    def __init__(
+        self,
+        architecture: nn.Module,
+        task: str,
+        context: int,
+        mask_token: int | None = None,
+        picture: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
-        check_joined(task)
         self._architecture = architecture
-        self.context = context
+        self.context = 0 if task in CLASSIFIES else context
         self.task = task
         self.mask_token = mask_token
+        self._picture = picture
 
     @property
     def architecture(self) -> nn.Module:
@@ -45,7 +54,14 @@ class ForTask(nn.Module):
         return max(lists, key=len, default=None)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
+        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`.
+
+        Of a classification int64 [batch, values] -> logits [batch, classes]: tokens, -1 where a text has ended, or
+        pixels (0 to 255, channel by channel).
+        """
+        if self.task in CLASSIFIES:
+            classes = self._class_logits(tokens)
+            return classes if targets is None else F.cross_entropy(classes.float(), targets)
         if targets is not None and self.mask_token is not None:
             tokens, targets = self._hidden(tokens, self.mask_token)
         found: Any = self._architecture(input_ids=tokens)
@@ -62,6 +78,8 @@ class ForTask(nn.Module):
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
 
+        Of a classification in nats per example; targets: int64 [batch], the numbers of the classes.
+
         Of masked-lm it is that of hidden tokens among `tokens`; `targets` are not looked at.
 
         Experts' balance, where the config asks for it (`output_router_logits`), is added with the config's weight.
@@ -69,6 +87,25 @@ class ForTask(nn.Module):
         # By way of `forward`, which gathers what is divided over processes.
         loss: Tensor = self(tokens, targets)
         return loss
+
+    def _class_logits(self, values: Tensor) -> Tensor:
+        if self._picture is not None:
+            channels, size = self._picture
+            pixels = values.view(-1, channels, size, size).to(self._dtype) / MIDDLE_SHADE - 1
+            found: Any = self._architecture(pixel_values=pixels)
+        else:
+            config: Any = self._architecture.config
+            pad = config.get_text_config().pad_token_id
+            is_there = values >= 0
+            found = self._architecture(
+                input_ids=values.where(is_there, 0 if pad is None else pad), attention_mask=is_there.long()
+            )
+        logits: Tensor = found.logits
+        return logits
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next((one.dtype for one in self._architecture.parameters() if one.is_floating_point()), torch.float32)
 
     def _hidden(self, tokens: Tensor, mask_token: int) -> tuple[Tensor, Tensor]:
         """(tokens with some hidden, the hidden ones and -100 elsewhere); when measuring, always the same of a batch."""
@@ -83,16 +120,3 @@ class ForTask(nn.Module):
             kind < 0.8 * HIDDEN_SHARE, mask_token, torch.where(kind < 0.9 * HIDDEN_SHARE, other, tokens)
         )
         return shown, torch.where(is_hidden, tokens, -100)
-
-
-def check_joined(task: str) -> None:
-    """Whether `peer join` trains a task.
-
-    Raises:
-        Incompatible: a run's data has no labels for it.
-    """
-    if task not in JOINED:
-        raise Incompatible(
-            f"the run's task is {task!r}, and a run's data has no labels for it; expected {' or '.join(JOINED)}; train "
-            "it in an own loop with murmuration.join"
-        )

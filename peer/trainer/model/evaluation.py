@@ -32,6 +32,22 @@ def held_out_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size
 
 
 @torch.no_grad()
+def held_out_accuracy(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
+    """Share of the fixed held-out examples whose class a classifier finds: 0 to 1."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    try:
+        found = [
+            (model(values.to(device)).argmax(-1).cpu() == labels).float()
+            for values, labels in corpus.held_out_batches(num_batches, batch_size, 0)
+        ]
+    finally:
+        model.train(was_training)
+    return float(torch.cat(found).mean())
+
+
+@torch.no_grad()
 def load_anchors(model: nn.Module, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
     """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
     parameters = dict(trained_parameters(model))

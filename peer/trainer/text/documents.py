@@ -131,24 +131,33 @@ def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterat
         UsageFault: a file cannot be read, or no row has the field.
         LocalFault: a library is missing.
     """
-    for name, start, stop in part.pieces:
-        path = Path(name)
+    for piece in part.pieces:
+        name, start, stop = piece
         try:
-            if part.kind == "hf":
-                for text in texts_of(hub_rows(name, start, stop), text_field, name, complaints):
-                    yield text, True
-            elif part.kind == "text":
-                yield from _text(path, start, stop, complaints)
+            if part.kind == "text":
+                yield from _text(Path(name), start, stop, complaints)
             else:
-                rows = (
-                    _json_rows(path, start, stop, complaints)
-                    if part.kind == "jsonl"
-                    else _parquet(path, start, stop, text_field)
-                )
-                for text in texts_of(rows, text_field, str(path), complaints):
+                for text in texts_of(
+                    rows_of(part.kind, piece, (text_field,), complaints), text_field, name, complaints
+                ):
                     yield text, True
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(Path(name), error) from error
+
+
+def rows_of(kind: str, piece: tuple[str, int, int], fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
+    """Rows of a piece of JSON lines, Parquet or a data set of the hub; of Parquet these fields alone.
+
+    Raises:
+        OSError, UsageFault: a file cannot be read, or has no such field.
+        LocalFault: a library is missing.
+    """
+    name, start, stop = piece
+    if kind == "hf":
+        return hub_rows(name, start, stop)
+    if kind == "jsonl":
+        return _json_rows(Path(name), start, stop, complaints)
+    return _parquet(Path(name), start, stop, fields)
 
 
 def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
@@ -260,12 +269,13 @@ def _json_rows(path: Path, start: int, stop: int, complaints: Complaints) -> Ite
                 complaints.counts["lines that are no JSON"] += 1
 
 
-def _parquet(path: Path, start: int, stop: int, text_field: str) -> Iterator[Any]:
+def _parquet(path: Path, start: int, stop: int, fields: Sequence[str]) -> Iterator[Any]:
     file = _parquet_file(path)
     names = file.schema_arrow.names
-    if text_field not in names:
-        raise _no_field(str(path), text_field, dict.fromkeys(names))
-    for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=[text_field]):
+    for name in fields:
+        if name not in names:
+            raise _no_field(str(path), name, dict.fromkeys(names))
+    for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=list(fields)):
         yield from batch.to_pylist()
 
 

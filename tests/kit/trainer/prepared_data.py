@@ -6,9 +6,9 @@ import json
 import random
 from pathlib import Path
 
-from peer.trainer.data.prepare import prepare_data
 from peer.trainer.data.shards import Meta
 from peer.trainer.data.tokenizing import TextTokenizer, make_tokenizer
+from peer.trainer.prepare import prepare_data
 
 WORDS = ("birds", "fly", "in", "a", "murmuration", "over", "the", "marsh", "and", "settle", "at", "dusk")
 

@@ -74,7 +74,17 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 
 CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := bounds(field))}
 TEXTS = {
-    *("name", "description", "data.source", "data.text_field", "network.sites", "access.members", "changes"),
+    *(
+        "name",
+        "description",
+        "data.source",
+        "data.text_field",
+        "data.label_field",
+        "data.image_field",
+        "network.sites",
+        "access.members",
+        "changes",
+    ),
     *("licence", "organiser", "page"),
     *("code", "command", "files", "model.adapter.targets", "model.frozen", "model.init.source", "model.init.digest"),
 }

@@ -200,6 +200,8 @@ def test_another_library_s_module_is_refused(tmp_path: Path) -> None:
 def test_tasks_without_data_are_for_own_loops(tmp_path: Path) -> None:
     manifest = new_run(tmp_path, "resnet")
     assert manifest.model.task == "image-classification"
+    build_run_model(manifest)
+    manifest = manifest.model_copy(update={"data": manifest.data.model_copy(update={"label_field": None})})
     with pytest.raises(Incompatible, match=r"murmuration\.join"):
         build_run_model(manifest)
 

@@ -10,8 +10,8 @@ import pytest
 from dht.errors import UsageFault
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.positions import random_positions
-from peer.trainer.data.prepare import prepare_data
 from peer.trainer.data.shards import META_NAME, parse_meta
+from peer.trainer.prepare import prepare_data
 from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
 
@@ -139,7 +139,7 @@ def test_a_shard_s_name_leads_nowhere(made, name):
 
 
 def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("peer.trainer.data.prepare._SHOWN_SECONDS", float("inf"))
+    monkeypatch.setattr("peer.trainer.prepare._SHOWN_SECONDS", float("inf"))
     corpus = json_lines(tmp_path / "corpus.jsonl", sentences(400))
     say: list[str] = []
 

@@ -17,10 +17,11 @@ from typing import Any
 from dht.errors import LocalFault, UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
-from peer.trainer.data.shards import META_NAME, Meta, Shard, digest_of, write_meta, write_new
+from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
+from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
 
 PART_BYTES = 64 << 20
@@ -40,6 +41,7 @@ def prepare_data(
     held_out_fraction: float = 0.01,
     num_processes: int | None = None,
     part_bytes: int = PART_BYTES,
+    examples: ExampleRules | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> tuple[Meta, str]:
     """Write shards of tokens and their meta.json; returns it and its digest.
@@ -51,6 +53,7 @@ def prepare_data(
         held_out_fraction: share of the documents that is never trained on, chosen by their content.
         num_processes: None: one per core.
         part_bytes: text per shard.
+        examples: of rows with labels; None: they are text to write on.
 
     Raises:
         UsageFault: something is missing or wrong, or `out` holds other data.
@@ -60,6 +63,8 @@ def prepare_data(
     files = files_of(sources)
     parts = parts_of(files, part_bytes)
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
+    if examples is not None:
+        settings["examples"] = json.loads(json.dumps(examples.to_fields()))
     if (out / META_NAME).exists():
         raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
     done = _begin(out, settings)
@@ -72,6 +77,7 @@ def prepare_data(
             held_out_fraction,
             out / f"part-{number:05d}.{suffix}",
             out / f"held-{number:05d}.{suffix}",
+            examples,
         )
         for number, part in enumerate(parts)
     ]
@@ -94,13 +100,19 @@ def prepare_data(
                 least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
                 if least < 1:  # 1: there is no document at all
                     finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
+    except UsageFault:
+        if not done:
+            # Nothing is lost, and the same folder may be given with the right field.
+            (out / _STATE_NAME).unlink(missing_ok=True)
+        raise
     except OSError as error:
         raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
     complaints = Complaints(sum((Counter(answer["complaints"]) for answer in done.values()), Counter()))
     if complaints.counts:
         say(f"left out or mended: {complaints.text()}")
     try:
-        meta = _meta_of(done, tokenizer, held_out_fraction)
+        rows = None if examples is None else Rows(num_values=examples.num_values, labels=examples.labels)
+        meta = _meta_of(done, tokenizer, held_out_fraction, rows)
     except UsageFault:
         # A call with other files may take this folder.
         for answer in done.values():
@@ -188,7 +200,9 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return done
 
 
-def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction: float) -> Meta:
+def _meta_of(
+    done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction: float, rows: Rows | None = None
+) -> Meta:
     shards = [
         Shard(**done[number][side], held_out=side == "held_out")
         for side in ("training", "held_out")
@@ -210,6 +224,7 @@ def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction
         held_out_fraction=fraction,
         documents=sum(row["documents"] for row in done.values()),
         shards=tuple(shards),
+        rows=rows,
     )
 
 
