@@ -12,7 +12,7 @@ from dashboard.page.assets import Assets
 from dashboard.page.calendar import weeks
 from dashboard.page.curves import work_curve
 from dashboard.page.formats import contributor_path, whole_text
-from dashboard.page.page import NO_LINK, Link, document, round_values
+from dashboard.page.page import NO_PAGE_LINK, PageLink, document, round_values
 from dashboard.people.milestones import next_milestone, reached
 from dashboard.people.words import percentile_words, share_words
 from dht.identity.speakable import speakable_name
@@ -30,7 +30,7 @@ def render_contributor(
     now: float,
     snapshot_id: str,
     assets: Assets,
-    link: Link = NO_LINK,
+    link: PageLink = NO_PAGE_LINK,
     num_namesakes: int = 0,
 ) -> str:
     """The whole page of `view`'s contributor at `now`: what others witnessed of one person's work, and the proof.
@@ -54,7 +54,7 @@ def render_contributor(
 
 
 def render_certificate(
-    state: DashboardState, view: ContributorView, *, now: float, assets: Assets, link: Link = NO_LINK
+    state: DashboardState, view: ContributorView, *, now: float, assets: Assets, link: PageLink = NO_PAGE_LINK
 ) -> str:
     """A page to print: who gave what to which run, and where the proof of it is."""
     return document("certificate.html", _person(state, view), now, "", assets, link)
@@ -65,7 +65,7 @@ def render_namesakes(
 ) -> str:
     """Several people of one name, told apart by their keys."""
     values: dict[str, Any] = {"state": state, "run": state.run_id.partition(".")[0], "asked": name, "rows": rows}
-    return document("namesakes.html", values, now, "", assets, NO_LINK)
+    return document("namesakes.html", values, now, "", assets, NO_PAGE_LINK)
 
 
 def about_person(run: str, row: ContributorRow) -> str:

@@ -74,7 +74,7 @@ _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PageLink:
     """How others link to a page: what a chat shows of it."""
 
     origin: str = ""
@@ -84,7 +84,7 @@ class Link:
     """Path of a picture of 1200 x 630 pixels; empty: there is none."""
 
 
-NO_LINK: Final = Link()
+NO_PAGE_LINK: Final = PageLink()
 
 
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
@@ -119,7 +119,7 @@ def render_page(
     about: str = "",
     tab: str = "",
     found: str | None = None,
-    link: Link = NO_LINK,
+    link: PageLink = NO_PAGE_LINK,
     loss_unit: str = "",
 ) -> str:
     """The whole page at `now`.
@@ -188,7 +188,9 @@ def with_ages(html: str, now: float) -> str:
     return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
 
 
-def document(template: str, values: Mapping[str, Any], now: float, snapshot_id: str, assets: Assets, link: Link) -> str:
+def document(
+    template: str, values: Mapping[str, Any], now: float, snapshot_id: str, assets: Assets, link: PageLink
+) -> str:
     """A whole page of `template`; `link` is how others link to it."""
     how = {"now": now, "snapshot_id": snapshot_id, "assets": assets, "link": link}
     return with_ages(TEMPLATES.get_template(template).render(values, **how), now)

@@ -13,7 +13,7 @@ from dashboard.facts import ContributorRow, ContributorView
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
 from dashboard.page.formats import contributor_path, people_text
-from dashboard.page.page import Link
+from dashboard.page.page import PageLink
 from dashboard.page.result import result_of
 from dashboard.people.avatar import avatar_svg
 from dashboard.people.words import share_words
@@ -22,7 +22,7 @@ from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem
 from dashboard.share.content import Card
 from dashboard.share.origin import origin_of
-from dashboard.share.shelf import CARD_SECONDS, Busy
+from dashboard.share.shelf import CARD_SECONDS, TooManyCards
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
@@ -43,12 +43,12 @@ def add_person_routes(app: web.Application) -> None:
     app.router.add_get("/card/{name}.png", _card)
 
 
-def link_of(request: web.Request, path: str, card: str) -> Link:
+def link_of(request: web.Request, path: str, card: str) -> PageLink:
     """How others link to `path`; a private page has no picture that they could see."""
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
-    return Link(origin, path, f"/card/{card}.png" if site.access is None else "")
+    return PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
 
 
 def named(site: Site, name: str) -> list[ContributorRow]:
@@ -135,7 +135,7 @@ async def _card(request: web.Request) -> web.Response:
         name, card = view.row.contributor_id, _person_card(site, view)
     try:
         png = await site.shelf.card(name, card)
-    except Busy:
+    except TooManyCards:
         response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
         response.headers["Retry-After"] = "5"
         return response

@@ -18,7 +18,7 @@ MAX_WAITING: Final = 8
 """A card takes 0.2 s, so nobody waits for longer than two seconds."""
 
 
-class Busy(Exception):
+class TooManyCards(Exception):
     """Too many wait for cards already."""
 
 
@@ -35,12 +35,12 @@ class Shelf:
         """The PNG of this name, made from `card` if there is none or an old one.
 
         Raises:
-            Busy: too many wait.
+            TooManyCards: too many wait.
         """
         if (found := self._found(name)) is not None:
             return found
         if self._num_waiting >= MAX_WAITING:
-            raise Busy
+            raise TooManyCards
         self._num_waiting += 1
         try:
             async with self._making:

@@ -15,7 +15,7 @@ from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
-from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, Link, render_page, render_people, render_sections
+from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, PageLink, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
@@ -173,7 +173,7 @@ def test_what_the_page_does_not_know_is_said() -> None:
 
 def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     view = contributor_view(1)
-    link = Link("https://run.example.org", "/c/x", "/card/x.png")
+    link = PageLink("https://run.example.org", "/c/x", "/card/x.png")
     html = render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets(), link=link)
     page = TextOnly(html)
     links = {value for name, value in page.attributes if name in ("href", "src")}

@@ -16,7 +16,7 @@ from dashboard.share import drawing
 from dashboard.share.content import Card
 from dashboard.share.drawing import HEIGHT, WIDTH, card_png
 from dashboard.share.lettering import drawable, has_letter
-from dashboard.share.shelf import CARD_SECONDS, MAX_CARDS, MAX_WAITING, Busy, Shelf
+from dashboard.share.shelf import CARD_SECONDS, MAX_CARDS, MAX_WAITING, Shelf, TooManyCards
 
 CARD = Card("Ada", "brave-heron 92", "starlings", "1.45 million tokens", "rank 2 of 14", [1.0, 2.0, 4.0])
 
@@ -84,7 +84,7 @@ def test_whoever_comes_when_too_many_wait_is_told(monkeypatch: pytest.MonkeyPatc
         shelf = Shelf(lambda: 0.0)
         waiting = [asyncio.ensure_future(shelf.card(f"{number}", CARD)) for number in range(MAX_WAITING)]
         await asyncio.sleep(0)
-        with pytest.raises(Busy):
+        with pytest.raises(TooManyCards):
             await shelf.card("one more", CARD)
         go_on.set()
         assert await asyncio.gather(*waiting) == [b"png"] * MAX_WAITING
