@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench_dashboard viewers [--viewers 1000] [--seconds 30] [--peers 200]
     python -m benchmarks.bench_dashboard history [--peers 2000] [--rounds 100000] [--requests 100]
+    python -m benchmarks.bench_dashboard bytes [--peers 300] [--looks 150]
 
 `viewers`: this process serves, pinned to one core, and publishes a changed run every second; a second process, on the
 other cores, holds that many event streams open and reads them. Reported are the server's CPU time per second and how
@@ -9,6 +10,10 @@ long after publishing the last byte of an update had been read.
 
 `history`: a made-up history is written into a real file by the same code that follows a real run, and then asked over
 HTTP. Every request comes after a publication, so nothing is answered from what was made for an earlier one.
+
+`bytes`: what a visitor's line carries, compressed as browsers ask for it: the first view of each tab with scripts,
+style and the points of the curves; and an hour of an open tab, from some minutes of looks two seconds apart in which
+every peer writes a record every ten seconds and a round of eight closes every six.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from aiohttp import ClientSession
 
 from benchmarks.machine import machine
 from benchmarks.scenes.dashboard_history import MEMBERS, fill, full_state, growth
+from benchmarks.scenes.page_bytes import measure_bytes
 from dashboard.app import bound_port, start_site
 from dashboard.history.history import open_history
 from dashboard.observe.state import DashboardState, Look, fold
@@ -59,6 +65,9 @@ def main() -> None:
     history.add_argument("--peers", type=int, default=2000)
     history.add_argument("--rounds", type=int, default=100_000)
     history.add_argument("--requests", type=int, default=100)
+    bytes_sent = commands.add_parser("bytes")
+    bytes_sent.add_argument("--peers", type=int, default=300)
+    bytes_sent.add_argument("--looks", type=int, default=150)
     reading = commands.add_parser("read")
     reading.add_argument("port", type=int)
     reading.add_argument("viewers", type=int)
@@ -67,11 +76,12 @@ def main() -> None:
     if chosen.command == "read":
         asyncio.run(read_streams(chosen.port, chosen.viewers))
         return
-    measure = (
-        measure_viewers(chosen.viewers, chosen.seconds, chosen.peers)
-        if chosen.command == "viewers"
-        else measure_history(chosen.peers, chosen.rounds, chosen.requests)
-    )
+    if chosen.command == "bytes":
+        measure = measure_bytes(chosen.peers, chosen.looks)
+    elif chosen.command == "viewers":
+        measure = measure_viewers(chosen.viewers, chosen.seconds, chosen.peers)
+    else:
+        measure = measure_history(chosen.peers, chosen.rounds, chosen.requests)
     facts = {"command": " ".join(sys.argv[1:]), "machine": machine(), **asyncio.run(measure)}
     print(json.dumps(facts, indent=1))
 

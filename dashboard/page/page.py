@@ -60,7 +60,7 @@ TEMPLATES.globals.update(
         "periods": PERIODS,
         "change_words": change_words,
         "max_top": MAX_TOP,
-        "max_peers": 50,
+        "max_peers": 25,
         "max_rounds": 12,
         "max_gaps": 8,
         "refresh_seconds": REFRESH_SECONDS,

@@ -183,7 +183,7 @@ def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any
     if durations:
         slow = sorted(durations)[max(0, math.ceil(0.95 * len(durations)) - 1)]
         facts.append(
-            ("an exchange took", seconds_text(statistics.median(durations)), f"19 of 20 within {seconds_text(slow)}")
+            ("typical exchange", seconds_text(statistics.median(durations)), f"slow ones {seconds_text(slow)}")
         )
     return {"facts": facts, "reasons": _reasons(rounds).most_common(MAX_REASONS)}
 

@@ -542,6 +542,8 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
+    if query.digits < 17:
+        columns = [[_rounded(value, query.digits) for value in column] for column in columns]
     marks = annotations_of(site.live.state, history)
     return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
 
@@ -549,6 +551,13 @@ async def points(site: Site, query: PointsQuery) -> Points:
 async def samples(site: Site, query: Query) -> Samples:
     """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
     return _answer(Samples, site, COMPUTED, samples=site.live.history.samples)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """Counts and times of the present century keep a tenth: they are exact in what a curve can show."""
+    if not isinstance(value, float):
+        return value
+    return round(value, 1) if abs(value) >= 10_000 else float(f"{value:.{digits}g}")
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:

@@ -91,6 +91,9 @@ class PointsQuery(Query):
     max: Annotated[int, Field(ge=2, le=MAX_POINTS_ASKED), _WHOLE] = Field(
         1000, description="How many points at most, about."
     )
+    digits: Annotated[int, Field(ge=3, le=17), _WHOLE] = Field(
+        17, description="Significant digits of losses and rates; few make a small answer."
+    )
 
 
 AnyQuery = TypeVar("AnyQuery", bound=Query)

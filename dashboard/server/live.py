@@ -25,9 +25,9 @@ MAX_POINTS_KEPT: Final = 300
 """Of the curves: ten minutes of looks. A viewer that was away for longer reads all points again."""
 LARGE: Final = ("timeline", "strip", "rounds", "peers")
 """Sections of tens of kilobytes of which something changes in every look."""
-LARGE_SECONDS: Final = 10.0
-"""Between two of their changes: under three megabytes an hour for a viewer of the engine room of 300 people, in place
-of ten. Peers write a record every ten seconds."""
+LARGE_SECONDS: Final = 15.0
+"""Between two of their changes: under three megabytes an hour for a viewer of the engine room of 300 people
+(`python -m benchmarks.bench_dashboard bytes`)."""
 STEADY_SECONDS: Final = 60.0
 """A curve that does not move gets a point so often."""
 

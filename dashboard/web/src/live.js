@@ -18,6 +18,13 @@ const seen = new Map();
 const whole = new Set([document.querySelector("[data-tab]:not([hidden])")?.dataset.tab]);
 let isLost = false;
 let heardAt = Date.now();
+let triedAt = Date.now();
+
+const banner = document.createElement("p");
+banner.id = "connection";
+banner.setAttribute("role", "status");
+banner.hidden = true;
+body.prepend(banner);
 
 /** Unix seconds by the server's clock. */
 export const serverNow = () => Date.now() / 1000 + clockLead;
@@ -37,9 +44,9 @@ export function showAges() {
     const text = ageText(now - Number(span.dataset.at));
     if (span.textContent !== text) span.textContent = text;
   }
-  const connection = document.getElementById("connection");
-  const words = isLost ? " · page disconnected, trying again" : "";
-  if (connection && connection.textContent !== words) connection.textContent = words;
+  const words = isLost ? `Connection lost ${ageText((Date.now() - heardAt) / 1000)}. The page tries again by itself.` : "";
+  if (banner.textContent !== words) banner.textContent = words;
+  banner.hidden = !isLost;
   body.classList.toggle("lost", isLost);
 }
 
@@ -92,7 +99,8 @@ export function watchTab(key) {
 
 function connect() {
   if (source || document.hidden || !body.dataset.stream) return;
-  heardAt = Date.now();
+  if (!isLost) heardAt = Date.now();
+  triedAt = Date.now();
   const query = new URLSearchParams({ after: snapshotId, ...(tab && { tab }), ...(!whole.has(tab) && tab && { whole: 1 }) });
   source = new EventSource(`${at(body.dataset.stream)}?${query}`);
   source.addEventListener("section", (event) => {
@@ -135,7 +143,7 @@ export function startLive() {
   window.addEventListener("pagehide", disconnect);
   window.addEventListener("pageshow", connect);
   setInterval(() => {
-    if (source && Date.now() - heardAt > SILENT_SECONDS * 1000) {
+    if (source && Date.now() - Math.max(heardAt, triedAt) > SILENT_SECONDS * 1000) {
       // A proxy may keep a dead stream open for ever.
       isLost = true;
       disconnect();

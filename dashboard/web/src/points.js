@@ -4,6 +4,8 @@ import { at } from "./address.js";
 import { on } from "./live.js";
 
 const MAX_POINTS = 1000;
+/** At first: nine kilobytes, and a point for every three pixels or so. */
+const FIRST_POINTS = 300;
 /** Above it a peer diverged or lies; drawn, it would press every honest curve flat. */
 const MAX_PLAUSIBLE_LOSS = 100;
 
@@ -41,7 +43,7 @@ async function load() {
   if (isLoading) return;
   isLoading = true;
   try {
-    const response = await fetch(at(`/api/v1/points?x=time&max=${MAX_POINTS}`));
+    const response = await fetch(at(`/api/v1/points?x=time&digits=5&max=${FIRST_POINTS}`));
     if (!response.ok) return;
     const answer = await response.json();
     data = { columns: read(answer), marks: answer.marks };

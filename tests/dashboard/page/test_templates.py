@@ -21,7 +21,7 @@ from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 
 HARMLESS = "plain"
 HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(1)>&lt;{{ 7 * 7 }}{% endif %}"""
-OURS = ("condition", "kind")
+OURS = ("condition", "kind", "loss_unit")
 """Fields with one of a few words that the dashboard itself chooses."""
 
 
