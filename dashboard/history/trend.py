@@ -186,6 +186,17 @@ def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], li
     return names, [[_POINT_COLUMNS[name](point) for point in kept] for name in names]
 
 
+def rounded(columns: Sequence[Sequence[float | None]], digits: int) -> list[list[float | None]]:
+    """The same with so many significant digits; what is large keeps a tenth, as times have to."""
+
+    def short(value: float | None) -> float | None:
+        if not isinstance(value, float):
+            return value
+        return round(value, 1) if abs(value) >= 10_000 and digits < 17 else float(f"{value:.{digits}g}")
+
+    return [[short(value) for value in column] for column in columns]
+
+
 def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:
     """At most `max_points` of them, evenly chosen, the first and the last among them."""
     if len(points) <= max_points:

@@ -31,7 +31,7 @@ from dashboard.facts import (
     MissingRounds,
     RoundFacts,
 )
-from dashboard.history.trend import columns_of, thinned
+from dashboard.history.trend import columns_of, rounded, thinned
 from dashboard.observe.state import FragmentRow
 from dashboard.page.annotations import annotations_of
 from dashboard.page.progress import progress_of
@@ -542,8 +542,7 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
-    if query.digits < 17:
-        columns = [[_rounded(value, query.digits) for value in column] for column in columns]
+    columns = rounded(columns, query.digits)
     marks = annotations_of(site.live.state, history)
     return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
 
@@ -551,13 +550,6 @@ async def points(site: Site, query: PointsQuery) -> Points:
 async def samples(site: Site, query: Query) -> Samples:
     """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
     return _answer(Samples, site, COMPUTED, samples=site.live.history.samples)
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    """Counts and times of the present century keep a tenth: they are exact in what a curve can show."""
-    if not isinstance(value, float):
-        return value
-    return round(value, 1) if abs(value) >= 10_000 else float(f"{value:.{digits}g}")
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:
