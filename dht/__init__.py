@@ -1,4 +1,4 @@
-"""Who is there and how to reach them. Knows nothing of tensors.
+"""Finding peers and reaching them. Knows nothing of tensors.
 
 Every room may import the files of this folder, the ports and the error tree:
 

@@ -29,7 +29,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     observe/     looking at a run from outside
     owner/       what the owner's key is for
     plan/        `peer plan`: what a run asks of a home (pure)
-    join/        `peer join`, `peer seed`, and `join` for training loops of one's own
+    join/        `peer join`, `peer seed`, and `join` for your own training loops
     export/      `peer export`, `peer sample`, `peer evaluate`
     doctor/      `peer doctor`
     simulation/  `peer simulate`: whole swarms in virtual time

@@ -98,8 +98,7 @@ class FolderLock:
                 self._warn(error)
                 return
             raise LocalFault(
-                f"{path} cannot be written: {error.strerror}; expected a data folder of one's own; give another "
-                "--data-dir"
+                f"{path} cannot be written: {error.strerror}; expected your own data folder; give another --data-dir"
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,7 +25,7 @@ _RUN = (
     "del sys.path[0]; peer.import_path.take_own_packages(); import runpy; "
     "runpy.run_module(name, run_name='__main__', alter_sys=True)"
 )
-"""`python -m NAME` for whoever does not look into the working folder, with the very code that runs here."""
+"""`python -m NAME` without a look into the working folder, with the very code that runs here."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

@@ -95,7 +95,7 @@ def hash_cell(peer_id: PeerId, depth: int) -> str:
 
 @lru_cache(maxsize=8)
 def hash_cells(peer_ids: tuple[PeerId, ...], depth: int) -> Mapping[str, tuple[PeerId, ...]]:
-    """Who is where among 2^depth cells, see `members_of_cells`. All fragments of a model ask for the same."""
+    """The members of each of 2^depth cells, see `members_of_cells`. All fragments of a model ask for the same."""
     return members_of_cells(peer_ids, map(hash_cell, peer_ids, repeat(depth)))
 
 
@@ -129,7 +129,7 @@ def grid_of(num_values: int, block_size: int, cell_size: int) -> tuple[tuple[int
 def plan_cell(
     num_values: int, block_size: int, cell_size: int, upload_bits_per_second: Sequence[float], reachable: Sequence[bool]
 ) -> tuple[ShardPlan, ...]:
-    """Who in a cell reduces which shard of the grid: in proportion to upload rates, as in a flat round."""
+    """The reducers of a cell and their shards of the grid: in proportion to upload rates, as in a flat round."""
     flat = plan_shards(num_values, block_size, upload_bits_per_second, reachable)
     shards, at = [], 0
     for start, end in grid_of(num_values, block_size, cell_size):

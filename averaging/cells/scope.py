@@ -9,7 +9,7 @@ Rules that must survive every edit:
 - Of one cell a round takes one part, and a member applies the commit with the part of its own cell and with no other:
   only that one says what became of its work.
 - A part is with the top leader and with its members before it can be committed, so that it outlives its leader.
-- Whoever leads is replaced when it is silent: in the cell as in a flat round, above by the next in rank of all.
+- A silent leader is replaced: in the cell as in a flat round, above by the next in rank of all.
 """
 
 from __future__ import annotations
@@ -534,7 +534,7 @@ class CellScope(FlatScope):
     # ------------------------------------------------------------------------------------------------------- results
 
     def relays(self, sender: PeerId, number: int) -> tuple[PeerId, ...]:
-        """Who gets the mean of slice `number` from here when its owner `sender` sent it: the others of the cell."""
+        """Receivers of the mean of slice `number` from here when its owner `sender` sent it: the rest of the cell."""
         commit = self._rounds.applying
         if not self.cell:
             return ()

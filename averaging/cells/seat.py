@@ -78,7 +78,7 @@ class Seat:
         return self.name_of(self.me, depth_of(commit.cells[0].name))
 
     def leaders_of(self, cell: str, *others: PeerId) -> list[PeerId]:
-        """Who leads a cell in which these `others` are, too; the best first."""
+        """The leaders of a cell in which these `others` are, too; the best first."""
         return self.rank({*self.cells().get(cell, ()), *others})
 
     def first_of_others(self, cells: Collection[str]) -> set[PeerId]:
@@ -86,7 +86,7 @@ class Seat:
         return {self.rank(members)[0] for name, members in self.cells().items() if name not in cells}
 
     def tops(self, given_up: Collection[PeerId]) -> list[PeerId]:
-        """Who may lead above, the best first: the leaders of the first cell in rank, then those of the next one.
+        """Candidates to lead above, the best first: the leaders of the first cell in rank, then those of the next.
 
         So it takes the members of one other cell to know the top leader, and not all of the swarm.
         """

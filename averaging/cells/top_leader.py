@@ -323,7 +323,7 @@ class Bid:
 
 
 class ClosedRounds:
-    """The last rounds that this peer closed as top leader, with all parts: whoever missed that of its cell gets it."""
+    """The last rounds that this peer closed as top leader, with all parts: for members that missed their cell's."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[TopCommit, dict[str, Commit]]] = {}

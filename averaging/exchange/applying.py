@@ -332,7 +332,7 @@ class Applying:
         return True
 
     def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
-        """Have a claim looked into. Rounds go on meanwhile: whoever claims much must not stop them by that."""
+        """Have a claim looked into. Rounds go on meanwhile: a large claim must not stop them."""
         self._ask_repair(fragment, effect.peer_id, effect.reason)
 
     def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:

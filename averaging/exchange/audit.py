@@ -1,7 +1,7 @@
-"""Audits: members recompute means that others made, and whoever signed a wrong one is left out.
+"""Audits: members recompute means that others made, and leave out a member that signed a wrong one.
 
-Whoever applies a commit becomes an auditor by chance, unseen by all others, of one of its means: an auditor that a plan
-named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
+A member that applies a commit becomes an auditor by chance, unseen by all others, of one of its means: an auditor that
+a plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
 reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, the reducer has
 signed what came out: when both do not fit, it says so to everybody, and everybody looks in the same way. Nobody is
 believed. The accused answers with the signatures under its inputs; a member that signed another input for the auditor
@@ -187,8 +187,8 @@ class Audits:
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
 
-        One whose members do not show what they sent does not pass either: the round is closed again, without whoever is
-        left out by then.
+        One whose members do not show what they sent does not pass either: the round is closed again, without
+        the members that are left out by then.
         """
         if not self._can_audit(commit):
             return True
@@ -304,7 +304,7 @@ class Audits:
         return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
 
     def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
-        """Whoever lives on and does not show its work, hides something: its own lie, or a friend's.
+        """A member that lives on and does not show its work hides something: its own lie, or a friend's.
 
         A machine that fell asleep is still among the members, and silent.
         """

@@ -129,7 +129,7 @@ class ResultSearch:
         )
 
     def _holders(self, attempt: int) -> dict[int, PeerId]:
-        """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""
+        """The member that each missing result is expected from in this attempt; none when this peer is alone."""
         found = {}
         for index in self._missing:
             first = (self.commit.holder(index), *self.commit.makers(index))

@@ -1,6 +1,6 @@
 """The encoded bytes of one fragment's rounds: contributions that arrived, results, and what broadcasts lost. Pure.
 
-Results are addressed by their digest, so that a commit names exactly the bytes that everyone applies, whoever they
+Results are addressed by their digest, so that a commit names exactly the bytes that everyone applies, wherever they
 came from. The memory that one remote can claim is bounded.
 """
 

@@ -269,7 +269,7 @@ class Links:
         try:
             stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
         except PeerFault as fault:
-            # A remote that takes no further streams has the first one all the same.
+            # A remote that takes no further streams has the first one nevertheless.
             if is_first:
                 self._lost(lane, fault)
             return

@@ -47,7 +47,7 @@ class LaterVersions:
             self._version_of[peer_id] = max(version, self._version_of.get(peer_id, 0))
 
     def ahead(self, me: PeerId) -> list[PeerId]:
-        """Who was seen to be ahead, beginning with the next one after `me`, so that not everybody asks the same one."""
+        """The peers that are ahead, beginning with the next one after `me`, so that not everybody asks the same one."""
         return sorted(self._version_of, key=lambda peer_id: (peer_id <= me, peer_id))
 
     def was_asked(self, peer_id: PeerId) -> bool:

@@ -213,7 +213,7 @@ class Leading:
     def _grace_until(self) -> float:
         pace = self.timing.own_pace.seconds
         longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
-        # Whoever missed the last three rounds comes when it comes.
+        # A peer that missed the last three rounds comes when it comes.
         expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]
         window = self.timing.offer.longest(expected).seconds if expected else 0.0
         if expected and self.attempt:
@@ -309,7 +309,7 @@ class Leading:
         """When it closes after all: without a single mean not at the first deadline but after as long again, once.
 
         What befell every reducer is most likely something that passes, or befell this peer; and an attempt that is
-        given up costs more than the wait, because everything is sent again. The hard limit ends it all the same.
+        given up costs more than the wait, because everything is sent again. The hard limit ends it in any case.
         """
         end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
         if now >= end or any(result.digest for result in self.results.values()):

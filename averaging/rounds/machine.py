@@ -7,9 +7,9 @@ A round takes the anchor from `version` to `version + 1`:
 offer -> (quorum, grace) -> plan -> contributions to reducers -> results to members -> commit -> apply.
 
 Rules that must survive every edit:
-- A commit for the current version is applied whoever sent it, as long as it was made on the same anchor.
+- A commit for the current version is applied, from any sender, as long as it was made on the same anchor.
 - A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
-- Two commits for one version: whoever applied the lighter one (tokens, then digest) asks for a repair.
+- Two commits for one version: a peer that applied the lighter one (tokens, then digest) asks for a repair.
 - An anchor that differs is a reason to look, whatever is claimed for it: `peer.network.node.repairs` decides by what is
 signed.
 """
@@ -463,7 +463,7 @@ class RoundMachine:
         elif self.applying is not None and event.version == self.applying.version + 1:
             self.history[self.applying.version] = self.applying
             if self.leading is not None and not self.leading.closed:
-                # Somebody else's round was faster; whoever waits for this one must not wait until it looks dead.
+                # Another round was faster; peers that wait for this one must not wait until it looks dead.
                 for peer_id in self.leading.waiting:
                     if peer_id != self.me:
                         self.send(peer_id, self.applying)
@@ -489,7 +489,7 @@ class RoundMachine:
 
     @property
     def leader(self) -> PeerId | None:
-        """Who has this peer's offer for the current version."""
+        """The leaders that have this peer's offer for the current version."""
         return self._member.leader if self._member is not None else None
 
     def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:

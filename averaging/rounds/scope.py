@@ -1,4 +1,4 @@
-"""Who is in the rounds of a peer, and what follows from that. Sans-I/O.
+"""The members of a peer's rounds, and what follows from that. Sans-I/O.
 
 A `RoundMachine` asks its scope. `FlatScope` is that of one swarm: all trainers are in one round, and the commit with
 which its leader closes it goes to everybody. `averaging.cells.scope.CellScope` puts rounds on two levels in its place.
@@ -89,7 +89,7 @@ class FlatScope:
         return None
 
     def plan_shards(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
-        """Who of a roster reduces what."""
+        """The shards of a roster's reducers."""
         rounds, rates = self._rounds, [offer.upload_bits_per_second for offer in offers]
         reachable = [offer.reachable for offer in offers]
         return plan_shards(rounds.num_values, rounds.block_size, rates, reachable, rounds.most_of_median)
@@ -147,7 +147,7 @@ class FlatScope:
     # --------------------------------------------------------------------------------------------- results of commits
 
     def relays(self, sender: PeerId, number: int) -> tuple[PeerId, ...]:
-        """Who gets result `number` from here when `sender` sent it."""
+        """The peers that get result `number` from here when `sender` sent it."""
         return ()
 
     def fetches(self, number: int) -> bool:

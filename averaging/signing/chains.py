@@ -2,7 +2,7 @@
 
 A commit names the anchor that it leaves, the commit before it, and who contributed how many tokens; its leader and its
 reducers sign it (`notary.py`). So tokens are summed from commits, never taken from a claim. A commit does not say what
-the anchor after it is: whoever signs the next one does, and of the newest anchor those who have it.
+the anchor after it is: the next commit does, and of the newest anchor the members that have it.
 """
 
 from __future__ import annotations

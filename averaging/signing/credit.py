@@ -86,7 +86,7 @@ class Round:
 
 
 def round_of(commit: Commit, num_parameters: int) -> Round:
-    """Whom a commit credits; `num_parameters` of the whole model."""
+    """The members that a commit credits; `num_parameters` of the whole model."""
     num_values = [0] * len(commit.roster)
     witnessed = [False] * len(commit.roster)
     for index, result in enumerate(commit.results):
@@ -159,7 +159,7 @@ class MachineTotal:
     peer_id: PeerId
     milli_witnessed: int = 0
     milli_reported: int = 0
-    """Of all commits, whoever signed them: never less than `milli_witnessed`."""
+    """Of all commits, with or without a witness: never less than `milli_witnessed`."""
     rounds: int = 0
     rounds_missed: int = 0
     """Rounds that planned with it and got nothing from it."""

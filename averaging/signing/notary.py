@@ -1,4 +1,4 @@
-"""Who signs what about a round, so that anybody can check later who took part. Pure.
+"""What members sign about a round, so that anybody can check later who took part. Pure.
 
 A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range, result, and whose
 contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are audited,
@@ -125,7 +125,7 @@ def slice_statement(
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
     """What a member signs about one shard of its contribution; `digest` is that of the payload.
 
-    Nothing of the plan is in it: whoever signs two payloads for the same values of one version has two faces.
+    Nothing of the plan is in it: a member that signs two payloads for the same values of one version has two faces.
     """
     fields = [
         *(scope.run_id, scope.manifest_hash, sent.fragment, sent.version),

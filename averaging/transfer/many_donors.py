@@ -182,7 +182,7 @@ class Transfer:
         self._changed = asyncio.Event()
 
     async def _wait_for_change(self) -> None:
-        # Whoever is slow now may still owe something later that is worth taking over.
+        # A donor that is slow now may still owe something later that is worth taking over.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RANGE_SECONDS):
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Whom to believe: speeds that peers claim, bad input and its consequences, leaders, wrong means. Pure.
+"""Which peers to believe: speeds that they claim, bad input and its consequences, leaders, wrong means. Pure.
 
 The files, each built on those above it:
 

@@ -6,7 +6,7 @@ an earlier version's, which can only allow more, or what such versions usually t
 since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims about the own
 lineage are judged.
 
-The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. Who has
+The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. A peer that
 announced none is believed to be as fast as the slowest (`believed_speeds.py`): more than that waits, without blame,
 until its record is here. Work may also have been done faster than was ever announced (a processor got free), and the
 announcement takes its time: the first claims that are somewhat beyond it are refused without blame, until a newer
@@ -143,7 +143,7 @@ class Guard:
         """Why a message is not taken; empty when it is. What can be told without knowing the lineage is blamed.
 
         Of a peer that is left out, offers are refused, and its anchors no reason to repair; and a commit in which
-        nobody else is takes nobody along, whoever passes it on. Offers for past versions are heard, because their
+        nobody else is takes nobody along, from any sender. Offers for past versions are heard, because their
         answer is what helps a peer that is behind.
         """
         if isinstance(message, Offer) and message.version >= machine.version:
@@ -177,7 +177,7 @@ class Guard:
         """Refuse a commit that could be followed here and that its leader has not signed.
 
         Raises:
-            PeerFault: whoever passes on such a commit broke the protocol, since everybody checks first.
+            PeerFault: the sender of such a commit broke the protocol, since everybody checks first.
         """
         is_new = commit.version <= machine.version and machine.known_commit(commit.version) != commit
         if sender != self._me and is_new and not machine.notary.is_leaders(commit):
@@ -194,7 +194,7 @@ class Guard:
     def chain_objection(self, commits: Sequence[Commit], timing: RoundTiming) -> str:
         """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
 
-        Whoever is in it can have trained no more since that anchor was here than its speed allows, in all commits
+        A member in it can have trained no more since that anchor was here than its speed allows, in all commits
         together: otherwise a thousand rounds that nobody made would outweigh the own ones. Among strangers nobody is
         believed to be more than some times as fast as the median. Nothing is known of anchors that were fetched.
         """

@@ -1,4 +1,4 @@
-"""Which means of a commit look wrong to whoever is about to apply it: a reason to look closer, and nothing else. Pure.
+"""Which means of a commit look wrong to a peer that is about to apply it: a reason to look closer, no more. Pure.
 
 A member compares a mean with its own work: with what it contributed to it, or, when its work came too late for the
 round, with the latest it has; then it also compares how much longer than that each mean is. A member without any work
@@ -60,7 +60,7 @@ def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: Compared
                 found.add(index)
             ratios[index] = _length(mean, codec) / (_length(mine, codec) or 1.0)
     if own.member is None:
-        # Work of another time may have nothing to do with the mean; how long its parts are, it shows all the same.
+        # Work of another time may have nothing to do with the mean; how long its parts are, it still shows.
         found.update(_far_longer_than_others(ratios))
     return sorted(found)
 

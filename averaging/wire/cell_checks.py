@@ -149,7 +149,7 @@ def _check_slices(message: TopCommit | SlicePlan, sender: PeerId, limits: Limits
         raise PeerFault(
             sender,
             f"sent a {message.KIND} of {num_tokens} tokens; expected at most {MAX_TOKENS} of a member and "
-            f"{MAX_COMMIT_TOKENS} in all",
+            f"{MAX_COMMIT_TOKENS} together",
         )
     position = 0
     for one in message.slices:

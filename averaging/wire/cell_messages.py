@@ -62,7 +62,7 @@ class CellOffer(CellLevel):
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
-        """Who has the cell's mean of each shard of the grid; empty where nobody has."""
+        """The holder of the cell's mean of each shard of the grid; empty where nobody has it."""
         part = self.part
         return tuple(part.roster[shard.reducer].peer_id if shard.digest else PeerId("") for shard in part.shards)
 
@@ -190,7 +190,7 @@ class CellsCommit(Commit):
         return self.roster[self._shard_around(self.upper.slices[index].start).reducer].peer_id
 
     def makers(self, index: int) -> tuple[PeerId, ...]:
-        """Who averaged result `index`."""
+        """The member that averaged result `index`."""
         return (self.upper.slices[index].owner,)
 
     def _shard_around(self, position: int) -> ShardResult:

@@ -27,8 +27,8 @@ MAX_STEPS = 2**28
 KEPT_COMMITS = 16
 """Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
 HISTORY_COMMITS = 3
-"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
-missed more fetches the fragment, which is then the smaller download."""
+"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds. A
+member that missed more fetches the fragment, which is then the smaller download."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit, and of all cells of a round on two levels."""
 MAX_NUM_ROUNDS = 100
@@ -137,7 +137,7 @@ class Plan:
     commit_deadline_seconds: float
 
     def reducer_of(self, shard: int) -> PeerId:
-        """Who is to make the mean of a shard."""
+        """The reducer of a shard."""
         return self.roster[self.shards[shard].reducer].peer_id
 
 
@@ -310,11 +310,11 @@ class Commit:
         return ()
 
     def holder(self, index: int) -> PeerId:
-        """Who sends result `index` to the members."""
+        """The member that sends result `index` to the others."""
         return self.roster[self.shards[index].reducer].peer_id
 
     def makers(self, index: int) -> tuple[PeerId, ...]:
-        """Who else made result `index`."""
+        """The other members that made result `index`."""
         return ()
 
 

@@ -283,8 +283,8 @@ class _Turn:
 def donors(
     state: DashboardState, fragment: int, head: int, disappointments: Mapping[PeerId, int] | None = None
 ) -> list[PeerId]:
-    """Whom to ask, the best first: who disappointed least, peers that signed commits list, those at `head` or beyond
-    (how far beyond makes no difference), reachable ones, and those that have been here longest."""
+    """Peers to ask, the best first: with fewest disappointments, peers that signed commits list, those at `head` or
+    beyond (how far beyond makes no difference), reachable ones, and those that have been here longest."""
     rows = [row for row in state.here if len(row.record.versions) > fragment]
     counts = disappointments or {}
     rows.sort(

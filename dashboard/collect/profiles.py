@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 async def follow_profiles(store: RecordStore, history: History, run_id: str, clock: Callable[[], float]) -> None:
-    """Read profiles, for ever; `clock` gives unix seconds."""
+    """Read profiles, without end; `clock` gives unix seconds."""
     while True:
         try:
             take_over(history, await store.fetch_profiles(run_id), run_id, clock())

@@ -1,4 +1,4 @@
-"""Whom a signed commit credits, whatever the order in which commits come. Pure.
+"""The members that a signed commit credits, whatever the order in which commits come. Pure.
 
 The files, each built on those above it:
 

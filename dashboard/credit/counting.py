@@ -4,7 +4,7 @@ The rule is that of `averaging.signing.credit`, the same that `peer receipts ver
 of commits, the heaviest. Whatever order commits come in, and however late, what counts is the same; a late one may
 change what counted before, which is told as bookings that take back and bookings that add.
 
-Held for ever, so it is packed: about 1.5 kB per round of sixteen members.
+Never forgotten, so it is packed: about 1.5 kB per round of sixteen members.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Counting:
         (self._counted.add if sign > 0 else self._counted.discard)(digest)
 
     def _booked(self, digest: bytes, sign: int) -> Iterator[Booking]:
-        """Who is in two cells counts once, where most of it is; of equal ones the first."""
+        """A machine that is in two cells counts once, where most of it is; of equal ones in the first."""
         receipts = self._receipts[digest]
         if len(receipts) == 1:
             yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign, is_first=True)

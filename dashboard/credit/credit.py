@@ -1,4 +1,4 @@
-"""Whom a signed commit credits, as the dashboard counts it. Pure: signatures are verified by what is given in."""
+"""Members that a signed commit credits, as the dashboard counts. Pure: signatures are verified by what is given in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dht.host import PeerId
 BYTES_PER_GRADIENT: Final = 4
 """Plain data-parallel training sends float32 gradients."""
 MAX_BYTES: Final = 2**53
-"""Of one commit, 9 petabytes: whoever claims more steps than that gets this, and sums over a history stay exact."""
+"""Of one commit, 9 petabytes: a larger claim counts as this, and sums over a history stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def checker_of(
 
 
 def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
-    """Whom a commit credits whose signatures were checked."""
+    """The members that a commit credits, once its signatures were checked."""
     one = round_of(commit, num_parameters)
     return CommitCredit(
         **{field.name: getattr(one, field.name) for field in fields(one)},

@@ -108,7 +108,7 @@ def check_file(path: Path, run_id: str) -> bool:
             head = file.read(16)
     except OSError as error:
         raise UsageFault(
-            f"the history {path} cannot be read ({error.strerror or error}); expected a file of one's own; give "
+            f"the history {path} cannot be read ({error.strerror or error}); expected your own file; give "
             "another with --db"
         ) from error
     if head != b"SQLite format 3\0":
@@ -178,7 +178,7 @@ def _check_folder(path: Path) -> None:
     if not folder.is_dir():
         raise UsageFault(f"the folder {folder} of the history does not exist; make it, or give another file with --db")
     if not os.access(folder, os.W_OK):
-        raise UsageFault(f"nothing can be written in {folder}; expected a folder of one's own; give another with --db")
+        raise UsageFault(f"nothing can be written in {folder}; expected your own folder; give another with --db")
 
 
 def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> None:

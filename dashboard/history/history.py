@@ -333,7 +333,7 @@ class History:
     # --- the file ---
 
     async def run(self, database: aiosqlite.Connection, clock: Callable[[], float]) -> None:
-        """Write what is new, for ever. Whatever goes wrong is told, and tried again after a growing time."""
+        """Write what is new; never ends. A failure is told, and writing is tried again after a growing time."""
         forget_at = clock()
         wait_seconds = WRITE_SECONDS
         while True:

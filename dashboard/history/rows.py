@@ -72,7 +72,7 @@ class StoredCommit:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One line of the list of events. `is_kept`: for ever; others go with the looks."""
+    """One line of the list of events. `is_kept`: it stays; others go with the looks."""
 
     at: float
     kind: str

@@ -44,7 +44,7 @@ from dht.errors import UsageFault
 LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 """Looks, and the coming and going of peers that no commit lists."""
 MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
-"""Minute means; hourly means, totals and signed commits stay for ever."""
+"""Minute means; hourly means, totals and signed commits stay."""
 WORK_MINUTES_SECONDS: Final = SECONDS_PER_DAY + SECONDS_PER_HOUR
 """Work by the minute: a curve shows a contributor's first day so (`reading.FIRST_DAY_SECONDS`)."""
 PAGE_BYTES: Final = 4096

@@ -93,7 +93,7 @@ class SwarmObserver:
         self.state = DashboardState(run_id=run_id, started_at=now, now=now, run=run, join_addresses=rule.asked)
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look; never ends."""
         gather = self._gather
         async with asyncio.TaskGroup() as tasks:
             if gather is not None:

@@ -28,7 +28,7 @@ def run_badge(state: DashboardState) -> str:
 
 
 def contributor_badge(run_id: str, row: ContributorRow) -> str:
-    """Who, and what others witnessed of it. `row.name` is empty for those who chose none or withdrew it."""
+    """The name, and what others witnessed. `row.name` is empty for those who chose none or withdrew it."""
     name = row.name or speakable_name(row.contributor_id)
     return badge(
         f"{name} · {run_id.partition('.')[0]}",

@@ -1,8 +1,9 @@
 """Limits of connections to the page: their number, how long they may be idle, how many requests they may send.
 
 A connection costs a descriptor and some memory. So there are at most as many as the descriptor limit
-allows beside files and swarm, a part of them for one address. Who sends no request in time, or takes nothing of an
-answer, is cut off. When all places are taken, the one that has waited longest for a request makes room, of the address
+allows beside files and swarm, a part of them for one address. A client that sends no request in time, or takes
+nothing of an answer, is cut off.
+When all places are taken, the one that has waited longest for a request makes room, of the address
 with the most connections. aiohttp itself limits headers and idle time (`server_options`).
 
 Behind a reverse proxy everybody comes from its address. With `proxies` the limits per address are of those that the

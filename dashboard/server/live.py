@@ -137,7 +137,7 @@ class Live:
             return
 
     def close(self) -> None:
-        """End every viewer's stream; without it a server waits for them for ever."""
+        """End every viewer's stream; without it a server never ends."""
         self.is_closed = True
         self._wake()
 

@@ -135,7 +135,7 @@ class HivemindStore:
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
     ) -> list[bytes]:
-        """Live peer records; see the port. Whoever asks one holder only makes no search where that one has nothing."""
+        """Live peer records; see the port. With one holder to ask, no search is made where that one has nothing."""
         shards = await asyncio.gather(*(self._read(peers_key(run_id, key), num_holders) for key in keys))
         newest: dict[Any, tuple[bytes, float]] = {}
         for subkey, value, expires_at in (item for shard in shards for item in shard):

@@ -108,7 +108,7 @@ class MemoryNetwork:
         self._stalled: set[PeerId] = set()
         self._changed = asyncio.Event()
         self.context = copy_context()
-        """What the network does by itself runs in it, whoever caused it."""
+        """What the network does by itself runs in it, whatever caused it."""
 
     def sent_bytes(self, peer_id: PeerId) -> int:
         """Bytes that left the peer, frame headers included."""
@@ -245,7 +245,7 @@ class MemoryNetwork:
         return line
 
     async def dial(self, caller: MemoryHost, peer_id: PeerId) -> MemoryHost:
-        """One round trip to a live host; waits for ever while a partition or a stall is in between.
+        """One round trip to a live host; waits without end while a partition or a stall is in between.
 
         Raises:
             PeerUnreachable: there is no such host.

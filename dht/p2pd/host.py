@@ -162,7 +162,7 @@ class P2pdHost:
 
     @property
     def socket_directory(self) -> Path:
-        """Private directory of this host's sockets; whoever speaks to the daemon puts its own sockets there."""
+        """Private directory of this host's sockets; callers of the daemon put their own sockets there."""
         return self._supervisor.directory
 
     @property

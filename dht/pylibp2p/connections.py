@@ -173,7 +173,7 @@ class Connections:
                 channel = await self._securer.accept(SocketStream(reader, writer))
             theirs = self._live.get(channel.remote, [])
             if len(theirs) >= MAX_CONNECTIONS_PER_PEER:
-                # Whoever comes back before its old connection is known to be dead must not be turned away.
+                # A remote that comes back before its old connection is known to be dead must not be turned away.
                 theirs[0].muxer.end("the same peer opened another")
             elif sum(connection.is_incoming for connection in self.live()) >= MAX_INCOMING:
                 raise HandshakeError("too many connections")

@@ -95,7 +95,7 @@ class SpillFiles:
         return found
 
     def unload(self) -> None:
-        """Give the pages back that somebody has read; whoever reads again gets them again."""
+        """Give the pages back that somebody has read; reading again gets them again."""
         with self._changing:
             files = list(self._files)
         for mapped in files:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +24,10 @@ commands = typer.Typer()
 @exits_with_sentence
 def demo(
     peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
+    minutes: Annotated[
+        float,
+        typer.Option("--minutes", min=0.1, max=1440, help="How long all train; starting and measuring come besides."),
+    ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
     port: Port = 8080,
@@ -45,7 +51,7 @@ def demo(
     from peer.demo.demo import run_demo
 
     taken_to = (out or Path("demo-model")) if model == "hf" else None
-    return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to))
+    return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
 
 
 @commands.command(
@@ -113,3 +119,12 @@ def simulate(
     from peer.simulation.command import run_scenario
 
     return int(run_scenario(scenario, seed, as_json))
+
+
+def _program() -> str:
+    """How this program was called, for lines that its person may type next."""
+    called = Path(sys.argv[0])
+    if called.name != "peer":
+        return "python -m peer"
+    found = shutil.which("peer")
+    return "peer" if found is not None and called.exists() and called.samefile(found) else shlex.quote(str(called))

@@ -22,7 +22,7 @@ class AccessSection(Section):
     """The keys that may take part."""
 
     mode: Literal["open", "allowlist", "invite"] = Field(
-        default="open", description="everybody; listed keys; listed keys and whoever has an invite of the owner"
+        default="open", description="everybody; listed keys; listed keys and people with an invite of the owner"
     )
     members: tuple[str, ...] = Field(
         default=(), strict=False, max_length=MAX_MEMBERS, description="listed keys, as PeerIds"

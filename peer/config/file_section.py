@@ -86,7 +86,7 @@ def check_files(files: Sequence[FileSection]) -> None:
     total = sum(file.bytes for file in files)
     if total > MAX_TOTAL_BYTES:
         raise ValueError(
-            f"files has {total} bytes in all; expected at most {MAX_TOTAL_BYTES}, because every member keeps them"
+            f"files names {total} bytes together; expected at most {MAX_TOTAL_BYTES}, because every member keeps them"
         )
 
 

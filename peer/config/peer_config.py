@@ -381,7 +381,7 @@ def flag_of(field_name: str) -> str:
 def default_listen(ip_version: IpVersion) -> tuple[str, ...]:
     """Multiaddrs with port 0: each IP version that this machine has, or the given one.
 
-    A version that is asked for and missing is returned all the same, so that listening fails with a sentence.
+    A version that is asked for and missing is returned nevertheless, so that listening fails with a sentence.
     """
     if ip_version == "4":
         return (IPV4_ANYWHERE,)

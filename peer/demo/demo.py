@@ -2,7 +2,8 @@
 
 Every peer is a real `peer join` process with its own libp2p daemon and DHT node on loopback, joined by the run id and
 one bootstrap address alone. What the summary says is read from the peers' events and from the anchors themselves,
-which are fetched at the end as any observer could.
+which are fetched at the end as any observer could. Loads torch when the peers have gone, so that the first word comes
+at once and the peers have the cores.
 """
 
 from __future__ import annotations
@@ -10,38 +11,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
+import math
 import shutil
-import signal
-import socket
-import subprocess
+import sys
 import tempfile
+import termios
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.table import Table
-from torch import nn
-
 from averaging.arrays import F32
-from averaging.outer.layout import FragmentLayout
-from dht.errors import LocalFault, MurmurationError
-from dht.host import PeerId
-from dht.identity.keys import Identity
-from dht.quantities import count_text, short_peer
-from peer.config.layouts import layout_of, trained_parameters
-from peer.config.manifest import RunManifest
-from peer.demo.llama import check_out, make_llama_run, take_home, text_of
-from peer.demo.summary import PeerLogs, Summary, summarise
+from dht.errors import LocalFault, MurmurationError, UsageFault
+from dht.quantities import plural, short_peer
+from peer.config.layouts import seed_sizes
+from peer.demo.measured import Request, Words
+from peer.demo.report import print_report
+from peer.demo.show import DemoRow, DemoView, Figures, LineView, TableView, explanations
+from peer.demo.summary import (
+    LogFollower,
+    PeerLog,
+    Summary,
+    newest_held_out_loss,
+    read_logs,
+    rounds_of,
+    summarise,
+)
+from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
 from peer.files.store import FILES_NAME
-from peer.import_path import python_command, python_environment
+from peer.import_path import python_command
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
 from peer.plain_console import PlainConsole
-from peer.trainer.data.corpus import open_run_corpus
-from peer.trainer.hf.architecture import check_library
-from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.model.evaluation import held_out_loss, load_anchors
 
 DEMO_RUN = """
 description = "peer demo: the text of the Python standard library, byte by byte"
@@ -64,109 +65,268 @@ num_fragments = 4
 [network]
 announce_seconds = 4.0
 """
-PAGE_SAMPLES = ("--samples-every", "45s", "--prompt", "def ", "--prompt", "import ")
-"""What the page has the model write: it learns the library's text."""
+LLAMA_VOCABULARY = 1024
+"""Learned from a megabyte or two: larger ones would have words that occur once."""
 START_SECONDS = 60.0
 """For one process to import torch and join; several start at once on two cores."""
-NUM_PORTS = 20
-"""Tried for the page, from the one that was asked for."""
-STOP_SECONDS = 30.0
 SETTLED_SECONDS = 20.0
 """The late peer gets at least this long before the end, whatever --minutes says."""
-
-
-@dataclass
-class DemoPeer:
-    """One `peer join` process and what it printed."""
-
-    name: str
-    peer_id: PeerId
-    folder: Path
-    process: subprocess.Popen[bytes]
-    started_at: float
-    is_killed: bool = False
-    is_late: bool = False
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
+COMMAND_SECONDS = 180.0
+"""For an export or the measuring: each loads torch anew, on a machine where four peers train."""
+HURRIED_SECONDS = 5.0
+"""For goodbyes after Ctrl+C: a daemon takes one or two."""
 
 
 @dataclass
 class Demo:
-    """The swarm of one demo; everything it writes is below `folder`."""
+    """A swarm and the view of it."""
 
-    folder: Path
-    run_id: str
-    manifest: RunManifest
-    console: PlainConsole
-    data: str | None = None
-    address: str = ""
-    peers: list[DemoPeer] = field(default_factory=list)
-    page: subprocess.Popen[bytes] | None = None
+    swarm: DemoSwarm
+    view: DemoView
+    followers: dict[str, LogFollower] = field(default_factory=dict)
+    rounds_at_kill: int | None = None
+    clock: tuple[float, float] | None = None
+    """When the training began and how long it takes, in seconds of the monotonic clock."""
+    trained_until: float | None = None
 
     def start_peer(self, name: str, *, is_late: bool = False) -> DemoPeer:
-        """Start one volunteer; the first one holds the run's record and is everybody's bootstrap address."""
-        folder = self.folder / name
-        identity = Identity.load_or_create(folder / "identity.key")
-        arguments = ["--run-id", self.run_id, "--data-dir", str(folder), "--json", "--threads", "1"]
-        if self.data is not None:
-            arguments += ["--data", self.data]
-        if self.peers:
-            arguments += ["--peers", self.address, "--listen", "/ip4/127.0.0.1/tcp/0"]
-        else:
-            shutil.copy(self.folder / "owner" / "run.record", folder / "run.record")
-            if (self.folder / "owner" / FILES_NAME).is_dir():
-                shutil.copytree(self.folder / "owner" / FILES_NAME, folder / FILES_NAME)
-            listen = f"/ip4/127.0.0.1/tcp/{_free_port()}"
-            self.address = f"{listen}/p2p/{identity.peer_id}"
-            arguments += ["--listen", listen]
-        with open(folder / "stderr.txt", "wb") as errors:
-            process = subprocess.Popen(
-                python_command("peer", "join", *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                # What a killed peer leaves in its temporary folder goes with the demo's.
-                env={**python_environment(), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
-                start_new_session=True,
-            )
-        peer = DemoPeer(name, identity.peer_id, folder, process, time.monotonic(), is_late=is_late)
-        self.peers.append(peer)
+        peer = self.swarm.start_peer(name, is_late=is_late)
+        self.followers[name] = LogFollower(PeerLog(name, peer.peer_id), peer.folder / "events.jsonl")
         return peer
 
-    def start_page(self, port: int) -> None:
-        """Serve the dashboard beside the swarm."""
-        target = ["--run-id", self.run_id, "--peers", self.address]
-        history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
-        with open(self.folder / "dashboard.txt", "wb") as output:
-            self.page = subprocess.Popen(
-                python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=python_environment(),
-                start_new_session=True,
-            )
+    def begin(self, length: float) -> None:
+        """The training begins now and takes `length` seconds."""
+        self.clock = (time.monotonic(), length)
 
-    def stop(self) -> None:
-        """Ask everybody to leave, kill whoever does not, or all when interrupted; leaves no process behind."""
-        running = [peer.process for peer in self.peers if peer.is_alive]
-        if self.page is not None and self.page.poll() is None:
-            running.append(self.page)
-        for process in running:
-            # Not SIGINT: a demo that runs in the background of a script has it ignored, and so have its children.
-            process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + STOP_SECONDS
-        try:
-            for process in running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.1, end - time.monotonic()))
-        finally:
-            for process in running:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+    def extend(self, passed: float) -> None:
+        """The training goes on until so many seconds have passed, at least."""
+        assert self.clock is not None
+        self.clock = (self.clock[0], max(self.clock[1], passed))
+
+    def end(self) -> None:
+        """The training is over."""
+        self.trained_until = time.monotonic()
+
+    def passed(self) -> float:
+        """Seconds of the training so far."""
+        return 0.0 if self.clock is None else time.monotonic() - self.clock[0]
+
+    def kill(self, peer: DemoPeer) -> None:
+        """Kill a peer and count the rounds from now on."""
+        peer.kill()
+        self.rounds_at_kill = len(rounds_of([follower.log for follower in self.followers.values()]))
+
+    def look(self) -> None:
+        """Show the newest figures.
+
+        Raises:
+            LocalFault: a peer ended that nobody killed.
+        """
+        for peer in self.swarm.peers:
+            if not peer.is_alive and peer.killed_at is None:
+                raise LocalFault(
+                    f"{peer.name} ended by itself; expected it to train. Its last words:\n{peer.last_lines()}"
+                )
+        self.show()
+
+    def show(self) -> None:
+        """Show the newest figures, also when a peer has ended."""
+        logs = [self.followers[peer.name].read_on() for peer in self.swarm.peers]
+        contributors = rounds_of(logs)
+        rows = tuple(
+            DemoRow(
+                *(peer.name, peer.peer_id, _doing(peer, log), log.inner_steps, log.tokens),
+                sum(peer.peer_id in members for members in contributors.values()),
+                log.train_loss,
+            )
+            for peer, log in zip(self.swarm.peers, logs, strict=True)
+        )
+        self.view.look(
+            Figures(
+                rows=rows,
+                seconds=None if self.clock is None or self.trained_until else (self.passed(), self.clock[1]),
+                held_out_loss=newest_held_out_loss(logs),
+                num_rounds=len(contributors),
+                rounds_since_kill=None if self.rounds_at_kill is None else len(contributors) - self.rounds_at_kill,
+                page=self.swarm.page_address,
+            )
+        )
+
+    def wait_joined(self, peers: list[DemoPeer]) -> None:
+        """Until all of them are members.
+
+        Raises:
+            LocalFault: one ended or took too long.
+        """
+        end = time.monotonic() + START_SECONDS + 10.0 * len(peers)
+        while waiting := [peer for peer in peers if not self.followers[peer.name].log.has_joined]:
+            self.look()
+            if time.monotonic() >= end:
+                took = time.monotonic() - waiting[0].started_at
+                raise LocalFault(
+                    f"{waiting[0].name} did not join within {took:.0f} s; expected a few seconds; is the machine busy? "
+                    f"Its last words:\n{waiting[0].last_lines()}"
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def train_until(self, passed: float) -> None:
+        """Until so many seconds of the training have passed."""
+        while self.passed() < passed:
+            self.look()
+            time.sleep(min(LOOK_SECONDS, max(0.0, passed - self.passed())))
+
+
+def run_demo(
+    num_peers: int, minutes: float, as_json: bool, page_port: int | None, out: Path | None = None, program: str = "peer"
+) -> int:
+    """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`.
+
+    Args:
+        page_port: of the dashboard; None: there is none.
+        out: train a small Llama of transformers and take it home to this folder; None: the built-in model.
+        program: how the person calls `peer`, for the lines that they may type next.
+    """
+    stream = sys.stderr if as_json else sys.stdout
+    # A pipe has no width.
+    console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=not stream.isatty())
+    chance, token = (math.log(256), "here each is a letter")
+    if out is not None:
+        if out.exists():
+            raise UsageFault(f"{out} is there already; expected a new folder for the demo's model; give another --out")
+        chance, token = (math.log(LLAMA_VOCABULARY), "a word or a part of one")
+    explained = explanations(chance, token)
+    folder = _temporary_folder()
+    with hang_up_interrupts(), _removed(folder), contextlib.ExitStack() as running:
+        with contextlib.closing(TableView(console, explained) if console.is_terminal else LineView(console)) as view:
+            began = time.monotonic()
+            swarm = _make_run(folder, view, out)
+            running.enter_context(_stopped(swarm, view))
+            demo = Demo(swarm, view)
+            _play(demo, num_peers, minutes, page_port)
+            summary, words = _measure(demo, out, began)
+        if as_json:
+            print(json.dumps(summary.facts() | _kept(words, out)))
+        else:
+            print_report(console, summary, words, explained, out, program)
+        for problem in summary.problems():
+            console.print(f"not as it should be: {problem}", style="red")
+        page = swarm.page_address
+        if page is not None and console.is_terminal and sys.stdin.isatty() and not as_json:
+            console.print(f"\nThe page {page} stays until you press Enter.", style="bold")
+            _wait_for_enter()
+    return 1 if summary.problems() else 0
+
+
+def _make_run(folder: Path, view: DemoView, out: Path | None) -> DemoSwarm:
+    if out is None:
+        view.stage("Making a run: the key of its owner, and what all peers agree on")
+        (folder / "run.toml").write_text(DEMO_RUN)
+        made = create_run("demo", folder / "run.toml", folder / "owner")
+        return DemoSwarm(folder, made.run_id, made.manifest)
+    view.stage("Making a tokenizer and token shards of the text of Python's library")
+    from peer.demo.llama import make_llama_run  # loads torch
+
+    made, data = make_llama_run(folder, LLAMA_VOCABULARY, view.say)
+    return DemoSwarm(folder, made.run_id, made.manifest, data)
+
+
+def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
+    view = demo.view
+    length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
+    view.say(
+        f"{num_peers} peers train one model on this machine for {length:.0f} s. Starting them and measuring the model "
+        "come besides: a quarter of a minute each on two idle cores."
+    )
+    view.stage("Starting the first peer: it loads torch and makes the model")
+    first = demo.start_peer("peer-1")
+    demo.wait_joined([first])
+    view.say(f"peer-1 {short_peer(first.peer_id)} trains alone; others need only its address and the run's id to join")
+    view.stage(f"Starting {plural(num_peers - 1, 'more peer')}" + ("" if page_port is None else " and the page"))
+    others = [demo.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
+    if page_port is not None:
+        port = page_port_near(page_port)
+        if page_port and port != page_port:
+            view.say(f"port {page_port} is taken by another program, so the page is at port {port}")
+        demo.swarm.start_page(port)
+    demo.wait_joined(others)
+    demo.begin(length)
+    victim = others[-1]
+    view.stage(f"All train together; after {length / 2:.0f} s {victim.name} is killed")
+    demo.train_until(length / 2)
+    demo.kill(victim)
+    view.say(
+        f"killed {victim.name} {short_peer(victim.peer_id)} with SIGKILL, as a power cut would: watch how the others "
+        "go on without it, and without a pause"
+    )
+    late = demo.start_peer(f"peer-{num_peers + 1}", is_late=True)
+    view.say(f"started {late.name} {short_peer(late.peer_id)}, which comes late and must catch up")
+    view.stage(f"{late.name} fetches the model from the others and begins where they are")
+    demo.wait_joined([late])
+    demo.extend(demo.passed() + SETTLED_SECONDS)
+    assert demo.clock is not None
+    view.stage("All train together until the end")
+    demo.train_until(demo.clock[1])
+
+
+def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words]:
+    swarm, view = demo.swarm, demo.view
+    demo.end()
+    live = [peer.peer_id for peer in swarm.peers if peer.is_alive]
+    logs = read_logs([(peer.name, peer.peer_id, peer.folder) for peer in swarm.peers])
+    view.stage("Fetching the model from the peers, as any observer can")
+    sizes = seed_sizes(swarm.manifest)
+    anchors = asyncio.run(_fetch_anchors(demo, sizes))
+    if out is not None:
+        view.stage(f"Taking the model home to {out}: peer export")
+        source = ("--run-id", swarm.run_id, "--peers", swarm.address)
+        export = python_command("peer", "export", *source, "--format", "hf", "--out", str(out))
+        swarm.call("peer export", export, COMMAND_SECONDS, demo.show)
+    view.stage("The peers say goodbye")
+    swarm.stop_peers()
+    # When the peers have gone: they leave no core free.
+    view.stage("Measuring the model before and after, and letting it write")
+    named = swarm.manifest.data.tokenizer
+    tokenizer = None if named is None else str(swarm.folder / "owner" / FILES_NAME / named)
+    Request(swarm.manifest.to_bytes().hex(), swarm.data, tokenizer, bool(anchors)).write(swarm.folder, anchors)
+    measure = python_command("peer.demo.words", str(swarm.folder))
+    words = Words(**json.loads(swarm.call("measuring the model", measure, COMMAND_SECONDS, demo.show)))
+    late = [peer.peer_id for peer in swarm.peers if peer.is_late]
+    assert demo.clock is not None
+    assert demo.trained_until is not None
+    moments = (began, demo.clock[0], demo.trained_until, time.monotonic())
+    seconds = (moments[1] - moments[0], moments[2] - moments[1], moments[3] - moments[2])
+    summary = summarise(logs, live, late, words.loss_first, words.loss_last, sum(sizes), seconds)
+    return summary, words
+
+
+async def _fetch_anchors(demo: Demo, sizes: Sequence[int]) -> dict[int, F32]:
+    """The anchors as any observer can fetch them; empty, and told, when nobody gives them."""
+    try:
+        async with observe(demo.swarm.run_id, [demo.swarm.address], 30.0) as observer:
+            records = await observer.records()
+            return {
+                index: (await observer.fetch(index, num_values, records)).anchor
+                for index, num_values in enumerate(sizes)
+            }
+    except MurmurationError as error:
+        demo.view.say(f"the anchors could not be fetched: {error}")
+        return {}
+
+
+def _doing(peer: DemoPeer, log: PeerLog) -> str:
+    if peer.killed_at is not None:
+        return f"killed {time.monotonic() - peer.killed_at:.0f} s ago"
+    if not peer.is_alive:
+        return "left"
+    if not log.has_joined:
+        return "catching up" if log.has_caught_up else "starting"
+    return "training, came late" if peer.is_late else "training"
+
+
+def _kept(words: Words, out: Path | None) -> dict[str, object]:
+    """What the JSON has beside the summary."""
+    said: dict[str, object] = {"said_first": words.said_first, "said_last": words.said_last}
+    return said if out is None else said | {"model": str(out), "text": words.said_last}
 
 
 def _temporary_folder() -> Path:
@@ -179,201 +339,32 @@ def _temporary_folder() -> Path:
         ) from error
 
 
-def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | None, out: Path | None = None) -> int:
-    """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`.
-
-    Args:
-        page_port: of the dashboard; None: there is none.
-        out: train a small Llama of transformers and take it home to this folder; None: the built-in model.
-    """
-    if out is not None:
-        check_library()
-        check_out(out)
-    console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
-    folder = _temporary_folder()
+@contextlib.contextmanager
+def _removed(folder: Path) -> Iterator[None]:
     try:
-        if out is not None:
-            made, data = make_llama_run(folder, console)
-            demo = Demo(folder, made.run_id, made.manifest, console, data)
-        else:
-            (folder / "run.toml").write_text(DEMO_RUN)
-            made = create_run("demo", folder / "run.toml", folder / "owner")
-            demo = Demo(folder, made.run_id, made.manifest, console)
-        try:
-            began = time.monotonic()
-            _play(demo, num_peers, minutes, page_port)
-            seconds = time.monotonic() - began
-            live = [peer.peer_id for peer in demo.peers if peer.is_alive]
-            logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
-            model = build_run_model(demo.manifest)
-            layout = layout_of(demo.manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
-            anchors = asyncio.run(_fetch_anchors(demo, layout))
-            if out is not None:
-                take_home(demo.run_id, demo.address, out)
-        finally:
-            demo.stop()
-        # Measured when the peers have gone: they leave no core free.
-        losses = _measure(demo, model, layout, anchors)
-        home = {} if out is None else {"model": str(out), "text": text_of(out)}
-        late = [peer.peer_id for peer in demo.peers if peer.is_late]
-        summary = summarise(logs, live, late, *losses, layout.num_values, seconds)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if as_json:
-        print(json.dumps(summary.facts() | home))
-    else:
-        _print_summary(console, summary)
-        if home:
-            console.print(f"the model is in {home['model']}; AutoModelForCausalLM.from_pretrained loads it. It says:")
-            console.print(home["text"], style="dim", markup=False)
-    for problem in summary.problems():
-        console.print(f"not as it should be: {problem}", style="red")
-    return 1 if summary.problems() else 0
+        with undisturbed():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
-    console = demo.console
-    console.print(f"run {demo.run_id}: {num_peers} peers train for {minutes:g} min on this machine")
-    first = demo.start_peer("peer-1")
-    _wait_joined(demo, [first])
-    console.print(f"peer-1 {short_peer(first.peer_id)} trains alone; the others join at {demo.address}")
-    others = [demo.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
-    if page_port is not None:
-        port = page_port_near(page_port)
-        if page_port and port != page_port:
-            console.print(f"port {page_port} is taken by another program, so the page is at port {port}")
-        demo.start_page(port)
-        console.print(f"dashboard: http://127.0.0.1:{port}/")
-    _wait_joined(demo, others)
-    began = time.monotonic()
-    length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
-    _train(demo, began, began + length / 2, began + length)
-    victim = others[-1]
-    victim.is_killed = True
-    os.killpg(victim.process.pid, signal.SIGKILL)
-    victim.process.wait()
-    console.print(f"killed {victim.name} {short_peer(victim.peer_id)} with SIGKILL; the others go on")
-    late = demo.start_peer(f"peer-{num_peers + 1}", is_late=True)
-    console.print(f"started {late.name} {short_peer(late.peer_id)}, which comes late and must catch up")
-    _wait_joined(demo, [late])
-    end = max(began + length, time.monotonic() + SETTLED_SECONDS)
-    _train(demo, began, end, end)
-
-
-def _train(demo: Demo, began: float, until: float, end: float) -> None:
-    shown_at = 0.0
-    while (now := time.monotonic()) < until:
-        for peer in demo.peers:
-            if not peer.is_alive and not peer.is_killed:
-                raise LocalFault(f"{peer.name} ended by itself:\n{_last_lines(peer)}")
-        if now - shown_at >= 10.0:
-            shown_at = now
-            logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
-            demo.console.print(f"{now - began:4.0f} s of {end - began:.0f}  {logs.progress_line()}")
-        time.sleep(0.25)
-
-
-def _wait_joined(demo: Demo, peers: list[DemoPeer]) -> None:
-    waiting = list(peers)
-    end = time.monotonic() + START_SECONDS + 10.0 * len(peers)
-    while waiting:
-        waiting = [peer for peer in waiting if not _has_joined(peer)]
-        for peer in waiting:
-            if not peer.is_alive:
-                raise LocalFault(f"{peer.name} did not join:\n{_last_lines(peer)}")
-            if time.monotonic() >= end:
-                raise LocalFault(
-                    f"{peer.name} did not join within {time.monotonic() - peer.started_at:.0f} s; expected a few "
-                    f"seconds; is the machine busy? Its last words:\n{_last_lines(peer)}"
-                )
-        time.sleep(0.1)
-
-
-def _has_joined(peer: DemoPeer) -> bool:
+@contextlib.contextmanager
+def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
+    """No process is left afterwards; interrupted or failed, peers get little time for their goodbyes."""
     try:
-        return '"JoinedRun"' in (peer.folder / "events.jsonl").read_text()
-    except FileNotFoundError:
-        return False
+        yield
+    except BaseException:
+        # The terminal may be what has gone.
+        with contextlib.suppress(OSError):
+            view.close()
+        swarm.stop(HURRIED_SECONDS)
+        raise
+    swarm.stop()
 
 
-def _last_lines(peer: DemoPeer) -> str:
-    lines = (peer.folder / "stderr.txt").read_text(errors="replace").splitlines()
-    return "\n".join(lines[-8:]) or "(it printed nothing)"
-
-
-async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, F32]:
-    """The anchors as any observer can fetch them; empty, and told, when nobody gives them."""
-    try:
-        async with observe(demo.run_id, [demo.address], 30.0) as observer:
-            records = await observer.records()
-            return {
-                fragment.index: (await observer.fetch(fragment.index, fragment.num_values, records)).anchor
-                for fragment in layout.fragments
-            }
-    except MurmurationError as error:
-        demo.console.print(f"the anchors could not be fetched: {error}")
-        return {}
-
-
-def _measure(
-    demo: Demo, model: nn.Module, layout: FragmentLayout, anchors: dict[int, F32]
-) -> tuple[float, float | None]:
-    """Held-out loss of the initial `model` and of the anchors (None without them)."""
-    manifest = demo.manifest
-    corpus = open_run_corpus(manifest, demo.data or manifest.data.source)
-    batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
-    loss_first = held_out_loss(model, corpus, batches, size)
-    if not anchors:
-        return loss_first, None
-    load_anchors(model, layout, anchors)
-    return loss_first, held_out_loss(model, corpus, batches, size)
-
-
-def page_port_near(wanted: int) -> int:
-    """`wanted`, or the next port of this machine that nobody listens on; 0: any free one."""
-    for port in range(wanted, min(wanted + NUM_PORTS, 1 << 16)) if wanted else ():
-        with socket.socket() as probe:
-            # As the page's own server: a port of a page that has just ended is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    return _free_port()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _print_summary(console: PlainConsole, summary: Summary) -> None:
-    facts = summary.facts()
-    table = Table(title="What each peer did", box=None, pad_edge=False, title_justify="left")
-    for title in ("peer", "inner steps", "tokens", "rounds", "fate"):
-        table.add_column(title, justify="left" if title in ("peer", "fate") else "right")
-    for row in summary.rows:
-        table.add_row(
-            f"{row.name} {short_peer(row.peer_id)}",
-            str(row.inner_steps),
-            count_text(row.tokens),
-            str(row.rounds),
-            row.fate,
-        )
-    console.print(table)
-    last = facts["loss_last"]
-    console.print(
-        f"held-out loss on the anchor   {facts['loss_first']:.3f} -> {'?' if last is None else f'{last:.3f}'}"
-    )
-    console.print(f"rounds committed / abandoned  {facts['rounds_committed']} / {facts['rounds_failed']}")
-    console.print(
-        f"bits per parameter            {facts['bits_per_parameter_up']:.3f} up, "
-        f"{facts['bits_per_parameter_down']:.3f} down (contribution there, result back; all framing included)"
-    )
-    console.print(f"inner loop held up            {100 * facts['trainer_wait_fraction']:.2f} % of the time")
-    console.print(f"anchors equal on all peers    {'yes' if facts['anchors_equal'] else 'NO'}")
-    console.print(f"late joiner caught up         {'yes' if facts['late_joiner_caught_up'] else 'NO'}")
-    console.print(f"seconds                       {facts['seconds']:.0f}")
+def _wait_for_enter() -> None:
+    """Until Enter, Ctrl+C or the end of the input; what was typed before does not count."""
+    with contextlib.suppress(termios.error, OSError):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    with contextlib.suppress(KeyboardInterrupt, OSError):
+        sys.stdin.readline()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 
 from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted
 from dht.host import PeerId
-from dht.quantities import count_text
+from dht.regular_files import open_regular
 from peer.events.line_log import earlier_log
-from peer.events.log import read_events
-from peer.events.peer_events import CaughtUp, Evaluated, Event, LeftRun, TrainingProgressed
+from peer.events.log import from_json
+from peer.events.peer_events import CaughtUp, Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 
 CLEARLY_BELOW = 0.95
 """Held-out loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
@@ -28,7 +29,10 @@ class PeerLog:
     inner_steps: int = 0
     tokens: int = 0
     wait_fraction: float = 0.0
+    train_loss: float | None = None
     held_out_loss: float | None = None
+    held_out_versions: int = -1
+    has_joined: bool = False
     has_caught_up: bool = False
     has_left: bool = False
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -40,6 +44,7 @@ class PeerLog:
         if isinstance(event.fact, TrainingProgressed):
             self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
             self.wait_fraction = event.fact.wait_fraction
+            self.train_loss = event.fact.train_loss
         elif isinstance(event.fact, RoundCommitted):
             self.rounds[(event.fact.fragment, event.fact.version)] = event.fact
         elif isinstance(event.fact, AppliedCommit):
@@ -47,7 +52,9 @@ class PeerLog:
         elif isinstance(event.fact, RoundAbandoned):
             self.abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
         elif isinstance(event.fact, Evaluated):
-            self.held_out_loss = event.fact.held_out_loss
+            self.held_out_loss, self.held_out_versions = event.fact.held_out_loss, event.fact.version_sum
+        elif isinstance(event.fact, JoinedRun):
+            self.has_joined = True
         elif isinstance(event.fact, CaughtUp):
             self.has_caught_up = True
         elif isinstance(event.fact, LeftRun):
@@ -55,38 +62,50 @@ class PeerLog:
             self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
 
 
-@dataclass(frozen=True)
-class PeerLogs:
-    """Logs of all peers of a demo."""
+@dataclass
+class LogFollower:
+    """Reads on in the event log of a peer that runs; a missing log or a half-written last line is no fault."""
 
-    logs: tuple[PeerLog, ...]
+    log: PeerLog
+    path: Path
+    _num_bytes: int = 0
 
-    @classmethod
-    def read(cls, peers: Sequence[tuple[str, PeerId, Path]]) -> PeerLogs:
-        """Read the event logs in the peers' folders; a missing one or a half-written last line is no fault."""
-        logs = []
-        for name, peer_id, folder in peers:
-            log = PeerLog(name, peer_id)
-            path = folder / "events.jsonl"
-            for part in (earlier_log(path), path):
-                with contextlib.suppress(FileNotFoundError):
-                    for event in read_events(part):
-                        if not isinstance(event, ValueError):
-                            log.take(event)
-            logs.append(log)
-        return cls(tuple(logs))
+    def read_on(self) -> PeerLog:
+        """Fold what was written since the last call."""
+        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            if os.fstat(file.fileno()).st_size < self._num_bytes:
+                self._num_bytes = 0  # a new log has taken the place of a full one
+            file.seek(self._num_bytes)
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._num_bytes += len(whole)
+            for line in whole.splitlines():
+                with contextlib.suppress(ValueError):
+                    self.log.take(from_json(line))
+        return self.log
 
-    def committed(self) -> set[tuple[int, int]]:
-        """(fragment, version) of every commit that some peer applied."""
-        return {key for log in self.logs for key in log.rounds}
 
-    def progress_line(self) -> str:
-        """One line for people while the demo runs."""
-        losses = [log.held_out_loss for log in self.logs if log.held_out_loss is not None]
-        loss = f"held-out loss {min(losses):.3f}" if losses else "held-out loss not measured yet"
-        tokens = sum(log.tokens for log in self.logs)
-        steps = " ".join(str(log.inner_steps) for log in self.logs)
-        return f"steps {steps}  {count_text(tokens)} tokens  {len(self.committed())} commits  {loss}"
+def read_logs(peers: Sequence[tuple[str, PeerId, Path]]) -> tuple[PeerLog, ...]:
+    """The whole event logs in the peers' folders; a missing one or a half-written last line is no fault."""
+    logs = []
+    for name, peer_id, folder in peers:
+        log = PeerLog(name, peer_id)
+        path = folder / "events.jsonl"
+        for part in (earlier_log(path), path):
+            LogFollower(log, part).read_on()
+        logs.append(log)
+    return tuple(logs)
+
+
+def rounds_of(logs: Sequence[PeerLog]) -> dict[tuple[int, int], tuple[PeerId, ...]]:
+    """The contributors of every round that some peer saw closed, by (fragment, version)."""
+    return {key: event.contributors for log in logs for key, event in log.rounds.items()}
+
+
+def newest_held_out_loss(logs: Sequence[PeerLog]) -> float | None:
+    """The loss that was measured on the newest model; None: nobody has measured one."""
+    measured = [(log.held_out_versions, log.held_out_loss) for log in logs if log.held_out_loss is not None]
+    return max(measured)[1] if measured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,8 @@ class Summary:
     late_joiner_contributed: bool
     mean_contributors: float
     num_parameters: int
-    seconds: float
+    seconds: tuple[float, float, float]
+    """To start, to train, and to end and measure."""
 
     def facts(self) -> dict[str, Any]:
         """The summary as plain values, for --json."""
@@ -140,7 +160,10 @@ class Summary:
             "anchors_equal": self.anchors_equal,
             "versions_compared": self.versions_compared,
             "late_joiner_caught_up": self.late_joiner_caught_up,
-            "seconds": self.seconds,
+            "seconds": sum(self.seconds),
+            "start_seconds": self.seconds[0],
+            "training_seconds": self.seconds[1],
+            "end_seconds": self.seconds[2],
         }
 
     def problems(self) -> list[str]:
@@ -160,24 +183,24 @@ class Summary:
 
 
 def summarise(
-    logs: PeerLogs,
+    logs: Sequence[PeerLog],
     live: Sequence[PeerId],
     late: Sequence[PeerId],
     loss_first: float,
     loss_last: float | None,
     num_parameters: int,
-    seconds: float,
+    seconds: tuple[float, float, float],
 ) -> Summary:
     """Fold the logs of a demo. `live` and `late`: peers that run at the end, and those that came late."""
-    shared = [log for log in logs.logs if log.peer_id in live]
+    shared = [log for log in logs if log.peer_id in live]
     own_rounds = [
         (log, event)
-        for log in logs.logs
+        for log in logs
         for event in log.rounds.values()
         if log.peer_id in event.contributors and event.contribution_values_sent and event.result_values_received
     ]
-    contributors = {key: event.contributors for log in logs.logs for key, event in log.rounds.items()}
-    caught_up = [log for log in logs.logs if log.peer_id in late and log.has_caught_up]
+    contributors = rounds_of(logs)
+    caught_up = [log for log in logs if log.peer_id in late and log.has_caught_up]
     equal, num_compared = _anchors_equal(shared)
     late_rounds = [key for key, members in contributors.items() if any(peer_id in members for peer_id in late)]
     return Summary(
@@ -190,17 +213,17 @@ def summarise(
                 sum(log.peer_id in members for members in contributors.values()),
                 ("came late" if log.peer_id in late else "") if log.peer_id in live else "killed half-way",
             )
-            for log in logs.logs
+            for log in logs
         ),
         rounds_committed=len(contributors),
-        rounds_failed=len({key for log in logs.logs for key in log.abandoned}),
+        rounds_failed=len({key for log in logs for key in log.abandoned}),
         loss_first=loss_first,
         loss_last=loss_last,
         bits_per_parameter_up=_mean_bits([(event.bytes_up, event.contribution_values_sent) for _, event in own_rounds]),
         bits_per_parameter_down=_mean_bits(
             [(event.bytes_down, event.result_values_received) for _, event in own_rounds]
         ),
-        trainer_wait_fraction=max((log.wait_fraction for log in logs.logs), default=0.0),
+        trainer_wait_fraction=max((log.wait_fraction for log in logs), default=0.0),
         anchors_equal=equal,
         versions_compared=num_compared,
         late_joiner_caught_up=bool(late) and len(caught_up) == len(late) and bool(late_rounds),

@@ -184,9 +184,7 @@ def _manifest(run: ReportedRun) -> Finding:
         what = f"{shown}; {plural(run.num_others, 'member')} of them follow another manifest"
         return Finding("manifest", "note", what, "ask the run's owner which one counts")
     if not run.num_members:
-        return Finding(
-            "manifest", "note", f"{shown}: nobody trains now", "join all the same: the first trainer starts the run"
-        )
+        return Finding("manifest", "note", f"{shown}: nobody trains now", "join; the first trainer starts the run")
     return Finding("manifest", "ok", shown)
 
 

@@ -33,7 +33,7 @@ class ReachabilityFound(Fact):
         if self.reachable:
             return f"Others can dial this peer at {where}, says {short_peer(self.asked)}."
         return (
-            f"Nobody can dial this peer at {where}, says {short_peer(self.asked)}; it contributes all the same, and "
+            f"Nobody can dial this peer at {where}, says {short_peer(self.asked)}; it still contributes, and "
             "reduces nothing for others."
         )
 

@@ -1,4 +1,4 @@
-"""Fetching the files of a run from its members: whoever gives something else is not asked again, and others are."""
+"""Fetching the files of a run from its members: one that gives something else is not asked again, and others are."""
 
 from __future__ import annotations
 

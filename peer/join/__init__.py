@@ -7,5 +7,5 @@ The files, each built on those above it:
     join.py           `peer join`
     seed.py           `peer seed`, the same in one process and without torch
     run_scheduler.py  learning-rate schedulers that go by the run's clock
-    session.py        `join` for a training loop of one's own
+    session.py        `join` for your own training loop
 """

@@ -288,7 +288,7 @@ class Swarm:
     def scheduler(self, optimizer: Optimizer) -> RunScheduler:
         """Let an optimizer follow the run's schedule: its rates times `learning_rate_factor`, set after each step.
 
-        In place of a scheduler of one's own, which would count this peer's steps. Nothing is to be kept in `state`.
+        In place of your own scheduler, which would count this peer's steps. Nothing is to be kept in `state`.
 
         Raises:
             UsageFault: it was not given to `join`.

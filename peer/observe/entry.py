@@ -38,7 +38,7 @@ def keep_observer_invite(invite: Invite, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalFault(
-            f"the folder {folder} cannot be made ({error.strerror or error}); expected a folder of one's own, for the "
+            f"the folder {folder} cannot be made ({error.strerror or error}); expected your own folder, for the "
             "observer's key; give another one with --data-dir"
         ) from error
     accept_invite(invite, Identity.load_or_create(folder / IDENTITY_NAME), folder)

@@ -28,7 +28,7 @@ from peer.plain_console import PlainConsole
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
     """Print the run, its peers, versions, rates and losses. Returns the exit code.
 
-    What was refused is only known to whoever refused it, so it is shown of the peer on this machine.
+    Only the peer that refused something knows of it, so refusals are shown of the peer on this machine.
 
     Args:
         event_log: of the peer that runs, or ran, on this machine; it need not be there.

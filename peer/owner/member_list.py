@@ -54,7 +54,7 @@ def show_members(facts: dict[str, Any]) -> None:
     for peer_id, peer in sorted(present.items()):
         print(f"Present     {peer_id}  {_state(peer)}")
     if facts["not_seen_because"]:
-        print(f"Who is there now is not known: {facts['not_seen_because']}")
+        print(f"The members that are there now are not known: {facts['not_seen_because']}")
 
 
 def _state(peer: dict[str, Any] | None) -> str:

@@ -355,7 +355,7 @@ def _as_next_revision(
         return manifest
     update: dict[str, Any] = {"revision": max(manifest.revision, earlier.revision + 1)}
     if not manifest.changes:
-        # Whoever was revoked stays revoked.
+        # A revoked key stays revoked.
         with contextlib.suppress(ValueError):
             update["changes"] = RunManifest.from_bytes(earlier.manifest).changes
     if keeps_combine:

@@ -1,6 +1,6 @@
 """Figures of one peer for Prometheus (`peer join --metrics-port`): the panel's state over HTTP, on loopback by default.
 
-One request at a time and nothing to write: whoever reaches the port can slow down nothing but the next request.
+One request at a time and nothing to write: a stranger at the port can slow down nothing but the next request.
 No PeerId, name or address is in any label.
 """
 

@@ -188,7 +188,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                 network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
             )
         )
-    # Of all members and fragments: whoever reduces a small fragment whole sends nothing of it.
+    # Of all members and fragments: a member that reduces a small fragment whole sends nothing of it.
     crossing = [part for round_ in rounds for part in round_.traffic] if len(lines) > 1 else []
     tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
     goal_tokens = profile.goal.tokens

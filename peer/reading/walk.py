@@ -45,7 +45,7 @@ class UnitWalk:
     def next_blocks(
         self, num_blocks: int, size_of: Callable[[int, int], int | None], view: ReadingView = NOBODY
     ) -> list[Span] | None:
-        """The blocks to read now, `num_blocks` in all; None: nothing that is free is here, come again.
+        """The blocks to read now, `num_blocks` together; None: nothing that is free is here, come again.
 
         Args:
             size_of: (epoch, unit) -> its number of blocks; None: its data is not here yet.

@@ -171,7 +171,7 @@ class TrackioTracker:
 
 
 class WandbTracker:
-    """Project and run of wandb, as whoever is logged in there, or offline with WANDB_MODE=offline."""
+    """Project and run of wandb, of the account that is logged in there, or offline with WANDB_MODE=offline."""
 
     def __init__(self, record: Record) -> None:
         import wandb

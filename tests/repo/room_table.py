@@ -205,10 +205,10 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.files peer.events "
+        "dht.identity averaging averaging.rounds peer peer.config peer.files peer.events "
         "peer.trainer.data peer.trainer.prepare peer.trainer.hf peer.trainer.model peer.observe peer.owner",
         False,
-        "rich torch",
+        "numpy rich torch",
     ),
     "dashboard": ("", False, ""),
     "dashboard.observe": ("dht.identity dht.records peer.config peer.plan dashboard", False, ""),
@@ -226,11 +226,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
-    "dashboard.share": ("dashboard", False, "PIL"),
     "dashboard.page": ("dht.identity dashboard dashboard.observe dashboard.people", False, "jinja2 markupsafe"),
     "dashboard.server": (
-        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.share "
-        "dashboard.page",
+        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.page",
         False,
         "aiohttp prometheus_client pydantic",
     ),
@@ -279,7 +277,7 @@ TWO_MEANINGS = {
 OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.memory.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
-    *("dht.regular_files", "peer.import_path", "peer.demo.demo"),
+    *("dht.regular_files", "peer.import_path", "peer.demo.swarm"),
 )
 """They open files that nobody else can have put there."""
 

@@ -43,7 +43,7 @@ def check_folder(folder: Path, *, replace: bool) -> None:
         raise UsageFault(
             f"{folder} is there already, with files in it; expected a new folder; choose another --out or give --force."
         )
-    # Whoever says --force gives up an earlier model, and nothing else that lies there.
+    # --force gives up an earlier model, and nothing else that lies there.
     others = sorted({entry.name for entry in folder.iterdir()} - _files_of_earlier(folder))
     if others:
         raise UsageFault(

@@ -33,7 +33,7 @@ NUM_RECENT = 16
 
 LEAST_GRACE_SECONDS = 4.0
 GRACE_FACTOR = 4.0
-"""Once more than half have answered, the others have so many times as long in all: a sleeper would take 15 s."""
+"""Once more than half have answered, the others have so many times as long altogether: a sleeper would take 15 s."""
 
 log = logging.getLogger(__name__)
 

@@ -247,7 +247,7 @@ class Fetcher:
             self._donors.note_fault(donor, fragment, failure)
         if snapshot is None:
             return None
-        # When all of it had been kept, nobody needed to send anything: it is theirs all the same.
+        # When all of it had been kept, nobody needed to send anything: it is still theirs.
         given = transfer.given_bytes or dict.fromkeys(agreed.votes.confirmed_by, 0)
         givers = tuple(sorted(given, key=lambda donor: (-given[donor], donor)))
         commits = await self._commits(fragment, snapshot, [*givers, *donors])

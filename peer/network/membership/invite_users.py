@@ -1,4 +1,4 @@
-"""Who used which one-time invite, on disk: it stays used when the members that saw it are started again.
+"""The users of one-time invites, on disk: it stays used when the members that saw it are started again.
 
 One line of JSON per use, in the peer's data folder; written before the newcomer is answered. Nothing in it is secret.
 """

@@ -258,7 +258,7 @@ class Membership:
             self._show()
 
     async def run(self) -> None:
-        """Announce and look, for ever."""
+        """Announce and look; never ends."""
         while True:
             await self.announce()
             for _ in range(2):
@@ -266,7 +266,7 @@ class Membership:
                 await self.look()
 
     async def show_changes(self) -> None:
-        """Call `on_view` for what changes in a swarm of many, for ever: a while after each other."""
+        """Call `on_view` for what changes in a swarm of many, a while after each other; never ends."""
         while True:
             await self._is_to_show.wait()
             self._is_to_show.clear()

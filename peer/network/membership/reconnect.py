@@ -1,4 +1,4 @@
-"""Keeps a peer connected: looks for members for ever, and reports once when all are lost and once when they are back.
+"""Keeps a peer connected: always looks for members, and reports once when all are lost and once when they are back.
 
 One mechanism for all the ways to lose them: a line that is down for an hour, an address that changed, a laptop that
 slept. After each of them this peer looks at once and is announced at once, instead of when it would have been its turn.
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 10.0
 
 
 class ReconnectLoop:
-    """Looks for members for ever; reports once when all are lost and once when they are back. `run` never ends.
+    """Always looks for members; reports once when all are lost and once when they are back. `run` never ends.
 
     Args:
         look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.

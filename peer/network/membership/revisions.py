@@ -35,7 +35,7 @@ def in_force(manifest: RunManifest, version: int) -> list[ChangeSection]:
 
 
 def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -> MemberRules:
-    """Who may take part at `version`; the later of two changes about one key counts."""
+    """The keys that may take part at `version`; the later of two changes about one key counts."""
     members, revoked, revoked_tickets = set(manifest.access.members), set[str](), set[bytes]()
     for change in in_force(manifest, version):
         members = (members | set(change.admit)) - set(change.revoke)

@@ -163,7 +163,7 @@ def _not_found(
     if complaints.invalid:
         return Incompatible(
             f"no valid record of {wanted.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
-            "owner; check the run id with whoever gave it to you, and give --peers of another member"
+            "owner; ask the person who gave you the run id, and give --peers of another member"
         )
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
         return UsageFault(
@@ -173,8 +173,8 @@ def _not_found(
     if complaints.wrong_peers and not num_members:
         return NobodyReachable(
             f"another peer than the named one answers at {complaints.wrong_peers[0]}; expected the PeerId at the end "
-            "of the address, which its key must prove; somebody else has that address now, or sits between: check the "
-            "address with whoever gave it to you"
+            "of the address, which its key must prove; somebody else has that address now, or sits between; ask the "
+            "person who gave it to you"
         )
     return NobodyReachable(_nobody(wanted, addresses, num_members, waited, complaints.unreachable))
 
@@ -188,13 +188,13 @@ def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: floa
     if num_members:
         return (
             f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
-            "check the run id with whoever gave it to you."
+            "ask the person who gave you the run id."
         )
     return (
         f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s ({addresses[0]}: "
         f"{reasons.get(addresses[0], 'no answer')}); expected "
         "one live member of the run; check the address, this machine's network, or raise --join-timeout; members of a "
-        "private run answer only whoever has been invited: join with --invite."
+        "private run answer only invited keys: join with --invite."
     )
 
 

@@ -73,7 +73,7 @@ class CheckpointKeeper:
         return saved
 
     async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint | None = None) -> None:
-        """Give a fragment the signed commits that led to the anchor it has; without them it goes on all the same.
+        """Give a fragment the signed commits that led to the anchor it has; without them it still goes on.
 
         Args:
             saved: where they are; None: in the newest checkpoint, if that is of this very anchor.
@@ -99,7 +99,7 @@ class CheckpointKeeper:
             log.warning("%s stays for a week: the anchors are replaced by those that most members have", kept)
 
     async def run(self) -> None:
-        """Save every `every_seconds`, for ever."""
+        """Save every `every_seconds`; never ends."""
         while True:
             await asyncio.sleep(self._folder.every_seconds)
             await self.save()

@@ -141,7 +141,7 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
     elif shared.sent_sequence != sent.sequence:
-        # Whoever finds the sequence finds all of it.
+        # A reader that finds the sequence finds all of it.
         shared.sent_sequence = 0
         fence()
         place = 0

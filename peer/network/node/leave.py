@@ -29,7 +29,7 @@ MOST_ASKED = 8
 """Members who are told each time what they lack: one is enough, and where all of a large swarm leave at once, as when
 the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
-"""To tell the others; whoever is not reached learns it when the record expires."""
+"""To tell the others. A member that is not reached learns it when the record expires."""
 KEEP_SECONDS = 30.0
 """For the checkpoint of a peer that may not stay; its trainer writes its part when its inner step is done."""
 

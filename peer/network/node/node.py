@@ -54,8 +54,8 @@ from peer.reading.view import view_of
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
 REPLAY_SECONDS = 5.0
-"""For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
-whoever takes longer begins with what it has, and the commits come meanwhile."""
+"""For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version. A
+joiner that takes longer begins with what it has, and the commits come meanwhile."""
 
 log = logging.getLogger(__name__)
 

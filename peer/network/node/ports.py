@@ -1,4 +1,4 @@
-"""Who a node is, and what its owner gives it."""
+"""What a node is, and what its owner gives it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who this peer is and what it says about itself."""
+    """Key, run and role of this peer, and what it says about itself."""
 
     identity: Identity
     run_id: str

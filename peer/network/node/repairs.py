@@ -135,7 +135,7 @@ class Repairs:
         """Look into what `peer_id` claims; `Applying.repaired` follows in any case."""
         fragment = self._exchange.fragments[index]
         try:
-            # The one that knows of a better anchor may be gone by now; whoever has gone on will do as well.
+            # The one that knows of a better anchor may be gone by now; any member that has gone on will do.
             doubts = self._doubts(fragment)
             names = dict.fromkeys((peer_id, *doubts.ahead, *doubts.against))
             for name in [name for name in names if not self._is_refused(name, index)][:MAX_LOOKS]:

@@ -161,5 +161,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is closed. Taking the modules apart one by one would only hold up whoever waits for the end.
+    # Everything is closed. Taking the modules apart one by one would only hold up the process that waits for the end.
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""When a child process that died is started again: soon, later each time, and not for ever. Pure: time is given."""
+"""When a child process that died is started again: soon, later each time, at last no more. Pure: time is given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The path manager: finds out whether others can dial this peer, and keeps ways to it and from it.
 
 In this order: directly; else a relay leads here, and between two homes a hole is tried for by hanging up and dialling
-again; else the relay stays, for what must pass. Whoever cannot be dialled contributes and reduces nothing for others.
+again; else the relay stays, for what must pass. A peer that cannot be dialled contributes and reduces nothing.
 docs/volunteer/home-network.md says what works behind which router.
 """
 
@@ -232,7 +232,7 @@ class Paths:
     # --------------------------------------------------------------------------------------------------- being a relay
 
     async def _serve_as_relay(self, forwarded: Sequence[str]) -> None:
-        """Be a public member; whoever relays tries its relay, and starts again while that lets too little pass."""
+        """Be a public member; a relaying one tries its relay, and starts again while that lets too little pass."""
         options = replace(self._host.options, reachability="public", trusted_relays=(), relays_for_others=self._relays)
         await self._host.change(options, self._announced_with(forwarded))
         if not self._relays:

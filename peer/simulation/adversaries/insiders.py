@@ -2,7 +2,7 @@
 
 - wrong_mean: as a reducer, `scale` times the mean, turned round, signed as if it were the mean;
 - drops_members: as a leader, keeps honest members waiting and plans with its friends alone;
-- lone_commits: closes each round at once, alone, with a step back, whoever leads it;
+- lone_commits: closes each round at once, alone, with a step back, under any leader;
 - wrong_state: announces a heavier lineage than anybody's, and serves joiners anchors that nobody has.
 
 Friends are all hostile peers of a simulation. `liars` and `floods` have the other kinds.
@@ -96,7 +96,7 @@ def _wrong_mean(
 
 def _leading_for(friends: frozenset[PeerId]) -> type[Leading]:
     class LeadingForFriends(Leading):
-        """Whoever is no friend is kept waiting, as if it had come too late."""
+        """A peer that is no friend is kept waiting, as if it had come too late."""
 
         def _start(self, now: float) -> None:
             strangers = set(self.offers) - friends

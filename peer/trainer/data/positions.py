@@ -16,7 +16,7 @@ def block_positions(
     """Where the blocks of one inner step begin: int64 [batch_size], each in 0..num_tokens_available - context - 1.
 
     Philox, a counter-based generator (Salmon et al., SC 2011), keyed by (seed, PeerId) with the step as counter: the
-    same on every machine, any step at once, nothing to store. numpy guarantees the raw stream for ever.
+    same on every machine, any step at once, nothing to store. numpy guarantees the raw stream in every version.
 
     Raises:
         ValueError: fewer tokens than one block of context + 1.

@@ -149,7 +149,7 @@ class TextStock:
         complaints: Counter[str] = Counter()
         num_tokens = num_bytes = num_documents = 0
         if self._facts(0) is None:
-            self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} in all)")
+            self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
         for group in range(len(self.parts)):
             self.bring(group)
             facts = self._facts(group)

@@ -1,6 +1,6 @@
 """Text to tokens with a tokenizer.json of the `tokenizers` library, and a new one from text.
 
-The library is loaded by whoever tokenizes, not when this module is.
+The library is loaded when something is tokenized, not with this module.
 """
 
 from __future__ import annotations

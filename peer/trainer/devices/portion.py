@@ -222,7 +222,7 @@ class Portion:
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
         """Write what is here of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
 
-        With `side`, it is there once the copies that `side` was given are done; L is that of now all the same.
+        With `side`, it is there once the copies that `side` was given are done; L is still that of now.
         """
         for piece in self.pieces(fragment):
             live, ref, place = piece.live, piece.ref, piece.place

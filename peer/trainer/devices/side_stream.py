@@ -40,7 +40,7 @@ class SideStream(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for all copies and let go of the memory; copies begun later take place all the same."""
+        """Wait for all copies and let go of the memory; copies begun later still take place."""
         ...
 
 
@@ -90,7 +90,7 @@ class CudaSideStream:
             self._stream.synchronize()
             _runtime().cudaHostUnregister(memory.data_ptr())
         except RuntimeError as error:
-            # What made the device fail is being told already, by whoever used it then.
+            # What made the device fail is being told already, by the code that used it then.
             log.debug("the mailbox stays pinned until this process ends: %s", error)
 
 
@@ -100,7 +100,7 @@ def side_stream(device: torch.device, host_memory: Tensor) -> SideStream | None:
 
 
 def _forget_error(device: torch.device) -> None:
-    """CUDA keeps a refusal until somebody asks, and the next kernel, whoever's it is, would be blamed for it."""
+    """CUDA keeps a refusal until somebody asks, and the next kernel, of any caller, would be blamed for it."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device).add_(1)
 

@@ -153,7 +153,7 @@ def initialise(model: nn.Module, seed: int) -> None:
     """Fill all parameters with numbers that are bit-identical on every machine.
 
     Matrices get uniform(-a, a) with a = sqrt(3) * std from the raw output of one PCG64 per parameter (seeded by
-    `seed` and the parameter's index; numpy guarantees that stream for ever), vectors (norm gains) get ones. std is
+    `seed` and the parameter's index; numpy guarantees that stream), vectors (norm gains) get ones. std is
     `_standard_deviation`; `seed` is at least 0.
     """
     num_layers = len(model.blocks) if isinstance(model, GPT) else 1

@@ -375,7 +375,8 @@ def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -
     simulation = stand_in(monkeypatch, "peer.simulation.command", "run_simulation", lambda *_: 0)
     assert app.run(["demo"]) == 1
     assert app.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
-    assert demo == [(3, 2.0, False, 8080, None), (4, 0.5, True, None, None)]
+    program = "python -m peer"
+    assert demo == [(3, 2.0, False, 8080, None, program), (4, 0.5, True, None, None, program)]
     assert app.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
     assert simulation == [(5, 6, 7, 0.5, True)]
     scenario = stand_in(monkeypatch, "peer.simulation.command", "run_scenario", lambda *_: 1)

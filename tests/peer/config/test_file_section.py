@@ -61,7 +61,7 @@ def test_no_file_is_one_that_a_library_would_run(name: str) -> None:
     [
         ([file("A.json"), file("a.JSON")], "files has A.json and a.JSON; expected names that differ in more"),
         ([file(str(index)) for index in range(MAX_FILES + 1)], "files has 17 entries; expected at most 16"),
-        ([large(str(index)) for index in range(5)], "files has 335544320 bytes in all; expected at most 268435456"),
+        ([large(str(index)) for index in range(5)], "files names 335544320 bytes together; expected at most 268435456"),
         ([large("a", MAX_FILE_BYTES + 1)], "files.0.bytes is 67108865; expected a whole number from 1 to 67108864"),
         ([file("a", 0)], "files.0.bytes is 0; expected a whole number from 1"),
         ([file("a", FILE_CHUNK_BYTES + 1)], "files.0: chunks is absent with 1048577 bytes; expected their digest"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from peer.demo.demo import page_port_near
+from peer.demo.swarm import page_port_near
 
 
 def test_a_taken_port_is_passed_over() -> None:

@@ -1,18 +1,23 @@
-"""`peer demo` as a newcomer runs it: real processes, one killed, one late, and one JSON object at the end."""
+"""`peer demo` as a newcomer runs it: real processes, one killed, one late, and one JSON object at the end; Ctrl+C."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import pty
+import signal
+import subprocess
+import sys
 
-from tests.kit.processes.process_swarm import process_swarm
+from tests.kit.processes.process_swarm import WAIT_SECONDS, process_swarm, wait_until
 
 DEMO_SECONDS = 280.0
 """80 s on an idle machine with two cores: 0.7 minutes of training, four starts of a peer, the measurement."""
 FIELDS = {
     "peers", "inner_steps", "tokens", "rounds_committed", "rounds_failed", "loss_first", "loss_last",
     "bits_per_parameter_up", "bits_per_parameter_down", "trainer_wait_fraction", "anchors_equal",
-    "late_joiner_caught_up", "seconds",
+    "late_joiner_caught_up", "seconds", "start_seconds", "training_seconds", "end_seconds", "said_first", "said_last",
 }  # fmt: skip
 
 
@@ -44,4 +49,49 @@ def test_the_demo_trains_together_survives_a_kill_and_says_so() -> None:
     assert 0 <= facts["trainer_wait_fraction"] < 0.05
     assert facts["anchors_equal"] is True
     assert facts["late_joiner_caught_up"] is True
+    assert facts["said_first"] != facts["said_last"]
+    assert facts["said_first"].startswith("def ")
+    assert facts["said_last"].startswith("def ")
     assert 42 < facts["seconds"] < DEMO_SECONDS
+
+
+def test_ctrl_c_on_a_terminal_leaves_nothing_behind() -> None:
+    """In the moment in which the first peer has its daemon: as many processes as a start can leave."""
+    with process_swarm() as swarm:
+        controller, terminal = pty.openpty()
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "peer", "demo"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env={**swarm.environment, "TERM": "xterm"},
+            start_new_session=True,
+        )
+        os.close(terminal)
+        shown = b""
+
+        def daemon_runs() -> bool:
+            nonlocal shown
+            shown += os.read(controller, 1 << 16)  # the table is redrawn: something comes a few times a second
+            return any("p2pd" in process.command for process in swarm.processes())
+
+        wait_until(daemon_runs, "the daemon of the first peer")
+        demo.send_signal(signal.SIGINT)
+        while chunk := _read_or_end(controller):
+            shown += chunk
+        os.close(controller)
+        assert demo.wait(WAIT_SECONDS) == 130
+        text = shown.decode(errors="replace")
+        assert "Starting the first peer" in text
+        assert "peer: interrupted." in text
+        assert "Traceback" not in text
+        assert swarm.processes() == []
+        assert swarm.socket_directories() == []
+        assert list(swarm.sockets.glob("murmuration-demo-*")) == []
+
+
+def _read_or_end(controller: int) -> bytes:
+    try:
+        return os.read(controller, 1 << 16)
+    except OSError:  # Linux says so when the last process of the terminal has gone
+        return b""

@@ -1,0 +1,86 @@
+"""What a demo says at its end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import chop_cells
+from rich.table import Table
+from rich.text import Text
+
+from dht.quantities import count_text, short_peer
+from peer.demo.measured import Words
+from peer.demo.summary import Summary
+from peer.plain_console import PlainConsole
+
+INDENT = 4
+
+
+def print_report(
+    console: PlainConsole,
+    summary: Summary,
+    words: Words,
+    explained: Sequence[tuple[str, str]],
+    out: Path | None,
+    program: str,
+) -> None:
+    """The table of peers, the model's words, what the figures show, and what to type next."""
+    table = Table(title="What each peer did", box=None, pad_edge=False, title_justify="left")
+    for title in ("peer", "steps", "tokens", "rounds", "fate"):
+        table.add_column(title, justify="left" if title in ("peer", "fate") else "right")
+    for row in summary.rows:
+        figures = (str(row.inner_steps), count_text(row.tokens), str(row.rounds))
+        table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.fate)
+    console.print(table)
+    console.print()
+    for name, text in explained:
+        console.print(f"{name:7} {text}", style="dim")
+    console.print(f"\nAsked to go on from {words.said_first[:4]!r}, the model wrote before the training:")
+    _print_words(console, words.said_first, "dim")
+    if words.said_last is not None:
+        console.print("and after it:")
+        _print_words(console, words.said_last, "bold")
+    console.print()
+    for sentence in _findings(summary):
+        console.print(sentence)
+    console.print("\nNow for real:", style="bold")
+    for line, what in _next_lines(program, out):
+        console.print(f"  {line}", style="bold")
+        console.print(f"      {what}")
+
+
+def _print_words(console: PlainConsole, said: str, style: str) -> None:
+    for line in said.rstrip().expandtabs().splitlines():
+        # Not between words: spaces are a part of what a model of letters writes.
+        for part in chop_cells(line, max(20, console.width - 2 * INDENT)) or [""]:
+            console.print(Text(" " * INDENT + part, style=style), soft_wrap=True)
+
+
+def _next_lines(program: str, out: Path | None) -> list[tuple[str, str]]:
+    """Commands that work as they stand, and what each does."""
+    model = (f"{program} demo --model hf --out ./demo-model", "the same with a small Llama, which you keep")
+    if out is not None:
+        model = (shlex.join([*program.split(), "sample", "--model", str(out), "--prompt", "def "]), "it writes more")
+    return [
+        model,
+        (f"{program} init my-run", "makes a run of your own; it prints a line to start it and a line to join it"),
+        (f"{program} doctor", "says what this machine and its line can give to a run of others"),
+    ]
+
+
+def _findings(summary: Summary) -> list[str]:
+    last = "unknown" if summary.loss_last is None else f"{summary.loss_last:.2f}"
+    start, training, end = summary.seconds
+    return [
+        f"Its loss on text that no peer trained on: {summary.loss_first:.2f} before, {last} after.",
+        f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
+        f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
+        "each parameter in it, in place of 32.",
+        f"Training waited for the network {summary.trainer_wait_fraction:.2%} of the time.",
+        f"All peers hold the same model, bit for bit: {'yes' if summary.anchors_equal else 'NO'}.",
+        f"The late peer caught up and took part: {'yes' if summary.late_joiner_caught_up else 'NO'}.",
+        f"The demo took {start + training + end:.0f} s: {start:.0f} to start, {training:.0f} to train, {end:.0f} to "
+        "fetch and measure the model.",
+    ]

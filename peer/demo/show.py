@@ -1,0 +1,217 @@
+"""What the person sees of a demo: one table that changes in place on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dht.host import PeerId
+from dht.quantities import count_text, plural, short_peer
+from peer.plain_console import PlainConsole
+
+REDRAWN_PER_SECOND = 4
+"""A second hand that never stands still, for a few percent of one core."""
+LINE_SECONDS = 10.0
+"""Between two lines of figures in a pipe."""
+STILL_SECONDS = 5.0
+"""After so long without a line, one says what goes on still."""
+BAR_WIDTH = 30
+EXPLAINED = (
+    ("steps", "how often the peer has changed its own copy of the model"),
+    ("tokens", "pieces of text that it has read for that; {token}"),
+    ("rounds", "how often its work went into an average with the work of others"),
+    ("loss", "how badly it guesses the next piece: blind guessing gives {chance:.1f}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRow:
+    """One peer in the table; `loss` is that of its training, in nats per token."""
+
+    name: str
+    peer_id: PeerId
+    doing: str
+    steps: int
+    tokens: int
+    rounds: int
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the table shows at one moment.
+
+    Attributes:
+        seconds: of the training so far, and of all of it; None: it has not begun.
+        held_out_loss: of the shared model; None: not measured yet.
+        rounds_since_kill: closed since a peer was killed; None: none was.
+    """
+
+    rows: tuple[DemoRow, ...] = ()
+    seconds: tuple[float, float] | None = None
+    held_out_loss: float | None = None
+    num_rounds: int = 0
+    rounds_since_kill: int | None = None
+    page: str | None = None
+
+
+class DemoView(Protocol):
+    """Shows one demo."""
+
+    def say(self, sentence: str) -> None:
+        """Something that stays."""
+
+    def stage(self, sentence: str) -> None:
+        """What goes on from now on."""
+
+    def look(self, figures: Figures) -> None:
+        """The newest figures."""
+
+    def close(self) -> None:
+        """Nothing more comes; may be called twice."""
+
+
+@dataclass
+class LineView:
+    """Lines for a pipe or a log: each stage at once, and something every few seconds while it lasts."""
+
+    console: PlainConsole
+    now: Callable[[], float] = time.monotonic
+    _stage: str = ""
+    _stage_at: float = 0.0
+    _said_at: float = 0.0
+    _page: str | None = None
+
+    def say(self, sentence: str) -> None:
+        self._said_at = self.now()
+        self.console.print(sentence)
+
+    def stage(self, sentence: str) -> None:
+        self._stage, self._stage_at = sentence, self.now()
+        self.say(f"{sentence} ...")
+
+    def look(self, figures: Figures) -> None:
+        if figures.page is not None and figures.page != self._page:
+            self._page = figures.page
+            self.say(f"The page of this swarm: {figures.page}")
+        now = self.now()
+        if figures.seconds is None:
+            if now - self._said_at >= STILL_SECONDS:
+                self.say(f"still: {self._stage} ({now - self._stage_at:.0f} s)")
+        elif now - self._said_at >= LINE_SECONDS:
+            self.say(progress_line(figures))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class TableView:
+    """One table that changes in place; what is said stays above it.
+
+    Args:
+        explained: of each column, a name and a sentence.
+    """
+
+    console: PlainConsole
+    explained: Sequence[tuple[str, str]]
+    now: Callable[[], float] = time.monotonic
+    _stage: str = "Starting"
+    _stage_at: float | None = None
+    _figures: Figures = Figures()
+    _live: Live | None = None
+
+    def __post_init__(self) -> None:
+        self._live = Live(
+            console=self.console,
+            get_renderable=self._picture,
+            refresh_per_second=REDRAWN_PER_SECOND,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,
+        )
+        self._live.start(refresh=True)
+
+    def say(self, sentence: str) -> None:
+        self.console.print(sentence)
+
+    def stage(self, sentence: str) -> None:
+        self._stage, self._stage_at = sentence, self.now()
+
+    def look(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def close(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _picture(self) -> RenderableType:
+        stage = self._stage if self._stage_at is None else f"{self._stage} ({self.now() - self._stage_at:.0f} s)"
+        return picture(self._figures, stage, self.explained)
+
+
+def explanations(chance: float, token: str) -> tuple[tuple[str, str], ...]:
+    """What each column means, for a model whose blind guesses have the loss `chance`, and for its kind of token."""
+    return tuple((name, text.format(chance=chance, token=token)) for name, text in EXPLAINED)
+
+
+def progress_line(figures: Figures) -> str:
+    """The figures in one line."""
+    passed, length = figures.seconds or (0.0, 0.0)
+    loss = "not measured yet" if figures.held_out_loss is None else f"{figures.held_out_loss:.2f}"
+    steps = " ".join(f"{row.name} {row.steps} ({row.doing})" for row in figures.rows)
+    return f"{passed:4.0f} s of {length:.0f}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
+
+
+def picture(figures: Figures, stage: str, explained: Sequence[tuple[str, str]]) -> RenderableType:
+    """The table, what goes on, and what each figure means."""
+    parts: list[RenderableType] = [Text()]
+    if figures.seconds is not None:
+        passed, length = figures.seconds
+        parts.append(Text(f"{_bar(passed / length)}  {passed:.0f} of {length:.0f} s", style="bold"))
+    parts.append(Text(stage))
+    if figures.rows:
+        parts += [Text(), _table(figures.rows), Text()]
+    if figures.held_out_loss is not None:
+        rounds = plural(figures.num_rounds, "round")
+        loss = f"loss {figures.held_out_loss:.2f} on text that no peer trains on"
+        parts.append(Text(f"The model they share: {rounds}, {loss}", style="bold"))
+    if figures.rounds_since_kill is not None:
+        parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))
+    if figures.rows:
+        parts.append(Text())
+        parts += [Text(f"{name:7} {text}", style="dim") for name, text in explained]
+    parts.append(Text())
+    page = "" if figures.page is None else f"Page: {figures.page}    "
+    parts.append(Text(f"{page}Ctrl+C ends the demo and leaves nothing behind."))
+    return Group(*parts)
+
+
+def _table(rows: Sequence[DemoRow]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("peer", "doing", "steps", "tokens", "rounds", "loss"):
+        table.add_column(title, justify="left" if title in ("peer", "doing") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row.name} {short_peer(row.peer_id)}",
+            row.doing,
+            str(row.steps),
+            count_text(row.tokens),
+            str(row.rounds),
+            "" if row.loss is None else f"{row.loss:.2f}",
+            style=None if row.doing.startswith("training") else "dim",
+        )
+    return table
+
+
+def _bar(share: float) -> str:
+    full = round(BAR_WIDTH * min(1.0, max(0.0, share)))
+    return "█" * full + "░" * (BAR_WIDTH - full)
