@@ -254,11 +254,10 @@ def _run_peer(
 
             return int(run_seed(config, terminal))
     from peer.network.process.child import early_network_child
+    from peer.panel.terminal import opened_terminal
 
-    with early_network_child() as child:
-        from peer.panel.terminal import opened_terminal
+    # The terminal first: what the child says on standard error must not tear its picture.
+    with opened_terminal(config, "peer join", held) as terminal, early_network_child() as child:
+        from peer.join.join import run_trainer
 
-        with opened_terminal(config, "peer join", held) as terminal:
-            from peer.join.join import run_trainer
-
-            return int(run_trainer(config, child, terminal))
+        return int(run_trainer(config, child, terminal))

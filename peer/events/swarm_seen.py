@@ -59,6 +59,16 @@ class SeenRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What somebody says of themselves in their profile."""
+
+    name: str
+    country: str
+    machines: tuple[PeerId, ...]
+    """Theirs; a machine that only claims to be is not."""
+
+
+@dataclass(frozen=True, slots=True)
 class PersonSeen:
     """One row of the ranking."""
 
@@ -89,6 +99,8 @@ class SwarmSeen:
     num_seeds: int = 0
     num_people: int = 0
     """With machines that are here now, this peer's person included; seeds do not count."""
+    num_countries: int = 0
+    """Of those people who name theirs."""
     num_ranked: int = 0
     """SeenRecord of in this session, also if they have left."""
     share_of_hour: float | None = None
@@ -131,13 +143,19 @@ class SwarmWatch:
         self._people: dict[bytes, PersonSeen] = {}
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
+        self._profiles: Mapping[bytes, Said] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
+
+    def take_profiles(self, profiles: Mapping[bytes, Said]) -> None:
+        """What people say of themselves, by their contributor keys; in place of what they said before."""
+        self._profiles = profiles
 
     def look(self, records: Iterable[SeenRecord], now: float) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them."""
         here = list(records)
-        new_names = tuple((one.peer_id, one.name) for one in here if self._names.get(one.peer_id, "") != one.name)
+        called = {one.peer_id: self._name_of(one) for one in here}
+        new_names = tuple((peer_id, name) for peer_id, name in called.items() if self._names.get(peer_id, "") != name)
         if len(self._names) + len(new_names) > MAX_PEOPLE:
             self._names.clear()
         self._names.update(new_names)
@@ -157,6 +175,7 @@ class SwarmWatch:
             num_resting=sum(one.state == "serving" for one in trainers),
             num_seeds=len(here) - len(trainers),
             num_people=len({_person(one) for one in trainers}),
+            num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=work / of_all if of_all else None,
             held_out_loss=None if measured is None else measured.held_out_loss,
@@ -164,6 +183,14 @@ class SwarmWatch:
             rows=_chosen(people),
             names=new_names,
         )
+
+    def _said(self, record: SeenRecord) -> Said | None:
+        said = self._profiles.get(record.contributor_key)
+        return said if said is not None and record.peer_id in said.machines else None
+
+    def _name_of(self, record: SeenRecord) -> str:
+        said = self._said(record)
+        return said.name if said is not None and said.name else record.name
 
     def _count_work(self, trainers: list[SeenRecord], own: bytes, now: float) -> None:
         done = [
@@ -185,7 +212,8 @@ class SwarmWatch:
         here: dict[bytes, PersonSeen] = {}
         for one in trainers:
             person, doing = _person(one), "resting" if one.state == "serving" else one.state
-            row = PersonSeen(0, one.name, one.peer_id, one.tokens, one.tokens_per_second, doing, person == own)
+            name, is_own = self._name_of(one), person == own
+            row = PersonSeen(0, name, one.peer_id, one.tokens, one.tokens_per_second, doing, is_own)
             before = here.get(person)
             if before is not None:
                 row = replace(

@@ -6,6 +6,7 @@ The files, each built on those above it:
     faces/         pictures of it as lines of text (pure)
     painter.py     a screen of its own on a terminal
     keys.py        keys of a terminal, as they are pressed
+    kept_errors.py standard error while a panel has the screen
     panel_view.py  live panel, from scene, faces, painter and keys
     views.py       which view there is: panel, plain lines or JSON lines
     metrics.py     figures for Prometheus, on a port of their own

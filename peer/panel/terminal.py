@@ -19,6 +19,7 @@ from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
 from peer.folder_lock import FolderLock
+from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
 from peer.panel.panel_view import PanelView
 from peer.panel.scene.controls import Controls
@@ -70,6 +71,7 @@ class Terminal:
             # Several processes would wait for each other longer than they may.
             controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
         )
+        self._errors = KeptErrors()
         self._is_resting = False
         self._is_loading = False
         self._limit: Callable[[LineLimits], object] = lambda limits: None
@@ -175,8 +177,11 @@ class Terminal:
         previous = {}
         if threading.current_thread() is threading.main_thread():
             previous = {number: signal.signal(number, interrupt) for number in _signals()}
-            if isinstance(self._view, PanelView) and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
-                previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspend)
+            stops = getattr(signal, "SIGTSTP", None)
+            if isinstance(self._view, PanelView) and stops and signal.getsignal(stops) is signal.SIG_DFL:
+                previous[stops] = signal.signal(stops, suspend)
+        if isinstance(self._view, PanelView):
+            self._errors.open()
         viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
         viewer.start()
         try:
@@ -186,6 +191,7 @@ class Terminal:
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
             self._view.restore()
+            self._errors.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
             with self._log_lock:
@@ -217,6 +223,8 @@ class Terminal:
                     self._view.show(item)
                 else:
                     self._view.tell(item)
+            for line in self._errors.lines():
+                self._view.note(line)
             if is_last:
                 self._view.close()
                 return

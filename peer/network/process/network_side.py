@@ -25,13 +25,14 @@ from dht.admission.proofs import NONCE_BYTES
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
-from dht.identity.keys import Identity
+from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_check import check_relay
+from dht.records.profiles import decode_profile
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.regular_files import read_regular, write_whole
 from dht.streams.pacing import RateLimits
@@ -43,7 +44,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_pee
 from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
-from peer.events.swarm_seen import SwarmSeen, SwarmWatch
+from peer.events.swarm_seen import MAX_PEOPLE, Said, SwarmSeen, SwarmWatch
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -77,6 +78,10 @@ LOOKS_PER_REVISION_LOOK = 3
 SEEN_SECONDS = 2.0
 """Between two looks at the members for whoever looks at this peer's panel; in a swarm of many longer."""
 SEEN_SECONDS_PER_MEMBER = 0.01
+PROFILES_SECONDS = 600.0
+"""Between two looks at what people say of themselves, which seldom changes."""
+FIRST_PROFILES_SECONDS = 10.0
+"""After joining: not while the state comes."""
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
@@ -225,7 +230,7 @@ class NetworkSide:
                 self._republish(store),
                 self._follow_revisions(store, host, node),
                 self._build_paths(host, node).run(),
-                self._look_around(node, contributor, key_path),
+                self._look_around(store, node, contributor, key_path),
             ]
             if contributor is not None and key_path is not None:
                 work.append(
@@ -403,13 +408,34 @@ class NetworkSide:
             # Only a convenience for this machine's owner, who may have a full disk.
             write_cached_peers(self._config.data_dir / ADDRESSES_NAME, host.addresses())
 
-    async def _look_around(self, node: Node, contributor: Identity | None, key_path: Path | None) -> None:
+    async def _profiles(self, store: HivemindStore) -> dict[bytes, Said]:
+        """What people say of themselves, by their contributor keys."""
+        found: dict[bytes, tuple[int, Said]] = {}
+        try:
+            for data in (await store.fetch_profiles(self._config.run_id))[:MAX_PEOPLE]:
+                with contextlib.suppress(PeerFault):
+                    one = decode_profile(data, run_id=self._config.run_id, now=time.time())
+                    key = public_key_of(one.contributor_id)
+                    if key not in found or found[key][0] < one.sequence:
+                        found[key] = (one.sequence, Said(one.name, one.country, one.machines))
+                await asyncio.sleep(0)  # a signature takes a third of a millisecond
+        except (PeerFault, LocalFault) as fault:
+            log.debug("profiles were not found: %s", fault)
+        return {key: said for key, (_, said) in found.items()}
+
+    async def _look_around(
+        self, store: HivemindStore, node: Node, contributor: Identity | None, key_path: Path | None
+    ) -> None:
         """Say every few seconds what this peer sees of the swarm."""
         name = self._config.name
         if not name and key_path is not None:
             name = read_choice(choice_path(key_path)).name
         watch = SwarmWatch(node.me, name, "" if contributor is None else contributor.peer_id)
+        asked_at = time.monotonic() - PROFILES_SECONDS + FIRST_PROFILES_SECONDS
         while True:
+            if time.monotonic() - asked_at > PROFILES_SECONDS:
+                asked_at = time.monotonic()
+                watch.take_profiles(await self._profiles(store))
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             self._on_seen(watch.look([*members, node.own_record()], time.time()))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))

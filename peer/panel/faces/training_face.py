@@ -119,6 +119,8 @@ def _figures(scene: Scene, now: float, width: int) -> list[Text]:
     progress = goal_parts(scene, now, width)
     others = max(len(state.others), swarm.num_people - 1)
     here = f"{plural(others, 'other')} here" if others else "nobody else here"
+    if swarm.num_countries > 1:
+        here += f", {swarm.num_countries} countries"
     resting = f", {swarm.num_resting} paused" if swarm.num_resting else ""
     lines += labelled("Run", [*progress, part(here + resting)], width)
     lines += labelled("", [health(scene, now)], width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -152,6 +153,28 @@ def test_rate_warms_up_then_stays_or_falls_to_a_tenth():
     assert rates[50] == pytest.approx(0.55)
     assert rates[-1] == pytest.approx(0.1)
     assert learning_rate_at(0, replace(constant, warmup_steps=0)) == 1.0
+
+
+def test_a_paused_loop_takes_no_step_sends_what_it_has_and_goes_on(corpus):
+    """The owner's pause: no clock and no sleep here; each rest is one look at what the network side wants."""
+    looks, seconds = [], map(float, itertools.count())
+
+    def paused():
+        return 3 <= trainer.link.inner_steps < 4 and len(looks) < 5
+
+    def pause(seconds):
+        assert trainer.link.mailbox.trainer.resting == 1 or seconds < 0.01
+        looks.append((trainer.link.inner_steps, trainer.link.mailbox.trainer.tokens_per_second))
+
+    model = model_of()
+    trainer = Trainer(
+        model, corpus, Settings(), link_of(model, pause=pause, clock=lambda: next(seconds)), seed=1, peer_id="p"
+    )
+    trainer.run(max_steps=6, is_resting=paused)
+    assert trainer.link.inner_steps == 6
+    assert trainer.link.mailbox.trainer.resting == 0
+    rests = [look for look in looks if look[1] == 0.0]
+    assert {steps for steps, _ in rests} >= {3}
 
 
 def test_the_runs_schedule_multiplies_the_own_warm_up_and_weight_decay_follows(corpus):

@@ -1,0 +1,73 @@
+"""Standard error while a panel has the screen: it would tear the picture, so it is kept, and said as notes.
+
+A file takes it, never a pipe: a writer must not wait for whoever looks at the panel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import tempfile
+from typing import BinaryIO
+
+MAX_BYTES = 1 << 20
+"""Read so far, after which the file begins anew."""
+MAX_LINE_BYTES = 4096
+"""Of a line that is said; the rest of a longer one is left out."""
+
+
+class KeptErrors:
+    """Takes what this process and its children write to standard error, from `open` until `close`."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._terminal: int | None = None
+        self._read_bytes = 0
+        self._begun = b""
+
+    def open(self) -> None:
+        """Begin, if standard error is a terminal; elsewhere it tears nothing."""
+        try:
+            if self._file is not None or not os.isatty(2):
+                return
+            file = tempfile.TemporaryFile(prefix="murmuration-")  # noqa: SIM115 (closed in `close`)
+            # Whoever writes appends, also when what was read has been cut away.
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+            self._terminal = os.dup(2)
+            sys.stderr.flush()
+            os.dup2(file.fileno(), 2)
+        except OSError:
+            return  # no room for it: a torn picture is not worth more
+        self._file = file
+
+    def lines(self) -> list[str]:
+        """What was written since the last call, in whole lines."""
+        if self._file is None:
+            return []
+        try:
+            new = os.pread(self._file.fileno(), MAX_BYTES, self._read_bytes)
+            self._read_bytes += len(new)
+            if self._read_bytes >= MAX_BYTES:
+                os.ftruncate(self._file.fileno(), 0)
+                self._read_bytes = 0
+        except OSError:
+            return []
+        *whole, self._begun = (self._begun + new).split(b"\n")
+        self._begun = self._begun[:MAX_LINE_BYTES]
+        return [line[:MAX_LINE_BYTES].decode("utf-8", "replace") for line in whole if line.strip()]
+
+    def close(self) -> None:
+        """Standard error is the terminal again; what was not read yet is written there."""
+        file, self._file = self._file, None
+        if file is None or self._terminal is None:
+            return
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+            os.dup2(self._terminal, 2)
+            os.close(self._terminal)
+            rest = self._begun + os.pread(file.fileno(), MAX_BYTES, self._read_bytes)
+            if rest:
+                os.write(2, rest)
+        file.close()

@@ -1,0 +1,107 @@
+"""What a peer sees of the others: ranks, shares of the last hour, names, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dht.host import PeerId
+from dht.records.signed_records import PeerRecord
+from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, Said, SwarmSeen, SwarmWatch
+from tests.kit.records import make_record
+
+ME = PeerId("me")
+
+
+def record(peer_id: str, tokens: int, **changes: Any) -> PeerRecord:
+    return make_record(peer_id, tokens=tokens, tokens_per_second=10.0, **changes)
+
+
+def places(seen: SwarmSeen) -> list[tuple[int, str, int]]:
+    return [(row.rank, row.peer_id, row.tokens) for row in seen.rows]
+
+
+def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
+    both = {"contributor_key": b"k" * 32}
+    watch = SwarmWatch(ME, "Ada", "ada-id")
+    seen = watch.look(
+        [
+            record("me", 100, **both),
+            record("mine", 300, state="serving", **both),
+            record("other", 350, name="Kiran"),
+            record("seed", 0, role="seed", state="serving"),
+        ],
+        1.0,
+    )
+    assert places(seen) == [(1, "me", 400), (2, "other", 350)]
+    assert seen.own_row is not None
+    assert (seen.own_row.name, seen.own_row.doing) == ("Ada", "training")
+    counts = (seen.num_training, seen.num_resting, seen.num_seeds, seen.num_people, seen.num_ranked)
+    assert counts == (2, 1, 1, 2, 2)
+    # Who has left keeps the place, and is away.
+    later = watch.look([record("me", 500, **both)], 2.0)
+    assert places(later) == [(1, "me", 500), (2, "other", 350)]
+    assert (later.rows[1].doing, later.num_people, later.num_ranked) == ("away", 1, 2)
+
+
+def test_the_share_is_of_what_was_done_within_the_hour() -> None:
+    watch = SwarmWatch(ME)
+    assert watch.look([record("me", 1000), record("other", 5000)], 0.0).share_of_hour is None
+    assert watch.look([record("me", 1100), record("other", 5300)], 10.0).share_of_hour == 0.25
+    # A restart with fewer tokens takes nothing away, and a newcomer's past does not count.
+    seen = watch.look([record("me", 900), record("other", 5300), record("new", 9999)], 20.0)
+    assert seen.share_of_hour == 0.25
+    later = watch.look([record("me", 1200), record("other", 5300)], SHARE_SECONDS + 10.0)
+    assert later.share_of_hour == 1.0
+
+
+def test_names_are_told_once_and_again_when_they_change() -> None:
+    watch = SwarmWatch(ME)
+    assert watch.look([record("a", 1, name="Kiran"), record("b", 2)], 1.0).names == (("a", "Kiran"),)
+    assert watch.look([record("a", 1, name="Kiran"), record("b", 2)], 2.0).names == ()
+    assert watch.look([record("a", 1, name="Jo"), record("b", 2)], 3.0).names == (("a", "Jo"),)
+
+
+def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
+    watch = SwarmWatch(ME)
+    key = {"contributor_key": b"k" * 32}
+    watch.take_profiles({b"k" * 32: Said("Kiran", "NL", (PeerId("a"),))})
+    seen = watch.look([record("a", 1, **key), record("thief", 2, name="I am Kiran", **key), record("b", 3)], 1.0)
+    assert dict(seen.names) == {"a": "Kiran", "thief": "I am Kiran"}
+    assert seen.num_countries == 1
+
+
+def test_the_loss_is_that_of_the_newest_version() -> None:
+    seen = SwarmWatch(ME).look(
+        [
+            record("a", 1, held_out_loss=5.3, held_out_version=3),
+            record("b", 1, held_out_loss=2.5, held_out_version=9),
+            record("c", 1),
+        ],
+        1.0,
+    )
+    assert (seen.held_out_loss, seen.held_out_version) == (2.5, 9)
+
+
+def test_of_many_the_first_and_the_neighbours_are_listed() -> None:
+    many = [record(f"p{n:03}", 10_000 - n) for n in range(100)]
+    seen = SwarmWatch(PeerId("p050")).look(many, 1.0)
+    assert [row.rank for row in seen.rows] == [*range(1, NUM_ROWS - 2), 50, 51, 52]
+    assert seen.own_row is not None
+    assert (seen.own_row.rank, seen.num_ranked) == (51, 100)
+
+
+def test_a_flood_of_keys_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.events.swarm_seen.MAX_PEOPLE", 10)
+    watch = SwarmWatch(ME)
+    for batch in range(20):
+        seen = watch.look([record("me", 1), *(record(f"{batch}-{n}", 1, name="x") for n in range(5))], float(batch))
+        assert seen.num_ranked <= 17
+
+
+def test_it_passes_through_json() -> None:
+    watch = SwarmWatch(ME, "Ada")
+    seen = watch.look([record("me", 5), record("a", 1, name="Kiran", held_out_loss=2.0, held_out_version=1)], 1.0)
+    assert SwarmSeen.from_fields(json.loads(json.dumps(seen.to_fields()))) == seen
