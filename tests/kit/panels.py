@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -147,4 +148,6 @@ def render_svg(lines: Sequence[Text], width: int) -> str:
     console = PlainConsole(file=io.StringIO(), width=width, record=True, force_terminal=True, legacy_windows=False)
     for line in lines:
         console.print(line)
-    return console.export_svg(title="peer join", unique_id="panel")
+    picture = console.export_svg(title="peer join", unique_id="panel")
+    # No font from elsewhere; whoever looks has one of their own.
+    return re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)

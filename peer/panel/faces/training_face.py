@@ -36,7 +36,7 @@ def training_face(scene: Scene, now: float, width: int, height: int, *, ascii_on
     """At most `height` lines of at most `width` columns; what does not fit any more is left out whole."""
     head = header(scene, now, width)
     if width >= TWO_COLUMNS:
-        head += page_line(scene)
+        head += page_line(scene, width)
         left_width = (width - 4) // 2
         left = [*_figures(scene, now, left_width), Text()]
         right_width = width - left_width - 4
@@ -48,7 +48,7 @@ def training_face(scene: Scene, now: float, width: int, height: int, *, ascii_on
     figures = _figures(scene, now, width)
     room = height - len(head) - len(figures) - 2
     curve_height = 0 if width < LOW else max(4, min(10, room - 6)) if room >= 9 else 0
-    shown = [*head, *figures, *page_line(scene), *_loss(scene, width, curve_height, ascii_only=ascii_only)]
+    shown = [*head, *figures, *page_line(scene, width), *_loss(scene, width, curve_height, ascii_only=ascii_only)]
     if height >= TALL:
         people = people_table(scene, width, (height - len(shown)) // 2, now)
         shown += [Text(), *people] if people else []
@@ -127,11 +127,13 @@ def _figures(scene: Scene, now: float, width: int) -> list[Text]:
     return lines
 
 
-def page_line(scene: Scene) -> list[Text]:
+def page_line(scene: Scene, width: int) -> list[Text]:
     """Where the owner is seen on the run's page. It may be longer than a line: what is to be copied has no break."""
     if not scene.run.page:
         return []
-    return [joined([part(f"{'Page':<{LABEL_WIDTH}}", "bold"), part(scene.own_page, "underline")])]
+    page = part(scene.own_page, "underline")
+    label = part(f"{'Page':<{LABEL_WIDTH}}", "bold")
+    return [joined([label, page]) if LABEL_WIDTH + page.cell_len <= width else page]
 
 
 def _milestone(scene: Scene) -> str:
