@@ -74,21 +74,22 @@ def docs_under(tree: ast.Module | ast.ClassDef) -> dict[str, str]:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """("peer join", its command) for every command, in the order of `peer --help`."""
-    import typer
-
-    from peer.cli.app import app
+    from peer.cli.app import whole_command
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield name, command
         for word, inner in getattr(command, "commands", {}).items():
             yield from walk(f"{name} {word}", inner)
 
-    yield from walk("peer", typer.main.get_command(app))
+    yield from walk("peer", whole_command())
 
 
 def help_of(name: str, command: Any) -> str:
     """What `--help` prints, whatever the width of the terminal."""
+    from peer.cli.usage.plain_help import ALL
+
     context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
+    context.meta[ALL] = True
     lines = command.get_help(context).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,15 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.plain_output import LAYOUT
+
+PIPE_COLUMNS = 4096
+"""Of a pipe or a file, which has no width: nothing in it is cut or broken."""
+
+
+def console_of_output() -> PlainConsole:
+    """For standard output: as wide as the terminal, or as its lines are where it is a pipe or a file."""
+    is_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return PlainConsole() if is_terminal else PlainConsole(width=PIPE_COLUMNS)
 
 
 class PlainConsole(Console):

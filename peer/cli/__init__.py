@@ -1,8 +1,8 @@
 """The command line: arguments in, exit code out, nothing else. Commands import what they need when they run.
 
-The files, each built on those above it:
+The room below it, and the files, each built on those above it:
 
-    exit_codes.py     exit codes; one sentence in place of a traceback
+    usage/            how the command line speaks: help, mistakes, exit codes
     named_run.py      which run is meant: id, page, link, or a name known here
     options.py        flags made from the fields of PeerConfig, and those that several commands share
     training.py       init, join, seed
@@ -14,5 +14,7 @@ The files, each built on those above it:
     receipts.py       receipts
     profile.py        profile
     trying.py         demo, plan, simulate
-    app.py            the `peer` command, made of the others
+    own_runs.py       runs, open
+    lazy_commands.py  all of them, each loaded when it is named
+    app.py            the `peer` command
 """

@@ -1,7 +1,7 @@
 """The `peer` command: arguments in, exit code out.
 
-Everything heavy (torch, hivemind, aiohttp, pydantic) is imported by the command that needs it, so that help and
-a mistyped flag are answered at once.
+Everything heavy (torch, hivemind, aiohttp, pydantic) is imported by the command that needs it, so that a mistyped flag
+is answered at once. A command's file is imported when it is named, and for `peer --help` not even typer is.
 
 Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or value; 3 nobody reachable;
 4 incompatible; 5 device; 130 interrupted with Ctrl+C.
@@ -9,50 +9,60 @@ Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from peer.cli import data, doctor, export, owner, profile, receipts, training, trying, watching
-from peer.cli.options import spread_peers
+from peer.cli.usage.commands import COMMANDS, help_text
 from peer.version import SOFTWARE
 
-app = typer.Typer(
-    name="peer",
-    help="Train one model together with volunteers over home internet lines.",
-    epilog="\b\nExample:\n  peer join --run-id RUN --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-for _module in (*(training, owner, data, doctor, watching, export, receipts, profile, trying),):
-    app.add_typer(_module.commands)
-
-
-def _tell_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(SOFTWARE)
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
-    ] = False,
-) -> None:
-    pass
+_COMPLETION = "_PEER_COMPLETE"
+"""Set by the shell, which then wants words and not help."""
+_WORDS_ARE_NAMES = ("init", "plan", "receipts", "note")
+"""Commands that take a name or a file, which may well be `help`."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line (without the program's name) and return its exit code; prints, never raises."""
-    command = typer.main.get_command(app)
+    words = _asked_for_help(list(arguments))
+    if _COMPLETION not in os.environ:
+        if words in ([], ["--help"], ["-h"]):
+            print(help_text(), end="")
+            return 0 if words else 2
+        if words in (["--version"], ["-V"]):
+            print(SOFTWARE)
+            return 0
+    return _run_command(words)
+
+
+def whole_command() -> Any:
+    """The command with all its subcommands, each loaded when it is asked for."""
+    from peer.cli.lazy_commands import peer_command
+
+    return peer_command()
+
+
+def _run_command(words: list[str]) -> int:
+    from peer.cli.lazy_commands import peer_command
+    from peer.cli.options import spread_peers
+    from peer.cli.usage.mistakes import UsageError, sentence_of
+
     try:
-        command.main(spread_peers(arguments), prog_name="peer")
+        code = peer_command().main(spread_peers(words), prog_name="peer", standalone_mode=False)
+    except UsageError as mistake:
+        print(f"peer: {sentence_of(mistake)}", file=sys.stderr)
+        return 2
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0
+        code = ended.code
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def _asked_for_help(words: list[str]) -> list[str]:
+    """`help join` and `join help` as `join --help`."""
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    takes_names = words[:1] == [] or words[0] not in COMMANDS or words[0] in _WORDS_ARE_NAMES
+    if len(words) > 1 and words[-1] == "help" and not takes_names and not any(word[:1] == "-" for word in words):
+        return [*words[:-1], "--help"]
+    return words

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
-data_commands = typer.Typer(
-    short_help="Make text ready for a run.",
+commands = Commands()
+data_commands = Commands(
     help="Make a tokenizer, and shards of tokens that volunteers of a run share.",
     no_args_is_help=True,
 )

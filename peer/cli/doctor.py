@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, with_choices
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 from peer.observe.target import checked_target
 
-commands = typer.Typer()
+commands = Commands()
 
 NO_RUN = "any.aaaaaaaaaaaaaaaaaaaa"
 """Stands for the run id that nobody named; nothing is looked up under it."""
@@ -23,7 +24,6 @@ LOOKED_AT = (
 
 @commands.command(
     cls=with_choices(only=LOOKED_AT),
-    short_help="Say whether joining makes sense.",
     epilog="\b\nExample:\n  peer doctor --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --listen /ip4/0.0.0.0/tcp/4001",
 )

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, form_of
 from peer.observe.target import checked_target
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command(
-    short_help="Take the model of a run home.",
     epilog="\b\nExample:\n  peer export --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... \\\n"
     "              --out ./model",
@@ -59,14 +59,13 @@ def export(
 ) -> int:
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
     chosen = form_of(out, form)
-    source = _model_source(None, checkpoint, *named_run(run, run_id, peers), invite, timeout)
+    source = _model_source(None, checkpoint, *named_run(run, run_id, peers), invite, timeout, takes_files=False)
     from peer.export.export import export_model
 
     return int(export_model(source, out, force, as_json, chosen, push, merge, base))
 
 
 @commands.command(
-    short_help="Let a model say something.",
     epilog="\b\nExample:\n  peer sample --model ./model --prompt hello --seed 7",
 )
 @exits_with_sentence
@@ -103,7 +102,6 @@ def sample(
 
 
 @commands.command(
-    short_help="Measure the held-out loss of a model.",
     epilog="\b\nExample:\n  peer evaluate --model ./model --json",
 )
 @exits_with_sentence
@@ -149,6 +147,12 @@ def evaluate(
     return int(evaluate_model(source, data, device, as_json))
 
 
+_SOURCES = {
+    True: "--model PATH (what `peer export` wrote), RUN (its id, page or link), or RUN with --checkpoint DIR",
+    False: "RUN (its id, page or link), or RUN with --checkpoint DIR, the data folder of a peer here",
+}
+
+
 def _model_source(
     model: Path | None,
     checkpoint: Path | None,
@@ -156,11 +160,13 @@ def _model_source(
     peers: list[str] | None,
     invite: str | None,
     timeout_seconds: float,
+    *,
+    takes_files: bool = True,
 ) -> ModelSource:
     """The one place a model is taken from."""
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
-            raise UsageFault("--model is given beside another source; expected --model alone, or --run-id.")
+            raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
         return ModelFileSource(model)
     if checkpoint is not None:
         from peer.config.peer_config import load_config
@@ -170,6 +176,6 @@ def _model_source(
             raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
         return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
     if run_id is None and invite is None:
-        raise UsageFault("No model is named; expected --model FILE, or --run-id RUN with --peers or --checkpoint.")
+        raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite)
     return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

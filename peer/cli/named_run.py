@@ -48,6 +48,19 @@ def with_named_run(flags: Mapping[str, object], run: str | None) -> dict[str, ob
     return {**flags, "run_id": found, "peers": addresses}
 
 
+def names_run(text: str) -> bool:
+    """Whether a word that may also be a file stands for a run."""
+    from dht.identity.join_link import is_join_link
+    from dht.identity.keys import split_run_id
+
+    if is_join_link(text) or text[:8].lower().startswith(("http://", "https://")):
+        return True
+    with contextlib.suppress(UsageFault):
+        split_run_id(text)
+        return True
+    return any(known.partition(".")[0] == text for known in runs_here())
+
+
 def runs_here() -> list[str]:
     """Ids of the runs with a folder in the usual place, by name; none where there is no such place."""
     from dht.identity.keys import split_run_id

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
 from dht.errors import UsageFault
+from peer.cli.usage.plain_help import FIRST, PanelledCommand, PlainCommand
 
 RunId = Annotated[str | None, typer.Option("--run-id", metavar="RUN", help="The run: NAME.FINGERPRINT.")]
 Peers = Annotated[
@@ -82,7 +82,26 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> type[TyperCommand]:
+PANELS: Final[dict[str, tuple[str, ...]]] = {
+    "Identity": ("run_id", "site", "identity", "contributor_key", "data_dir", "config"),
+    "Devices": (
+        *("devices", "shard", "offload", "precision", "compile", "checkpoint_activations", "attention"),
+        *("optimizer_bits", "micro_batch", "threads"),
+    ),
+    "Data and weights": ("base", "base_bits"),
+    "Limits": (
+        *("download_limit_mbit", "serve_limit_mbit", "max_transfers", "max_streams_per_peer"),
+        *("max_memory_mb_per_peer", "max_steps", "join_timeout_seconds", "checkpoint_minutes", "checkpoints_kept"),
+    ),
+    "Network": ("listen", "announce", "ip_version", "port_range", "map_ports", "relay", "relay_for_others"),
+    "Output": ("as_json", "plain", "metrics_port", "metrics_host", "track"),
+}
+"""Flags of `peer join` and `peer seed` by subject; those that are in none are shown first."""
+
+
+def with_choices(
+    *, only: Iterable[str] = (), excluded: Iterable[str] = (), first: Iterable[str] = ()
+) -> type[PlainCommand]:
     """A kind of command that has flags for fields of `PeerConfig` before its own.
 
     Its function finds what was given in `context.obj`: field name -> value, None where the flag is absent.
@@ -90,12 +109,18 @@ def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> t
     Args:
         only: names of the fields; empty: all of them.
         excluded: names of fields that this command has no flag for.
+        first: names of fields and flags that `--help` shows, in place of those that are in no panel.
     """
-    chosen, left_out = frozenset(only), frozenset(excluded)
+    chosen, left_out, shown = frozenset(only), frozenset(excluded), frozenset(first)
+    panels = {name: title for title, names in PANELS.items() for name in names}
+    parent: type[PlainCommand] = PlainCommand if chosen else PanelledCommand
 
-    class Command(TyperCommand):
+    class Command(parent):  # type: ignore[misc, valid-type]
         _own_params: list[Any] | None
         _params: list[Any]
+
+        def panel_of(self, name: str) -> str:
+            return FIRST if chosen or name in shown or name == "help" else panels.get(name, FIRST)
 
         # Made when somebody asks for them: pydantic would take most of the time of `peer --help`.
         @property
@@ -110,7 +135,7 @@ def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> t
             self._own_params = own
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            rest = super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, args)
             given = {flag.name: ctx.params.pop(flag.name) for flag in _choice_flags(chosen, left_out)}
             ctx.ensure_object(dict).update(
                 {name: None if value in ([], ()) else value for name, value in given.items()}

@@ -11,13 +11,13 @@ import typer
 
 from dht.errors import UsageFault
 from dht.quantities import plural
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
-manifest_commands = typer.Typer(
-    short_help="Show, change, sign and publish a run's manifest.",
+commands = Commands()
+manifest_commands = Commands(
     help="Show a run's manifest, change what may change while it goes on, sign that, and give it to all members.",
     no_args_is_help=True,
 )
@@ -27,7 +27,6 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
 
 
 @commands.command(
-    short_help="Print this machine's key for a run.",
     epilog="\b\nExample:\n  peer key --data-dir ./site-b\n  peer key --run-id tinybytes.abcdefghij234567abcd",
 )
 @exits_with_sentence
@@ -46,7 +45,6 @@ def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile =
 
 
 @commands.command(
-    short_help="Let somebody into a private run.",
     epilog="\b\nExample:\n  peer invite --data-dir ./owner --one-time --expires 7d --out friend.invite\n"
     "  peer invite --data-dir ./owner --key 12D3KooW... --out site-b.invite",
 )
@@ -69,13 +67,16 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Write an invite to a private run: for one key, or for whoever uses it first."""
+    if (key is None) != one_time:
+        got = "Both --key and --one-time are given" if one_time else "Nobody is named"
+        raise UsageFault(
+            f"{got}; expected either --key PEERID (that key may use it) or --one-time (whoever uses it first)."
+        )
     from dht.admission.tickets import encode_invite
     from peer.config.access_sections import ChangeSection
     from peer.network.membership.revisions import WHEN_JOINING, member_rules
     from peer.owner.owned_run import checked_key, open_owned_run, seconds_of
 
-    if (key is None) != one_time:
-        raise UsageFault("expected either --key PEERID (who may use it) or --one-time (whoever uses it first).")
     now = time.time()
     lasts = seconds_of(expires)
     invited = None if key is None else checked_key(key)
@@ -131,7 +132,6 @@ def invite(
 
 
 @commands.command(
-    short_help="Take a key or an invite back.",
     epilog="\b\nExample:\n  peer revoke --data-dir ./owner --key 12D3KooW...\n"
     "  peer revoke --data-dir ./owner --invite 0123456789abcdef",
 )
@@ -150,11 +150,12 @@ def revoke(
     timeout: LookTimeout = 20.0,
 ) -> None:
     """Take a key or an invite back: signs the next revision of the manifest and publishes it."""
+    if (key is None) == (invite is None):
+        got = "Nothing to take back is named" if key is None else "Both --key and --invite are given"
+        raise UsageFault(f"{got}; expected either --key PEERID or --invite SERIAL; `peer members` shows them.")
     from peer.config.access_sections import ChangeSection
     from peer.owner.owned_run import checked_key, checked_serial, open_owned_run
 
-    if (key is None) == (invite is None):
-        raise UsageFault("expected either --key PEERID or --invite SERIAL.")
     keys = (str(checked_key(key)),) if key is not None else ()
     serials = (checked_serial(invite),) if invite is not None else ()
     owned = open_owned_run(run_id, data_dir)
@@ -169,7 +170,6 @@ def revoke(
 
 
 @commands.command(
-    short_help="Write a note beside the curve of your run.",
     epilog='\b\nExample:\n  peer note ./owner "raised H to 40"\n  peer note ./owner',
 )
 @exits_with_sentence
@@ -216,7 +216,6 @@ def note(
 
 
 @commands.command(
-    short_help="Who may take part in a run, and who does.",
     epilog="\b\nExample:\n  peer members --data-dir ./owner",
 )
 @exits_with_sentence
@@ -229,11 +228,12 @@ def members(
     as_json: AsJson = False,
 ) -> None:
     """Who may take part in a run: listed keys, invites that were given, revoked ones, and who is there now."""
-    from peer.owner.member_list import member_facts, show_members
     from peer.owner.owned_run import open_owned_run
 
     run_id, peers = named_run(run, run_id, peers)
     owned = open_owned_run(run_id, data_dir)
+    from peer.owner.member_list import member_facts, show_members
+
     facts = member_facts(owned, peers or owned.known_addresses(), timeout)
     if as_json:
         print(json.dumps(facts))
@@ -249,10 +249,11 @@ def members(
 @exits_with_sentence
 def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the signed manifest and the draft that is not signed yet."""
-    from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import open_owned_run
 
     owned = open_owned_run(run_id, data_dir)
+    from peer.network.membership.revisions import describe_changes
+
     draft = owned.draft
     if as_json:
         print(json.dumps({"manifest": owned.manifest.model_dump(mode="json"), "draft": _plain(draft)}))
@@ -321,8 +322,6 @@ def edit(
 
     from peer.config.access_sections import ChangeSection
     from peer.config.validation import explain
-    from peer.network.membership.revisions import describe_changes
-    from peer.owner.cooldown import ask_first_token
     from peer.owner.owned_run import checked_key, open_owned_run
 
     given = {
@@ -348,12 +347,16 @@ def edit(
         raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
     owned = open_owned_run(run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
+        from peer.owner.cooldown import ask_first_token
+
         addresses = peers or owned.known_addresses()
         given["cooldown_from"] = ask_first_token(owned, addresses, at_version or 0, timeout)
     try:
         change = ChangeSection.model_validate({"at_version": at_version or 0, **given})
     except ValidationError as error:
         raise UsageFault(explain(error, ChangeSection, lambda name: "--" + name.replace("_", "-"))) from error
+    from peer.network.membership.revisions import describe_changes
+
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
     print("Next:       peer manifest sign, then peer manifest publish")
@@ -365,10 +368,11 @@ def edit(
 @exits_with_sentence
 def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
     """Sign the draft with the owner's key: it becomes the next revision."""
-    from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import open_owned_run
 
     owned = open_owned_run(run_id, data_dir)
+    from peer.network.membership.revisions import describe_changes
+
     before = owned.manifest
     signed = owned.sign()
     print(f"Signed      revision {signed.revision}: {describe_changes(signed, before)}")
@@ -384,9 +388,10 @@ def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
 def publish(run_id: RunId = None, data_dir: DataDir = None, peers: Peers = None, timeout: LookTimeout = 20.0) -> None:
     """Give the signed manifest to members, who pass it on; every peer follows it without a restart."""
     from peer.owner.owned_run import open_owned_run
-    from peer.owner.publish import publish
 
     owned = open_owned_run(run_id, data_dir)
+    from peer.owner.publish import publish
+
     num_copies = publish(owned, peers or owned.known_addresses(), timeout)
     members = plural(num_copies, "member")
     print(f"Published   revision {owned.manifest.revision} to {members}; the others take it from there")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, ContributorKey, Peers, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
-profile = typer.Typer(
-    short_help="Choose what is shown about you.",
+commands = Commands()
+profile = Commands(
     help="Choose what is shown about you, the person behind your machines: a name, a country and a team, or nothing.",
     epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
     no_args_is_help=True,

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
-receipts = typer.Typer(
-    short_help="Check proofs of who contributed.",
+commands = Commands()
+receipts = Commands(
     help="Check proofs of who contributed: signed commits, as a run's page gives them.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl",
     no_args_is_help=True,

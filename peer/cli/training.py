@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
+commands = Commands()
 
 NOT_OF_A_SEED = (
     *("device", "devices", "shard", "offload", "data", "base", "base_bits", "max_steps", "threads"),
@@ -26,7 +27,6 @@ NOT_OF_A_SEED = (
 
 
 @commands.command(
-    short_help="Make a run: owner key and signed manifest.",
     epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes\n"
     "  peer init qwen --model ./qwen3-0.6b --config run.toml",
 )
@@ -101,6 +101,11 @@ def init(
             raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
     described = None
     if model is not None:
+        if not Path(model).exists() and ("/" not in model or model.startswith((".", "/", "~"))):
+            raise UsageFault(
+                f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
+                "such a file, or org/name@REVISION; check --model."
+            )
         from peer.trainer.hf.described import AdapterChoice, describe_model
 
         chosen = None
@@ -181,7 +186,6 @@ def _built(folder: Path, manifest: Any) -> Any:
 
 @commands.command(
     cls=with_choices(),
-    short_help="Join a run and train.",
     epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
 )
@@ -200,8 +204,7 @@ def join(
 
 
 @commands.command(
-    cls=with_choices(excluded=NOT_OF_A_SEED),
-    short_help="Help a run without training.",
+    cls=with_choices(excluded=NOT_OF_A_SEED, first=("listen", "announce")),
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )

@@ -6,19 +6,20 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import exits_with_sentence
-from peer.cli.options import AsJson, Port
+from peer.cli.named_run import named_run, names_run
+from peer.cli.options import AsJson, LookTimeout, Port
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command(
-    short_help="Train with a local swarm of real peers.",
     epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3\n  peer demo --model hf --out ./my-llama",
 )
 @exits_with_sentence
@@ -54,29 +55,69 @@ def demo(
     return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
 
 
-@commands.command(
-    short_help="Say what a run will ask of a home.", epilog="\b\nExample:\n  peer plan run.toml --peers homes.toml"
-)
+@commands.command(epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --peers homes.toml")
 @exits_with_sentence
 def plan(
     run: Annotated[
-        Path | None, typer.Argument(metavar="RUN_FILE", help="A run.toml or a manifest.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="A run.toml, a manifest, or a run: its id, page, link or name.", show_default=False
+        ),
     ] = None,
     peers: Annotated[
         Path | None,
         typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/organiser/planning.md."),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Round times, memory by part, settings: what an organiser asks.")
+    ] = False,
     table: Annotated[bool, typer.Option("--table", help="Bandwidth needed, against published figures.")] = False,
+    timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a run will ask of a home: bytes, Mbit/s, round time, memory, disk, time to a number of tokens."""
+    """Say what a run will ask of a home: traffic, memory, disk, time. With --full or --peers also how it follows."""
+    if table and (run, peers) != (None, None):
+        raise UsageFault("--table is given beside a run or --peers; expected it alone: it is about published models.")
+    if run is None and not table:
+        raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), RUN (its id or page), or --table.")
+    if run is not None and not Path(run).exists() and not names_run(run):
+        raise UsageFault(
+            f"{run}: No such file or directory; expected a readable run file or manifest, or RUN (its id, page or "
+            "link); check the path."
+        )
+    if run is None:
+        from peer.plan.report import show_table
+
+        return int(show_table(as_json))
+    manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
 
-    return int(run_plan(run, peers, table, as_json))
+    return int(run_plan(manifest, peers, as_json=as_json, is_full=full or peers is not None))
+
+
+def _planned(run: str, timeout_seconds: float) -> Any:
+    """The manifest of a file, of this machine, or of a live run."""
+    if Path(run).exists():
+        from peer.plan.source import load_planned_run
+
+        return load_planned_run(Path(run))
+    run_id, peers = named_run(run, None, None)
+    from peer.config.peer_config import load_config
+    from peer.observe.known_addresses import manifest_here
+    from peer.observe.target import checked_target
+
+    config = load_config({"run_id": run_id})
+    manifest = manifest_here(config.run_record_path, config.run_id)
+    if manifest is not None:
+        return manifest
+    target = checked_target(run_id, peers)
+    from dht.observer.backend import choose_backend
+    from peer.observe.status import read_manifest
+
+    return read_manifest(target, timeout_seconds, choose_backend(None)[0])
 
 
 @commands.command(
-    short_help="Run a swarm in virtual time.",
     epilog="\b\nExample:\n  peer simulate home --seed 7",
 )
 @exits_with_sentence
@@ -106,7 +147,7 @@ def simulate(
 ) -> int:
     """Run a whole swarm in virtual time on a simulated network, to plan runs, to find faults and to replay them."""
     if list_them:
-        from peer.simulation.command import list_scenarios
+        from peer.simulation.scenarios.listing import list_scenarios
 
         return int(list_scenarios(as_json))
     if scenario is None:
@@ -116,6 +157,9 @@ def simulate(
         return int(run_simulation(num_peers, inner_steps, seed or 0, 0.1 if churn is None else churn, as_json))
     if (peers, steps, churn) != (None, None, None):
         raise UsageFault("--peers, --steps and --churn are given beside a scenario; expected them in its file.")
+    from peer.simulation.scenarios.scenario import load_scenario
+
+    load_scenario(scenario)  # a wrong name or file is told before anything heavy is loaded
     from peer.simulation.command import run_scenario
 
     return int(run_scenario(scenario, seed, as_json))

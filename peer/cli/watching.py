@@ -11,12 +11,13 @@ import typer
 
 from dht.errors import UsageFault
 from dht.observer.backend import HostBackend, choose_backend
-from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
 from peer.observe.target import checked_target
 
-commands = typer.Typer()
+commands = Commands()
 
 MAX_INSTALL_LENGTH = 400
 
@@ -29,7 +30,6 @@ Backend = Annotated[
 
 
 @commands.command(
-    short_help="Show a run from outside.",
     epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
 )
@@ -55,7 +55,6 @@ def status(
 
 
 @commands.command(
-    short_help="Serve a web page about a run.",
     epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
     "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8080",
 )

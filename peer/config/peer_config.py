@@ -366,7 +366,10 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
         raise UsageFault(f"{path}: {explain(error, PeerConfig)}") from error
     given = {name: value for name, value in flags.items() if value is not None}
     if "run_id" not in given and "run_id" not in from_file:
-        raise UsageFault("No run is named; expected --run-id RUN or run_id in the configuration file.")
+        raise UsageFault(
+            "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link, as in `peer join "
+            "RUN`; whoever runs it has them. To try it alone: `peer demo`."
+        )
     try:
         return PeerConfig.model_validate(from_file | given)
     except ValidationError as error:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from peer.doctor.facts import DoctorFacts
 from peer.doctor.findings import Finding, Level
-from peer.plain_console import PlainConsole
+from peer.plain_console import PlainConsole, console_of_output
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
@@ -21,7 +21,7 @@ def print_findings(
     findings: Sequence[Finding], facts: DoctorFacts, code: int, console: PlainConsole | None = None
 ) -> None:
     """Print all findings and the verdict."""
-    console = console or PlainConsole()
+    console = console or console_of_output()
     about = "this machine" if facts.run is None else facts.run.run_id
     console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
     console.print()
@@ -32,7 +32,7 @@ def print_findings(
     for finding in findings:
         table.add_row(Text(MARKS[finding.level], style=STYLES[finding.level]), finding.subject, Text(finding.what))
         if finding.remedy:
-            table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2)))
+            table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2), expand=False))
     console.print(table)
     console.print()
     console.print(Text(_verdict(findings, facts, code), style="bold"))
@@ -43,7 +43,7 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         obstacles = [finding.subject for finding in findings if finding.level == "stop"]
         return f"Joining makes no sense yet: {', '.join(obstacles)}. (exit code {code})"
     if facts.run is None:
-        return "Nothing here stands in the way. Name a run to see the rest: --run-id RUN --peers ADDRESS"
+        return "Nothing here stands in the way. Name a run to see the rest: peer doctor RUN"
     if facts.run.own_code_hint:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
     share = facts.share_of_rounds

@@ -33,7 +33,8 @@ def check_addresses(config: PeerConfig) -> None:
 
 def addresses_of_page(config: PeerConfig) -> list[str]:
     """What the page of a run gives that its owner named in the manifest here; nothing, and a line, when it fails."""
-    page = _page_here(config.run_record_path, config.run_id)
+    manifest = manifest_here(config.run_record_path, config.run_id)
+    page = None if manifest is None else manifest.page_address
     if page is None:
         return []
     try:
@@ -47,10 +48,11 @@ def addresses_of_page(config: PeerConfig) -> list[str]:
     return list(says.addresses)
 
 
-def _page_here(record_path: Path, run_id: str) -> str | None:
+def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
+    """The manifest that is kept on this machine, checked; None: none, or it cannot be used."""
     try:
         record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
-        return RunManifest.from_bytes(record.manifest).page_address
+        return RunManifest.from_bytes(record.manifest)
     except (OSError, ValueError, PeerFault):
         return None  # whoever needs the manifest says what is wrong with it
 

@@ -22,7 +22,7 @@ from peer.network.membership.revisions import cooldown_at
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target
-from peer.plain_console import PlainConsole
+from peer.plain_console import console_of_output
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
@@ -44,8 +44,17 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
     else:
         _print_table(run_id, manifest, records)
         for line in local_lines(event_log, time.time()):
-            PlainConsole().print(line, style="dim", highlight=False)
+            console_of_output().print(line, style="dim", highlight=False)
     return 0
+
+
+def read_manifest(target: Target, timeout_seconds: float, backend: HostBackend) -> RunManifest:
+    """The signed manifest of a live run.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+    return asyncio.run(_read(target, timeout_seconds, backend))[0]
 
 
 def local_facts(event_log: Path, now: float) -> dict[str, Any] | None:
@@ -137,7 +146,7 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
 
 def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) -> None:
     facts = status_facts(run_id, manifest, records, time.time())
-    console = PlainConsole()
+    console = console_of_output()
     loss = facts["held_out_loss"]
     done = f"{count_text(facts['run_tokens'])} tokens"
     if facts["progress"] is not None:

@@ -11,46 +11,64 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from peer.config.layouts import num_orthogonalised, seed_layout
 from peer.config.manifest import RunManifest
-from peer.plain_console import PlainConsole
+from peer.plain_console import PlainConsole, console_of_output
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile
 from peer.plan.memory import NetworkMemory, TrainerMemory
 from peer.plan.planning import RunPlan, plan_run
-from peer.plan.source import load_planned_run, sizes_of
+from peer.plan.source import sizes_of
 from peer.plan.utilisation import TARGETS
 
 HOURS_PER_DAY = 24
 
 
-def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_json: bool) -> int:
-    """Print what a run asks of its homes, or the table of published bandwidths. Returns the exit code.
+def run_plan(manifest: RunManifest, profile_path: Path | None, *, as_json: bool, is_full: bool) -> int:
+    """Print what a run asks of its homes: four lines, or with `is_full` all tables. Returns the exit code.
 
     Raises:
-        UsageFault: no file, a file that cannot be used, or a table and a run at once.
+        UsageFault: a file that cannot be used.
         Incompatible: the run's model cannot be cut as its manifest says.
     """
-    if show_table:
-        if run is not None or profile_path is not None:
-            raise UsageFault(
-                "--table is given beside a run or --peers; expected it alone: it is about published models."
-            )
-        _show_table(bandwidth_table(), as_json)
-        return 0
-    if run is None:
-        raise UsageFault("No run is named; expected a run file or a manifest, or --table.")
-    manifest = load_planned_run(run)
     profile = load_profile(profile_path)
     seed_layout(manifest)
     plan = plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))
+    elif is_full:
+        _print_plan(console_of_output(), manifest, profile, plan)
     else:
-        _print_plan(PlainConsole(), manifest, profile, plan)
+        print("\n".join(lines_for_a_home(plan)))
     return 0
+
+
+def show_table(as_json: bool) -> int:
+    """Print the table of published bandwidths. Returns the exit code."""
+    _show_table(bandwidth_table(), as_json)
+    return 0
+
+
+def lines_for_a_home(plan: RunPlan) -> list[str]:
+    """Traffic, memory, disk and time, for whoever wants to join. Of several kinds of home the most that one needs."""
+    homes = plan.homes
+    up, down = (
+        HOURS_PER_DAY * max(getattr(home, f"{way}_bytes_per_hour") for home in homes) for way in ("upload", "download")
+    )
+    mbit_up, mbit_down = (
+        max(getattr(home, f"needed_{way}_bits_per_second") for home in homes) / 1e6 for way in ("upload", "download")
+    )
+    memory = max(home.trainer_memory.total_bytes + home.network_memory.total_bytes for home in homes)
+    together = f"{plural(plan.num_peers, 'such machine')}: {count_text(plan.tokens_per_second)} tokens/s together"
+    return [
+        f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {mbit_up:.2g} Mbit/s up and "
+        f"{mbit_down:.2g} Mbit/s down are enough",
+        f"Memory      about {bytes_text(memory)}, and what the model computes with",
+        f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}",
+        f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
+        f"{together} (--full says more)",
+    ]
 
 
 def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> dict[str, Any]:
@@ -184,7 +202,7 @@ def _show_table(rows: Sequence[TableRow], as_json: bool) -> None:
     if as_json:
         print(json.dumps(table_facts(rows)))
         return
-    console = PlainConsole()
+    console = console_of_output()
     table = _table(("model", "Gbit/s needed to compute", *(f"{target:.0%}" for target in TARGETS)), num_texts=2)
     for row in rows:
         cells = [

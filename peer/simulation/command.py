@@ -10,7 +10,7 @@ import time
 from dht.errors import EXIT_INTERRUPTED
 from dht.quantities import plural, seconds_text
 from peer.simulation.result import SimulationResult, summary_of
-from peer.simulation.scenarios.scenario import SHIPPED, load_scenario
+from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
 from peer.simulation.simulation import Progress, simulate
@@ -34,18 +34,6 @@ def run_scenario(name_or_path: str, seed: int | None, as_json: bool) -> int:
     """
     scenario = load_scenario(name_or_path)
     return _run(spec_of(scenario, scenario.seed if seed is None else seed), as_json)
-
-
-def list_scenarios(as_json: bool) -> int:
-    """Print the scenarios that come with the program."""
-    found = {name: load_scenario(name) for name in SHIPPED}
-    if as_json:
-        print(json.dumps({name: scenario.description for name, scenario in found.items()}))
-        return 0
-    for name, scenario in found.items():
-        length = seconds_text(60 * scenario.duration_minutes)
-        print(f"{name:12} {plural(scenario.num_peers, 'peer')}, {length}: {scenario.description}")
-    return 0
 
 
 def _run(spec: SimulationSpec, as_json: bool) -> int:

@@ -91,7 +91,7 @@ class _Desk:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.dict(os.environ, environment))
             stack.enter_context(mock.patch("time.time", return_value=NOW))
-            stack.enter_context(mock.patch("peer.cli.exit_codes._write_traceback", self._note))
+            stack.enter_context(mock.patch("peer.cli.usage.exit_codes._write_traceback", self._note))
             for patch in patches:
                 stack.enter_context(patch)
             stack.enter_context(contextlib.redirect_stdout(out))

@@ -19,7 +19,7 @@ from rich.table import Table
 from dht.errors import LocalFault, PeerFault
 from dht.fields import printable
 from dht.records.signed_records import PeerRecord
-from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver

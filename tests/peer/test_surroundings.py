@@ -23,7 +23,7 @@ from dht.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.p2pd import directory, lazy_hivemind
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
-from peer.cli import exit_codes
+from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, load_config, write_cached_peers
 from peer.network.membership import run_finding
@@ -201,7 +201,7 @@ def test_a_full_output_is_a_sentence(tmp_path: Path) -> None:
     command = f'exec "{SCRIPT}" key --data-dir "{tmp_path}/data" > /dev/full'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("peer: this machine refused a file or the output: No space left on device; expected")
+    assert done.stderr.startswith("peer: This machine refused a file or the output: No space left on device; expected")
     assert done.stderr.count("\n") == 1
 
 

@@ -234,6 +234,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
+    "peer.cli.usage": ("peer peer.config", False, "typer"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
-from peer.cli.app import app
+from peer.cli.app import whole_command
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docs/volunteer/Dockerfile").read_text()
@@ -20,7 +19,7 @@ UNIT = (ROOT / "docs/volunteer/peer@.service").read_text()
 
 
 def flags_of(command: str) -> set[str]:
-    group: Any = typer.main.get_command(app)
+    group: Any = whole_command()
     return {flag for parameter in group.commands[command].params for flag in parameter.opts}
 
 

@@ -429,7 +429,7 @@ def process_swarm(run_toml: str = TINY_RUN, make: Callable[[Path, Path, str], Sw
 def assert_one_sentence(stderr: str, *words: str) -> None:
     """Standard error is one line of `peer: ...` at its end, no traceback, and says each of `words`."""
     assert "Traceback" not in stderr, stderr
-    assert "this is a bug" not in stderr, stderr
+    assert "his is a bug" not in stderr, stderr
     sentences = [line for line in stderr.splitlines() if line.startswith("peer: ")]
     assert len(sentences) == 1, stderr
     for word in words:

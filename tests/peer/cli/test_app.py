@@ -22,13 +22,14 @@ from dashboard.samples.plan import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
-from peer.cli import app
+from peer.cli import app, options
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
 from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.target import Target
+from peer.simulation import scenarios
 from peer.version import SOFTWARE
 
 OWNER = Identity.generate()
@@ -95,7 +96,7 @@ def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {command} " in text for command in COMMANDS)
-    assert "..." not in text.partition("Commands:")[2].partition("Example")[0]
+    assert "..." not in text.partition("Take part:")[2].partition("Example")[0]
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +265,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["join"], "expected --run-id RUN"),
+        (["join"], "Which run? Expected RUN"),
         (["join", "--run-id", "demo"], "--run-id: 'demo' is not a run id; expected NAME.FINGERPRINT"),
         (["join", "--run-id", RUN_ID, "--device", "gpu"], "--device is 'gpu'; expected something like auto or cpu"),
         (
@@ -275,27 +276,27 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["join", "--run-id", RUN_ID, "--max-steps", "0"], "--max-steps is 0; expected a whole number from 1"),
         (["join", "--run-id", RUN_ID, "--json", "--plain"], "--json and --plain are given together"),
         (["join", "--run-id", RUN_ID, "--config", "absent.toml"], "absent.toml: No such file"),
-        (["join", "--devise", "cpu"], "No such option: --devise"),
+        (["join", "--devise", "cpu"], "There is no flag --devise of `peer join`"),
         (["jion"], "Did you mean 'join'?"),
-        (["join", "--max-steps", "many"], "Invalid value for '--max-steps'"),
-        (["seed", "--run-id", RUN_ID, "--device", "cpu"], "No such option: --device"),
+        (["join", "--max-steps", "many"], "--max-steps is 'many'; expected a whole number"),
+        (["seed", "--run-id", RUN_ID, "--device", "cpu"], "There is no flag --device of `peer seed`"),
         (["status", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--samples-every", "1"], "such as 90s, 20min, 1h"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--install", "a\nb"], "expected a line of 1 to 400"),
-        (["dashboard", "--port", "70000"], "Invalid value for '--port'"),
+        (["dashboard", "--port", "70000"], "--port is '70000'; expected a whole number from 0 to 65535"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--join-address", "x"], "'x' is not a multiaddr"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--token-file", "nowhere"], "nowhere cannot be read"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--db", "no/x.sqlite"], "does not exist; make it"),
-        (["export"], "expected --model FILE, or --run-id RUN"),
+        (["export"], "No model is named; expected RUN"),
         (["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--checkpoint", "d"], "--checkpoint and --peers are given"),
         (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
-        (["sample", "--model", "m"], "Missing option '--prompt'"),
-        (["sample", "--prompt", "x", "--temperature", "-1"], "Invalid value for '--temperature'"),
+        (["sample", "--model", "m"], "--prompt is missing; expected --prompt TEXT"),
+        (["sample", "--prompt", "x", "--temperature", "-1"], "--temperature is '-1'; expected a number from 0 to 100"),
         (["evaluate", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
-        (["demo", "--peers", "1"], "Invalid value for '--peers'"),
-        (["simulate", "--churn", "2"], "Invalid value for '--churn'"),
+        (["demo", "--peers", "1"], "--peers is '1'; expected a whole number from 2 to 64"),
+        (["simulate", "--churn", "2"], "--churn is '2'; expected a number from 0 to 1"),
         (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
         (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
         (["simulate", "there-is-no.toml"], "there-is-no.toml: No such file"),
@@ -381,6 +382,7 @@ def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -
     assert simulation == [(5, 6, 7, 0.5, True)]
     scenario = stand_in(monkeypatch, "peer.simulation.command", "run_scenario", lambda *_: 1)
     assert app.run(["simulate", "home"]) == 1
+    (Path.cwd() / "own.toml").write_bytes(Path(scenarios.__file__).with_name("home.toml").read_bytes())
     assert app.run(["simulate", "own.toml", "--seed", "3", "--json"]) == 1
     assert scenario == [("home", None, False), ("own.toml", 3, True)]
 
@@ -409,7 +411,7 @@ def test_errors_become_one_sentence_and_their_exit_code(
     message = capsys.readouterr().err
     assert message.startswith("peer: ")
     assert message.count("\n") == 1
-    assert ("interrupted" if code == 130 else "the disk is gone") in message
+    assert ("Interrupted" if code == 130 else "he disk is gone") in message
 
 
 @pytest.mark.parametrize("writable", [True, False])
@@ -424,7 +426,7 @@ def test_a_bug_leaves_a_file_to_report(
     stand_in(monkeypatch, "peer.observe.status", "show_status", fail)
     assert app.run(["status", RUN_ID, "--peers", ADDRESS]) == 1
     message = capsys.readouterr().err
-    assert message.startswith("peer: this is a bug (ZeroDivisionError)")
+    assert message.startswith("peer: This is a bug (ZeroDivisionError)")
     assert "Traceback" not in message
     path = Path(message.removesuffix(".\n").split()[-1])
     assert path.is_relative_to(home) == writable
@@ -434,13 +436,15 @@ def test_a_bug_leaves_a_file_to_report(
 
 @given(st.lists(st.sampled_from(["/a", "/b", "--peers", "--json", "--name", "x", "--peers=/c"])))
 def test_spreading_changes_no_other_argument(arguments: list[str]) -> None:
-    spread = app.spread_peers(arguments)
+    spread = options.spread_peers(arguments)
     without = [argument for argument in spread if argument != "--peers"]
     assert without == [argument for argument in arguments if argument != "--peers"]
 
 
 def test_several_addresses_may_follow_one_flag() -> None:
-    spread = app.spread_peers(["join", "--peers", "/a", "/b", "--data-dir", "/d", "--peers=/e", "/f", "--peers", "/g"])
+    spread = options.spread_peers(
+        ["join", "--peers", "/a", "/b", "--data-dir", "/d", "--peers=/e", "/f", "--peers", "/g"]
+    )
     assert spread == (
         ["join", "--peers", "/a", "--peers", "/b", "--data-dir", "/d", "--peers=/e", "--peers", "/f", "--peers", "/g"]
     )

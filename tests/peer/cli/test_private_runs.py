@@ -53,7 +53,7 @@ def sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], exit_code
     said = capsys.readouterr()
     assert said.out == ""
     assert "Traceback" not in said.err
-    assert "this is a bug" not in said.err
+    assert "is a bug" not in said.err
     (line,) = said.err.splitlines()
     return line
 
@@ -83,7 +83,7 @@ def join(tmp_path: Path, invite: Invite | str) -> list[str]:
 
 def test_an_expired_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = sentence(capsys, join(tmp_path, ticketed(owned, lasts=-60)))
-    assert re.search(r"the invite expired at .*; expected one that is still good; ask the owner", said)
+    assert re.search(r"The invite expired at .*; expected one that is still good; ask the owner", said)
 
 
 def test_an_invite_for_another_key(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_an_invite_with_the_secret_of_another(
 
 def test_an_invite_of_another_run(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*join(tmp_path, ticketed(owned)), "--run-id", "other.aaaaaaaaaaaaaaaaaaaa"]
-    assert f"the invite is for run {owned.run_id}" in sentence(capsys, arguments)
+    assert f"The invite is for run {owned.run_id}" in sentence(capsys, arguments)
 
 
 def admission(owned: OwnedRun, folder: Path, now: float, who: Identity = MEMBER) -> Admission:
@@ -233,7 +233,7 @@ def test_an_older_draft_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
     (folder / DRAFT_NAME).write_bytes(older)
     said = sentence(capsys, ["manifest", "sign", "--data-dir", str(folder)])
-    assert "the draft is revision 2 and revision 2 is signed already; expected a later one" in said
+    assert "The draft is revision 2 and revision 2 is signed already; expected a later one" in said
 
 
 def test_a_manifest_that_was_changed_after_it_was_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

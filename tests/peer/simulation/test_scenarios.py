@@ -21,8 +21,9 @@ from dht.errors import UsageFault
 from peer.events.peer_events import CaughtUp, Event, JoinedRun, LeftRun, RefusedPeer
 from peer.simulation import command
 from peer.simulation import workload as simulated_workload
-from peer.simulation.command import list_scenarios, run_scenario
+from peer.simulation.command import run_scenario
 from peer.simulation.peer import simulated_identity
+from peer.simulation.scenarios.listing import list_scenarios
 from peer.simulation.scenarios.scenario import (
     SHIPPED,
     GroupSection,

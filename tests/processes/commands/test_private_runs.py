@@ -33,7 +33,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *LOCAL), seconds=SOON_SECONDS
         )
         assert reused.returncode == 4
-        assert_one_sentence(reused.stderr, "the one-time invite was used by another key before", "new invite")
+        assert_one_sentence(reused.stderr, "one-time invite was used by another key before", "new invite")
 
         stranger = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),
@@ -41,7 +41,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             seconds=SOON_SECONDS,
         )
         assert stranger.returncode == 3
-        assert_one_sentence(stranger.stderr, "nobody answered", "--invite")
+        assert_one_sentence(stranger.stderr, "[Nn]obody answered", "--invite")
         seed.wait_for(RefusedPeer, lambda event: "no membership proof" in event.reason or "list" in event.reason)
 
         wrong = seed.address.rpartition("/")[0] + "/" + Identity.generate().peer_id
@@ -51,7 +51,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             seconds=SOON_SECONDS,
         )
         assert mistaken.returncode == 3
-        assert_one_sentence(mistaken.stderr, "another peer than the named one answers")
+        assert_one_sentence(mistaken.stderr, "nother peer than the named one answers")
 
         watching = str(swarm.folder / "watching.invite")
         assert swarm.call("invite", "--data-dir", owner, "--one-time", "--out", watching).returncode == 0
@@ -81,7 +81,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert (revoked.returncode, revoked.stderr) == (0, "")
         trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
         assert friend.wait_end(SOON_SECONDS) == 4
-        assert_one_sentence(friend.stderr, r"the owner of the run revoked this (peer's )?key", "ask the owner")
+        assert_one_sentence(friend.stderr, r"owner of the run revoked this (peer's )?key", "ask the owner")
         assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
         assert not friend.family()
         again = swarm.call(
@@ -89,7 +89,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             *("--data", f"text:{swarm.text}", *LOCAL),
         )
         assert again.returncode == 4
-        assert_one_sentence(again.stderr, "the owner of the run revoked this", "ask the owner")
+        assert_one_sentence(again.stderr, "owner of the run revoked this", "ask the owner")
 
         # It goes on for those who stay, and ends on all of them at the stated version.
         end = max(trainer.versions().values()) + 10

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -26,6 +27,13 @@ _REFUSED_BY_THE_MACHINE = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 """A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
+
+
+_BEGINNING = re.compile(
+    r"(?:the|this|these|a|an|no|none|nobody|nothing|all|another|there|you|cannot|asked|waited|interrupted|members)[ .]"
+    r"|(?:run|port|user|process|member|fragment|rank|revision|invite|parameter|optimizer) ['0-9]"
+)
+"""A word of a sentence, and not the name of somebody's file or field."""
 
 
 def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -116,5 +124,15 @@ def _write_traceback(error: Exception) -> str:
     return "that could not be written; here it is instead:\n" + text
 
 
+def in_house_style(text: str) -> str:
+    """A message as a sentence: with a capital, unless it begins with a name, a flag or a file, and with a full stop.
+
+    Messages are put together of parts, so that the beginning of one may stand inside another.
+    """
+    if _BEGINNING.match(text):
+        text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) or not text else f"{text}."
+
+
 def _say(sentence: str) -> None:
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)
+    print(f"peer: {in_house_style(sentence)}", file=sys.stderr, flush=True)

@@ -1,0 +1,75 @@
+"""The `peer` command as typer sees it: a group whose commands are imported one by one, when they are named."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
+from peer.cli.usage.plain_help import CONTEXT
+from peer.version import SOFTWARE
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Name -> command; the file that has it is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _loaded(f"peer.cli.{COMMANDS[name].module}").commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+
+class LazyGroup(TyperGroup):
+    """A group with all of `COMMANDS`; its help is written from the table alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": {}})
+        self.commands: Any = LazyCommands()
+
+    def get_help(self, ctx: Any) -> str:
+        return help_text(ctx.terminal_width).rstrip("\n")
+
+
+def _loaded(module: str) -> Any:
+    return typer.main.get_group(importlib.import_module(module).commands)
+
+
+def peer_command() -> Any:
+    """The command with all its subcommands."""
+    app = typer.Typer(
+        name="peer",
+        cls=LazyGroup,
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={**CONTEXT, "max_content_width": MAX_COLUMNS},
+    )
+    app.callback()(_options)
+    return typer.main.get_command(app)
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(SOFTWARE)
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", callback=_tell_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,9 @@
+"""How the command line speaks: which commands there are, their help, and what is said when something is wrong.
+
+The files, each built on those above it:
+
+    commands.py    the table of all commands; `peer --help`
+    plain_help.py  help that shows first what everybody needs
+    mistakes.py    what is wrong with a command line, in one sentence
+    exit_codes.py  exit codes; one sentence in place of a traceback
+"""

@@ -1,0 +1,74 @@
+"""What is wrong with a command line, in one sentence: what was got, what is expected, what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""What typer raises for any mistake in a command line."""
+
+_TYPES = {int: "a whole number", float: "a number", bool: "yes or no"}
+_EXAMPLES = {int: "4", float: "2.5"}
+
+
+def sentence_of(mistake: Any) -> str:
+    """The sentence for a mistake that typer found."""
+    kind = type(mistake).__name__
+    path = mistake.ctx.command_path if mistake.ctx is not None else "peer"
+    see = f"see `{path} --help`."
+    if kind == "NoSuchOption":
+        near = sorted(mistake.possibilities or ())
+        hint = f"did you mean {' or '.join(near)}?" if near else see
+        return f"There is no flag {mistake.option_name} of `{path}`; {hint}"
+    if kind == "MissingParameter":
+        return f"{_name(mistake.param)} is missing; expected {_wanted(mistake.param)}; {see}"
+    if kind == "BadOptionUsage":
+        return f"{mistake.option_name} has no value, or has one and takes none; {see}"
+    if kind == "BadParameter" and mistake.param is not None:
+        return f"{_name(mistake.param)} is {_got(mistake)}; expected {_expected(mistake)}."
+    text = mistake.format_message()
+    if found := re.match(r"No such command (.*?)\.(?: Did you mean (.*)\?)?$", text):
+        hint = f"Did you mean {found[2]}?" if found[2] else f"See `{path} --help`."
+        return f"There is no command {found[1]}. {hint}"
+    if found := re.search(r"unexpected extra arguments?\(?s?\)? \((.*)\)", text):
+        return f"{found[1]!a} is more than `{path}` takes; leave it out, or put text with spaces into quotes; {see}"
+    if text.startswith("Missing command"):
+        return f"`{path}` needs a command of its own; {see}"
+    return f"{text.rstrip('.')}; {see}"
+
+
+def _name(parameter: Any) -> str:
+    return str(parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name)
+
+
+def _wanted(parameter: Any) -> str:
+    what = (parameter.help or "a value").rstrip(".")
+    about = f"{what[0].lower()}{what[1:]}"
+    return about if parameter.param_type_name == "argument" else f"{_name(parameter)} {parameter.metavar} ({about})"
+
+
+def _got(mistake: Any) -> str:
+    """The value, where the library tells it."""
+    errors = getattr(mistake.__cause__, "errors", None)
+    if errors is not None and (details := errors()):
+        return ascii(details[0].get("input"))[:80]
+    return "not a value of its kind"
+
+
+def _expected(mistake: Any) -> str:
+    parameter = mistake.param
+    descriptor = getattr(parameter, "type_descriptor", None)
+    kind = getattr(descriptor, "annotation", None)
+    kind = kind if kind in _TYPES else None
+    low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    if kind is None:
+        return str(mistake.message).rstrip(".")
+    words = _TYPES[kind]
+    if low is not None and high is not None:
+        return f"{words} from {low:g} to {high:g}" if high < 10**6 else f"{words} from {low:g} to {high}"
+    if low is not None:
+        return f"{words} of at least {low:g}"
+    return f"{words} such as {_EXAMPLES.get(kind, '')}"

@@ -1,0 +1,100 @@
+"""Help that shows first what everybody needs: arguments by their plain name, flags in panels, the rest on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CONTEXT: Final = {"help_option_names": ["--help", "-h"]}
+FIRST: Final = "Options"
+"""The panel of flags without another one."""
+ALL: Final = "peer.help_all"
+"""Set in a context's `meta` to see the flags of every panel."""
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has no marks of the library around the names of its arguments."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`NAME` where it is needed, `[RUN]` where it may be left out."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then flags panel by panel."""
+        parameters: list[Any] = self.get_params(ctx)
+        arguments = [
+            (one.metavar or one.name, one.help or "") for one in parameters if one.param_type_name == "argument"
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        panels: dict[str, list[tuple[str, str]]] = {FIRST: []}
+        for one in parameters:
+            row = None if one.param_type_name == "argument" else one.get_help_record(ctx)
+            if row is not None:
+                panels.setdefault(self.panel_of(one.name), []).append(row)
+        self._write_panels(panels, ctx, formatter)
+
+    def panel_of(self, name: str) -> str:
+        """The panel that the flag with this name stands in."""
+        return FIRST
+
+    def _write_panels(self, panels: Mapping[str, list[tuple[str, str]]], ctx: Any, formatter: Any) -> None:
+        for title, rows in panels.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class PanelledCommand(PlainCommand):
+    """A command with so many flags that `--help` shows the first panel, and `--help-all` every one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Those of the command, and `--help-all`."""
+        return [*super().get_params(ctx), _help_all()]
+
+    def _write_panels(self, panels: Mapping[str, list[tuple[str, str]]], ctx: Any, formatter: Any) -> None:
+        if ctx.meta.get(ALL):
+            super()._write_panels(panels, ctx, formatter)
+            return
+        super()._write_panels({FIRST: panels[FIRST]}, ctx, formatter)
+        hidden = {title: len(rows) for title, rows in panels.items() if title != FIRST}
+        counts = ", ".join(f"{title} ({count})" for title, count in hidden.items())
+        formatter.write_paragraph()
+        formatter.write_text(f"{sum(hidden.values())} more flags with --help-all: {counts}.")
+
+
+def _help_all() -> Any:
+    def show(ctx: typer.Context, is_asked: bool) -> None:
+        if is_asked and not ctx.resilient_parsing:
+            ctx.meta[ALL] = True
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+
+    def command(
+        help_all: bool = typer.Option(
+            False, "--help-all", is_eager=True, expose_value=False, callback=show, help="Show every flag and exit."
+        ),
+    ) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return typer.main.get_command(app).params[0]
+
+
+class Commands(typer.Typer):
+    """Where commands are registered: each of them has plain help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"add_completion": False, "rich_markup_mode": None, **settings})
+
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, cls: type[TyperCommand] = PlainCommand, epilog: str = "", short_help: str = ""
+    ) -> Callable[[Function], Function]:
+        """As typer's, for a `PlainCommand`."""
+        return super().command(name, cls=cls, epilog=epilog or None, short_help=short_help or None)

@@ -1,0 +1,70 @@
+"""What the data folders on this machine say about the runs that a person takes part in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.quantities import seconds_text
+from peer.config.peer_config import load_config
+from peer.folder_lock import FolderInUse, FolderLock
+from peer.observe.known_addresses import manifest_here
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """A run as its folder knows it.
+
+    Attributes:
+        held_by: what runs there now, in words; None: nothing.
+        last_at: unix seconds of the last event of a peer here; None: there was none.
+        is_owner: the run's owner key is there.
+    """
+
+    run_id: str
+    folder: Path
+    held_by: str | None
+    last_at: float | None
+    is_owner: bool
+    page: str | None
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def own_run(run_id: str) -> OwnRun:
+    """What is known here about a run, which need not be there."""
+    config = load_config({"run_id": run_id})
+    folder: Path = config.data_dir
+    try:
+        last_at: float | None = config.event_log_path.stat().st_mtime
+    except OSError:
+        last_at = None
+    manifest = manifest_here(config.run_record_path, run_id)
+    page = None if manifest is None else manifest.page_address
+    return OwnRun(run_id, folder, _holder(folder), last_at, (folder / "owner.key").exists(), page)
+
+
+def run_line(run: OwnRun, now: float | None = None) -> str:
+    """One line about it."""
+    if run.held_by is not None:
+        state = f"running now ({run.held_by})"
+    elif run.last_at is not None:
+        age = max(0.0, (time.time() if now is None else now) - run.last_at)
+        state = f"last here {seconds_text(round(age))} ago"
+    else:
+        state = "never joined from here"
+    return "  ".join(part for part in (run.run_id, state, "yours" if run.is_owner else "", run.page or "") if part)
+
+
+def _holder(folder: Path) -> str | None:
+    if not folder.is_dir():
+        return None
+    try:
+        FolderLock(folder, "peer runs").close()
+    except FolderInUse as error:
+        return error.holder
+    return None

@@ -1,0 +1,201 @@
+"""Mistakes in every command: one sentence in one style, exit code 2, no traceback, and nothing heavy loaded for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.cli import app
+from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
+from peer.version import SOFTWARE
+
+UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
+HEAVY = {"torch", "hivemind", "aiohttp", "transformers"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def every_command() -> dict[str, Any]:
+    """ "manifest show" -> its command, groups left out."""
+    found: dict[str, Any] = {}
+    for name, command in app.whole_command().commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {word}": one for word, one in inner.items()}
+    return found
+
+
+COMMAND_NAMES = sorted(every_command())
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence that a wrong command line costs."""
+    assert app.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+def in_house_style(line: str) -> bool:
+    """`peer: ` and a sentence: begins with a capital, a flag, a value or a file; ends as sentences do."""
+    return re.fullmatch(r"peer: (?:[A-Z'`~/.\"-]|[\w./-]+[:,' ]).*[.?]", line) is not None and "Traceback" not in line
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = said([*name.split(), "--no-such-flag"], capsys)
+    assert line.startswith(f"peer: There is no flag --no-such-flag of `peer {name}`; ")
+    assert in_house_style(line)
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_wrong_values_of_all_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = [
+        one.opts[0]
+        for one in every_command()[name].params
+        if one.param_type_name == "option" and one.type_descriptor.annotation in (int, float)
+    ]
+    for flag in numbers:
+        line = said([*name.split(), flag, "zero"], capsys)
+        assert line.startswith(f"peer: {flag} is 'zero'; expected a "), line
+        assert in_house_style(line)
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_too_many_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if any(one.nargs == -1 for one in every_command()[name].params):
+        return
+    line = said([*name.split(), *["one", "two", "three"]], capsys)
+    assert in_house_style(line)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in COMMAND_NAMES if any(one.name == "run" for one in every_command()[name].params)]
+)
+def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--prompt", "x"] if name == "sample" else []
+    for wrong in ("no-run-of-mine", "murmuration://nobody", f"murmuration://{UNKNOWN_RUN}@x"):
+        line = said([name, wrong, *more], capsys)
+        assert in_house_style(line), line
+        assert "expected" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["jion"], "There is no command 'jion'. Did you mean 'join'?"),
+        (["join", "--threads", "zero"], "--threads is 'zero'; expected a whole number"),
+        (["demo", "--peers", "1"], "--peers is '1'; expected a whole number from 2 to 64."),
+        (["init"], "NAME is missing; expected 1 to 40 of a-z, 0-9 and '-'"),
+        (["sample"], "--prompt is missing; expected --prompt TEXT"),
+        (["join", UNKNOWN_RUN, "--peers"], "--peers has no value"),
+        (["manifest", "shwo"], "There is no command 'shwo'. Did you mean 'show'?"),
+        (["join"], "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link"),
+        (["join", UNKNOWN_RUN], f"No address of a member of {UNKNOWN_RUN} is known"),
+        (["status"], "Which run?"),
+        (["plan"], "Which run? Expected a run file (`peer plan run.toml`), RUN"),
+        (["invite"], "Nobody is named; expected either --key"),
+        (["invite", "--key", "x", "--one-time"], "Both --key and --one-time are given"),
+        (["revoke"], "Nothing to take back is named; expected"),
+        (["export"], "No model is named; expected RUN"),
+        (["evaluate"], "No model is named; expected --model PATH"),
+        (["open"], "Which run?"),
+    ],
+)
+def test_what_is_wrong_is_said_first(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = said(arguments, capsys)
+    assert line.startswith(f"peer: {sentence}"), line
+    assert in_house_style(line)
+
+
+def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
+    lines = [
+        *(["join"], ["join", UNKNOWN_RUN], ["join", "--threads", "zero"], ["members"], ["members", "--data-dir", "x"]),
+        *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
+        *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
+    ]
+    code = f"""
+import json, sys
+from peer.cli.app import run
+found = {{}}
+for words in {lines!r}:
+    code = run(words)
+    found[" ".join(words)] = [code, sorted({HEAVY!r} & set(sys.modules))]
+run(["simulate", "--list", "--json"])
+found["--list"] = [2, sorted({HEAVY!r} & set(sys.modules))]
+print()
+print(json.dumps(found))
+"""
+    environ = os.environ | {"XDG_DATA_HOME": str(tmp_path)}
+    root = Path(app.__file__).parents[2]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=environ)
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert {name: answer for name, answer in found.items() if answer != [2, []]} == {}, ended.stderr
+
+
+def test_help_is_asked_for_in_many_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        assert app.run(words) == 0
+        assert capsys.readouterr().out == help_text()
+    texts = set()
+    for words in (["join", "--help"], ["join", "-h"], ["help", "join"], ["join", "help"]):
+        assert app.run(words) == 0
+        texts.add(capsys.readouterr().out)
+    (text,) = texts
+    assert text.startswith("Usage: peer join [OPTIONS] [RUN]")
+    for words in (["--version"], ["-V"]):
+        assert app.run(words) == 0
+        assert capsys.readouterr().out == f"{SOFTWARE}\n"
+
+
+def test_help_is_in_groups_and_says_first_what_everybody_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text(80)
+    assert text.splitlines()[2] == "  New here? peer demo"
+    assert [line[:-1] for line in text.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert max(map(len, text.splitlines())) <= 80
+    assert app.run(["join", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert re.findall(r"^  (--[a-z-]+)", short.partition("Options:")[2], re.MULTILINE)[:6] == [
+        *("--peers", "--device", "--data", "--name", "--upload-limit-mbit", "--invite")
+    ]
+    assert "more flags with --help-all: Identity (" in short
+    assert app.run(["join", "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert all(f"\n{title}:\n" in whole for title in ("Identity", "Devices", "Limits", "Network", "Output"))
+    assert "--metrics-port" in whole
+    assert "--metrics-port" not in short
+
+
+def test_no_help_shows_marks_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMAND_NAMES:
+        assert app.run([*name.split(), "--help"]) == 0
+        text = capsys.readouterr().out
+        assert not re.search(r"[{}]|<str>|<path>|<int>", text), text
+    assert app.run(["init", "--help"]) == 0
+    assert "Usage: peer init [OPTIONS] NAME\n" in capsys.readouterr().out
+
+
+def test_shells_complete_commands_and_flags(tmp_path: Path) -> None:
+    for typed, expected in (("peer jo", "join"), ("peer join --upl", "--upload-limit-mbit")):
+        environ = os.environ | {
+            "_PEER_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "XDG_DATA_HOME": str(tmp_path),
+        }
+        root = Path(app.__file__).parents[2]
+        command = [sys.executable, "-c", "import sys; from peer.cli.app import run; sys.exit(run([]))"]
+        ended = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environ)
+        assert ended.stdout.split() == [expected], ended.stderr
