@@ -41,7 +41,7 @@ def test_notes_are_signed_bounded_and_listed(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("", "the note is empty"), ("two\nlines", "one line of printable text"), ("x" * 121, "TEXT")],
+    [("", "The note is empty"), ("two\nlines", "one line of printable text"), ("x" * 121, "TEXT")],
 )
 def test_a_note_is_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str) -> None:
     assert app.run(["init", "ours", "--out", str(tmp_path / "owner")]) == 0
