@@ -53,6 +53,7 @@ class Choices:
     """What the person who runs a dashboard may choose: its place, files and rules.
 
     Attributes:
+        page_address: under which visitors see the page; empty: that which each of them asked for.
         db: the history's file; None: in memory.
         token_file: makes the page private.
         join_addresses: members' addresses that the page shows to everybody; none: those of seeds that answer.
@@ -68,6 +69,7 @@ class Choices:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    page_address: str = ""
     db: Path | None = None
     token_file: Path | None = None
     join_addresses: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             reader,
             access=access,
             proof_line=source.proof_line,
+            page_address=choices.page_address,
             doors=Doors(own_limits(), time.monotonic, choices.proxies),
         )
         note = stack.enter_context(_recording(choices.record))

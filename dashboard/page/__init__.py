@@ -12,5 +12,6 @@ The files, each built on those above it:
     samples.py    which samples of the model a page without scripts lists
     annotations.py  what happened beside the curves, with names
     rounds.py     timeline, staleness strip, round health
-    page.py       the whole page, its sections, and a contributor's own page
+    page.py       the whole page and its sections
+    contributor.py  a contributor's own page, certificate, people of one name
 """

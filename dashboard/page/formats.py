@@ -133,7 +133,7 @@ TEMPLATES.filters.update(
                 long_text,
             ),
             *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
-            *(speakable_name, times_text, whole_text, words_text),
+            *(short_day, speakable_name, times_text, whole_text, words_text),
         )
     }
 )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from markupsafe import Markup
 
-from dashboard.facts import ContributorRow, ContributorView, HistoryView, Period, RoundFacts
+from dashboard.facts import ContributorRow, HistoryView, Period, RoundFacts
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
-from dashboard.page.curves import NO_CURVE, curves, work_curve
-from dashboard.page.formats import TEMPLATES, age_text, contributor_path, loss_text, people_text, short_day
+from dashboard.page.curves import NO_CURVE, curves
+from dashboard.page.formats import TEMPLATES, age_text, loss_text, people_text, short_day
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
@@ -23,7 +24,7 @@ from dashboard.page.samples import chosen_samples
 from dashboard.people.teams import teams
 from dashboard.people.words import change_words
 from dht.identity.speakable import speakable_name
-from dht.quantities import plural, words_text
+from dht.quantities import words_text
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -68,16 +69,27 @@ TEMPLATES.globals.update(
         "tabs": tuple(TAB_TITLES.items()),
     }
 )
-ROUND_MILESTONES: Final = (10_000, 1000, 100, 10, 1)
-TOKEN_MILESTONES: Final = (10**12, 10**9, 10**6, 10**3)
-STREAK_MILESTONES: Final = (365, 100, 30, 7, 2)
 
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 
+@dataclass(frozen=True, slots=True)
+class PageLink:
+    """How others link to a page: what a chat shows of it."""
+
+    origin: str = ""
+    """Scheme and host of the server as its visitor sees it; empty: not known, and nothing absolute is written."""
+    path: str = "/"
+    image: str = ""
+    """Path of a picture of 1200 x 630 pixels; empty: there is none."""
+
+
+NO_PAGE_LINK: Final = PageLink()
+
+
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
     """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
-    values = _round_values(state, history.rounds)
+    values = round_values(state, history.rounds)
     result = result_of(state, history)
     progress = progress_of(state, history, result.tokens)
     values |= {
@@ -107,6 +119,7 @@ def render_page(
     about: str = "",
     tab: str = "",
     found: str | None = None,
+    link: PageLink = NO_PAGE_LINK,
     loss_unit: str = "",
 ) -> str:
     """The whole page at `now`.
@@ -118,6 +131,7 @@ def render_page(
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
         loss_unit: on the axis of the curve.
         found: of `render_people`: what somebody searched for, in place of the ranking.
+        link: how others link to the page.
     """
     name, _, mark = run_id.partition(".")
     values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
@@ -130,7 +144,7 @@ def render_page(
         sections = {key: html if key in wanted else "" for key, html in sections.items()}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
-    return _document("page.html", values, now, snapshot_id, assets)
+    return document("page.html", values, now, snapshot_id, assets, link)
 
 
 def about_run(state: DashboardState, history: HistoryView) -> str:
@@ -143,23 +157,6 @@ def about_run(state: DashboardState, history: HistoryView) -> str:
         people = f" by {people_text(result.num_people)}" if result.num_people else ""
         parts.append(f"So far {words_text(result.tokens)} tokens{people}{loss}.")
     return " ".join(parts)
-
-
-def render_contributor(
-    state: DashboardState, view: ContributorView, *, now: float, snapshot_id: str, assets: Assets
-) -> str:
-    """The whole page of `view`'s contributor at `now`: what others witnessed of one person's work, and the proof."""
-    row = view.row
-    values = _round_values(state, view.rounds)
-    values |= {
-        "row": row,
-        "run": state.run_id.partition(".")[0],
-        "key": contributor_path(row.contributor_id).removeprefix("/c/"),
-        "num_ranked": max(view.num_ranked, row.rank),
-        "curve": work_curve(view.curve),
-        "milestones": _milestones(row),
-    }
-    return _document("contributor.html", values, now, snapshot_id, assets)
 
 
 def render_people(
@@ -191,12 +188,15 @@ def with_ages(html: str, now: float) -> str:
     return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
 
 
-def _document(template: str, values: Mapping[str, Any], now: float, snapshot_id: str, assets: Assets) -> str:
-    html = TEMPLATES.get_template(template).render(values, now=now, snapshot_id=snapshot_id, assets=assets)
-    return with_ages(html, now)
+def document(
+    template: str, values: Mapping[str, Any], now: float, snapshot_id: str, assets: Assets, link: PageLink
+) -> str:
+    """A whole page of `template`; `link` is how others link to it."""
+    how = {"now": now, "snapshot_id": snapshot_id, "assets": assets, "link": link}
+    return with_ages(TEMPLATES.get_template(template).render(values, **how), now)
 
 
-def _round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
+def round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
     """What a table of rounds needs."""
     return {
         "state": state,
@@ -217,16 +217,3 @@ def _when(progress: GoalProgress | None, now: float) -> str:
 def _order(row: PeerRow) -> tuple[int, bool, int, str]:
     conditions = ("here", "late", "silent", "left")
     return conditions.index(row.condition), not row.same_manifest, -row.record.tokens, row.record.peer_id
-
-
-def _milestones(row: ContributorRow) -> list[str]:
-    reached = []
-    for milestones, value, noun, how in (
-        (ROUND_MILESTONES, row.rounds, "round", ""),
-        (TOKEN_MILESTONES, row.tokens_witnessed, "token", ""),
-        (STREAK_MILESTONES, row.streak_days, "day", " in a row"),
-    ):
-        best = next((milestone for milestone in milestones if value >= milestone), None)
-        if best is not None:
-            reached.append(plural(best, noun) + how)
-    return reached

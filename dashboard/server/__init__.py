@@ -13,6 +13,7 @@ The files, each built on those above it:
     metrics.py      figures for Prometheus
     api.py          what the API gives: answers as models
     api_routes.py   the API over HTTP, exports as CSV and JSON lines
+    person_routes.py  addresses about one person, cards for links
     routes.py       page, events, health
 
 Source: problem details (RFC 9457) for refusals of the API.

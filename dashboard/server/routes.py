@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
@@ -16,29 +15,25 @@ from aiohttp import web
 from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import load_assets
-from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.page import (
     STREAM_PATH,
     about_run,
-    render_contributor,
     render_page,
     render_people,
 )
-from dashboard.people.avatar import avatar_svg
-from dashboard.server.api_routes import add_api, find_contributor, find_row
-from dashboard.server.api_schema import ID_PATTERN, BadQuery, ContributorsQuery, PageQuery, read_query
+from dashboard.server.api_routes import add_api
+from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.packed import HEAD, PackedEnd, packed
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
+from dashboard.server.person_routes import add_person_routes, link_of
 from dashboard.server.search import found_contributors
-from dashboard.server.site import SITE, Site, problem
+from dashboard.server.site import SITE, Site, html_answer, problem
 
 MAX_VIEWERS: Final = 2000
 """Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
 descriptors there are less (`DoorLimits.num_viewers`)."""
-BADGE_SECONDS: Final = 60
-"""How long caches may show an old badge."""
 PING_SECONDS: Final = 15.0
 """Proxies commonly drop a stream that is silent for a minute."""
 SEND_SECONDS: Final = 30.0
@@ -49,7 +44,7 @@ STALLED_SECONDS: Final = 60.0
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -66,23 +61,23 @@ def make_app(
     clock: Callable[[], float] = time.time,
     access: PageAccess | None = None,
     proof_line: Callable[[bytes], str] = bytes.hex,
+    page_address: str = "",
     doors: Doors | None = None,
 ) -> web.Application:
     """The application over one `Live`; `Site` explains the arguments. Without `doors` the usual ones."""
     doors = doors or Doors(own_limits(), time.monotonic)
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line)
+    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line, page_address)
     app[SITE] = site
     app.router.add_get("/", _page)
-    app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/people", _people)
-    app.router.add_get("/avatar/{key}.svg", _avatar)
-    app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/events", _events)
     app.router.add_get(STREAM_PATH, _events)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/favicon.ico", _asset)
     app.router.add_get("/assets/{name}", _asset)
+    app.router.add_get("/site.webmanifest", _web_manifest)
+    add_person_routes(app)
     add_api(app)
     app.on_shutdown.append(_end_streams)
     return app
@@ -160,27 +155,9 @@ async def _page(request: web.Request) -> web.Response:
         tab=query.tab,
         loss_unit=live.state.run.loss_unit if live.state.run is not None else "",
         found=await _found(site, query) if query.is_asking else None,
+        link=link_of(request, "/", "run"),
     )
-    return _html(html)
-
-
-def _html(html: str) -> web.Response:
-    response = web.Response(
-        text=html, content_type="text/html", headers={"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    )
-    response.enable_compression()
-    return response
-
-
-async def _contributor(request: web.Request) -> web.Response:
-    site = request.app[SITE]
-    view = await find_contributor(site, request.match_info["id"])
-    if view is None:
-        raise web.HTTPNotFound
-    html = render_contributor(
-        site.live.state, view, now=site.clock(), snapshot_id=site.live.snapshot_id, assets=site.assets
-    )
-    return _html(html)
+    return html_answer(html)
 
 
 async def _people(request: web.Request) -> web.Response:
@@ -191,7 +168,7 @@ async def _people(request: web.Request) -> web.Response:
     except BadQuery as error:
         return problem(request, 400, "Bad Request", str(error))
 
-    return _html(await _found(site, query))
+    return html_answer(await _found(site, query))
 
 
 async def _found(site: Site, query: ContributorsQuery) -> str:
@@ -212,28 +189,20 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
     return (await site.answer(f"people {asked}", make)).content.decode()
 
 
-async def _avatar(request: web.Request) -> web.Response:
-    """Of any key: it follows from the key alone, so it never changes."""
-    key = request.match_info["key"]
-    if not re.fullmatch(ID_PATTERN, key):
-        raise web.HTTPNotFound
-    kept = "private" if request.app[SITE].access else "public"
-    headers = {"Cache-Control": f"{kept}, max-age=604800, immutable"}
-    return web.Response(text=avatar_svg(key), content_type="image/svg+xml", headers=headers)
-
-
-async def _badge(request: web.Request) -> web.Response:
-    site = request.app[SITE]
-    name = request.match_info["name"]
-    if name == "run":
-        svg = run_badge(site.live.state)
-    else:
-        view = find_row(site, name)
-        if view is None:
-            raise web.HTTPNotFound
-        svg = contributor_badge(site.live.state.run_id, view)
-    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
-    return web.Response(text=svg, content_type="image/svg+xml", headers=headers)
+async def _web_manifest(request: web.Request) -> web.Response:
+    """What a phone needs to put the page on its home screen."""
+    run = request.app[SITE].live.state.run_id.partition(".")[0]
+    content = {
+        "name": f"{run} · Murmuration",
+        "short_name": run,
+        "start_url": "/",
+        "display": "minimal-ui",
+        "background_color": "#0e1519",
+        "theme_color": "#0e1519",
+        "icons": [{"src": "/assets/favicon.svg", "sizes": "any", "type": "image/svg+xml"}],
+    }
+    headers = {"Cache-Control": "no-cache"}
+    return web.json_response(content, content_type="application/manifest+json", headers=headers)
 
 
 async def _asset(request: web.Request) -> web.Response:

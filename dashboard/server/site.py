@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import hashlib
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from dashboard.server.api_schema import Problem
 from dashboard.server.doors import Doors
 from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess
+from dashboard.share.shelf import Shelf
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
@@ -54,6 +56,7 @@ class Site:
         doors: who may ask how much.
         access: who may read; None: everybody.
         proof_line: a stored signed commit as a line of a proof.
+        page_address: the page's own address as its owner gives it; empty: that of each request.
     """
 
     live: Live
@@ -64,6 +67,8 @@ class Site:
     doors: Doors
     access: PageAccess | None
     proof_line: Callable[[bytes], str]
+    page_address: str = ""
+    shelf: Shelf = field(default_factory=lambda: Shelf(time.monotonic))
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
@@ -124,6 +129,15 @@ def respond(request: web.Request, answer: Body, headers: Mapping[str, str]) -> w
         body = answer.compressed
         headers["Content-Encoding"] = "gzip"
     return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
+
+
+def html_answer(html: str) -> web.Response:
+    """A whole page, compressed; browsers ask again each time."""
+    response = web.Response(
+        text=html, content_type="text/html", headers={"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    )
+    response.enable_compression()
+    return response
 
 
 def problem(request: web.Request, status: int, title: str, detail: str = "") -> web.Response:

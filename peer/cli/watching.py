@@ -98,6 +98,14 @@ def dashboard(
         str | None,
         typer.Option("--install", metavar="COMMAND", help="What the page tells visitors to type to get `peer`."),
     ] = None,
+    page_address: Annotated[
+        str,
+        typer.Option(
+            "--page-address",
+            metavar="URL",
+            help="The page's own address for links, cards and badges; default: the one that a visitor asked for.",
+        ),
+    ] = "",
     samples_every: Annotated[
         str,
         typer.Option(
@@ -139,6 +147,7 @@ def dashboard(
     choices = Choices(
         host=host,
         port=port,
+        page_address=_address(page_address),
         db=_history_of(known, db),
         token_file=token_file,
         join_addresses=tuple(join_address or ()),
@@ -162,6 +171,15 @@ def _line_of(install: str | None) -> str | None:
             f"{MAX_INSTALL_LENGTH} such as 'pip install murmuration-swarm'"
         )
     return None if install is None else install.strip()
+
+
+def _address(text: str) -> str:
+    from dashboard.share.origin import checked_address
+
+    try:
+        return checked_address(text) if text else ""
+    except ValueError as error:
+        raise UsageFault(f"--page-address {text[:80]!r} is no address of a page; {error}") from error
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -100,7 +100,16 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
     console.print(table)
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
-    console.print(
-        f"{plural(num_counted, 'round')} counted; {num_left_out} twice or of a lighter history; "
-        f"{plural(num_missing, 'version')} between them not in this file"
-    )
+    print(_closing(num_counted, num_left_out, num_missing))
+
+
+def _closing(num_counted: int, num_left_out: int, num_missing: int) -> str:
+    """What was counted, what was not, and what the file says nothing about, as sentences."""
+    sentences = [f"{plural(num_counted, 'round')} counted."]
+    if num_left_out:
+        sentences.append(f"Left out: {num_left_out}, in the file twice or of a side history with less work.")
+    else:
+        sentences.append("Nothing is counted twice.")
+    if num_missing:
+        sentences.append(f"{plural(num_missing, 'round')} of the run in between did not involve these machines.")
+    return " ".join(sentences)

@@ -226,9 +226,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
+    "dashboard.share": ("dashboard", False, "PIL"),
     "dashboard.page": ("dht.identity dashboard dashboard.observe dashboard.people", False, "jinja2 markupsafe"),
     "dashboard.server": (
-        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.page",
+        "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.share "
+        "dashboard.page",
         False,
         "aiohttp prometheus_client pydantic",
     ),

@@ -53,12 +53,6 @@ function followOwnPage() {
   });
 }
 
-/** The badge's address is that of this page, which a visitor without scripts has to fill in. */
-function fillOrigin() {
-  for (const place of document.querySelectorAll(".origin")) place.textContent = location.origin + at("");
-  for (const place of document.querySelectorAll(".without-scripts")) place.hidden = true;
-}
-
 async function startOwnCurve(id) {
   const response = await fetch(at(`/api/v1/contributors/${encodeURIComponent(id)}`)).catch(() => null);
   if (!response?.ok) return;
@@ -82,7 +76,6 @@ startCounter();
 startJoin();
 improve(document);
 if (document.body.dataset.page === "contributor") {
-  fillOrigin();
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
 } else {

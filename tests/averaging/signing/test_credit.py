@@ -207,7 +207,8 @@ def test_the_command_says_what_a_file_proves(tmp_path: Path, capsys: pytest.Capt
     assert app.run(["receipts", "verify", str(path), "--run-id", RUN.run_id]) == 0
     shown = capsys.readouterr().out
     assert A.peer_id in shown
-    assert "15 rounds counted; 2 twice or of a lighter history; 3 versions" in shown
+    assert "15 rounds counted. Left out: 2, in the file twice or of a side history with less work." in shown
+    assert "3 rounds of the run in between did not involve these machines." in shown
     assert app.run(["receipts", "verify", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["receipts"] == 17

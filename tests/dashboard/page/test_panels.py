@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from dashboard.facts import Bandwidth, Gap, HistoryView, MissingRounds
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
+from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
-from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, render_contributor, render_page, render_people, render_sections
+from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, PageLink, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
@@ -172,16 +173,33 @@ def test_what_the_page_does_not_know_is_said() -> None:
 
 def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     view = contributor_view(1)
-    page = TextOnly(render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets()))
+    link = PageLink("https://run.example.org", "/c/x", "/card/x.png")
+    html = render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets(), link=link)
+    page = TextOnly(html)
     links = {value for name, value in page.attributes if name in ("href", "src")}
     key = view.row.contributor_id
     assert {f"/api/v1/contributors/{key}/proof", f"/badge/{key}.svg", "/"} <= links
     assert "peer receipts verify" in page.text
+    assert "Confirmed: 195 rounds, signed by 4 others." in page.text
+    assert "2 of 12" in page.text
+    assert f"Next above: Ada {peer_id_of(0)[-8:]}" in page.text
+    assert "every sixth token" in page.text
     assert "100 rounds" in page.text
+    assert "Next: 2 million tokens, 72 % of the way" in page.text
+    assert html.count('class="work-0"') > 10
+    assert "<title>" in html
+    assert 'content="https://run.example.org/card/x.png"' in html
+    assert "https://run.example.org/@basement-4090" in page.text
+    assert f"](https://run.example.org/badge/{key}.svg)" in page.text
+    alone = render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets(), num_namesakes=2)
+    assert "2 other contributors have this name" in TextOnly(alone).text
+    assert "og:image" not in alone
     fresh = replace(view.row, rounds=0, rounds_missed=0, milli_witnessed=0, streak_days=0, rank=0, machines=())
-    empty = replace(view, row=fresh, curve=(), rounds=())
+    empty = replace(view, row=fresh, curve=(), rounds=(), days=())
     text = TextOnly(render_contributor(state_of(), empty, now=NOW, snapshot_id="b-1", assets=assets())).text
     assert "not ranked yet" in text
+    assert "Nothing is confirmed yet" in text
+    assert "Check it yourself" not in text
     assert "The first is a round that others signed" in text
 
 

@@ -13,8 +13,9 @@ from dashboard.facts import Gap, HistoryView
 from dashboard.observe.state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
+from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
 from dashboard.page.formats import TEMPLATES
-from dashboard.page.page import SECTIONS, about_run, render_contributor, render_page, render_people, render_sections
+from dashboard.page.page import SECTIONS, PageLink, about_run, render_page, render_people, render_sections
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 
@@ -48,7 +49,12 @@ def everything(mark: str) -> dict[str, str]:
     assert list(found) == list(SECTIONS)
     found["page"] = render_page(state.run_id, found, history, about=about_run(state, history), **how)
     found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
-    found["contributor"] = render_contributor(state, view, **how)
+    link = PageLink(mark, mark, mark)
+    found["contributor"] = render_contributor(state, view, link=link, num_namesakes=2, **how)
+    found["certificate"] = render_certificate(
+        state, view, now=NOW, assets=load_assets(), link=PageLink(mark, mark, mark)
+    )
+    found["namesakes"] = render_namesakes(state, mark, history.contributors, now=NOW, assets=load_assets())
     found["run badge"] = run_badge(state)
     found["badge"] = contributor_badge(mark, view.row)
     return found

@@ -11,6 +11,7 @@ from dashboard.facts import (
     ContributorRow,
     ContributorView,
     CurvePoint,
+    DayOfWork,
     FragmentAges,
     HistoryPoint,
     HistoryView,
@@ -236,4 +237,12 @@ def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
         CurvePoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
         for hour in range(31)
     )
-    return ContributorView(row, curve, rounds_of(now=now)[:10])
+    today = int(now // DAY)
+    # Some days off, and no two alike.
+    days = tuple(
+        DayOfWork(today - ago, row.milli_witnessed // 90 * (1 + (ago * 7) % 5), 1 + ago % 4)
+        for ago in range(130, -1, -1)
+        if ago % 11 not in (3, 4)
+    )
+    others = contributor_of(index - 1, now) if index else None, contributor_of(index + 1, now)
+    return ContributorView(row, curve, rounds_of(now=now)[:10], 12, days, *others, num_witnesses=4)

@@ -1,0 +1,99 @@
+"""A contributor's own page, the certificate of it, and the choice between people of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from dashboard.facts import ContributorRow, ContributorView
+from dashboard.observe.state import DashboardState
+from dashboard.page.assets import Assets
+from dashboard.page.calendar import weeks
+from dashboard.page.curves import work_curve
+from dashboard.page.formats import contributor_path, whole_text
+from dashboard.page.page import NO_PAGE_LINK, PageLink, document, round_values
+from dashboard.people.milestones import next_milestone, reached
+from dashboard.people.words import percentile_words, share_words
+from dht.identity.speakable import speakable_name
+
+
+def shown_name(row: ContributorRow) -> str:
+    """The chosen name, or the one that follows from the key."""
+    return row.name or speakable_name(row.contributor_id)
+
+
+def render_contributor(
+    state: DashboardState,
+    view: ContributorView,
+    *,
+    now: float,
+    snapshot_id: str,
+    assets: Assets,
+    link: PageLink = NO_PAGE_LINK,
+    num_namesakes: int = 0,
+) -> str:
+    """The whole page of `view`'s contributor at `now`: what others witnessed of one person's work, and the proof.
+
+    Args:
+        num_namesakes: others of the same name.
+    """
+    values = _person(state, view) | round_values(state, view.rounds) | {"curve": work_curve(view.curve)}
+    row = view.row
+    values |= {
+        "milestones": reached(view.days),
+        "next": next_milestone(row.milli_witnessed, view.days, row.first_at, now),
+        "weeks": weeks(view.days, now),
+        "num_days": len(view.days),
+        "above": view.above,
+        "below": view.below,
+        "num_namesakes": num_namesakes,
+        "short_path": _short_path(row, num_namesakes),
+    }
+    return document("contributor.html", values, now, snapshot_id, assets, link)
+
+
+def render_certificate(
+    state: DashboardState, view: ContributorView, *, now: float, assets: Assets, link: PageLink = NO_PAGE_LINK
+) -> str:
+    """A page to print: who gave what to which run, and where the proof of it is."""
+    return document("certificate.html", _person(state, view), now, "", assets, link)
+
+
+def render_namesakes(
+    state: DashboardState, name: str, rows: Sequence[ContributorRow], *, now: float, assets: Assets
+) -> str:
+    """Several people of one name, told apart by their keys."""
+    values: dict[str, Any] = {"state": state, "run": state.run_id.partition(".")[0], "asked": name, "rows": rows}
+    return document("namesakes.html", values, now, "", assets, NO_PAGE_LINK)
+
+
+def about_person(run: str, row: ContributorRow) -> str:
+    """What somebody gave, in a sentence."""
+    share = f", {words} of the run" if (words := share_words(row.share)) else ""
+    return f"{shown_name(row)} gave {run} {whole_text(row.tokens_witnessed)} tokens{share}. Others signed for it."
+
+
+def _short_path(row: ContributorRow, num_namesakes: int) -> str:
+    """``/@Ada``, where nobody else is called so; else the address of the key."""
+    name = shown_name(row)
+    if num_namesakes or "/" in name or "." in name:
+        return contributor_path(row.contributor_id)
+    return f"/@{quote(name.replace(' ', '-') if not row.name else name, safe='')}"
+
+
+def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
+    row, run = view.row, state.run_id.partition(".")[0]
+    num_ranked = max(view.num_ranked, row.rank)
+    return {
+        "state": state,
+        "row": row,
+        "run": run,
+        "shown_name": shown_name(row),
+        "about": about_person(run, row),
+        "key": contributor_path(row.contributor_id).removeprefix("/c/"),
+        "num_ranked": num_ranked,
+        "percentile": percentile_words(row.rank, num_ranked),
+        "share_words": share_words(row.share),
+        "num_witnesses": view.num_witnesses,
+    }

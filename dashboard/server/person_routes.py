@@ -1,0 +1,181 @@
+"""Addresses about one person: page, certificate, `/@name`, avatar, badge; and the cards that links show."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from dashboard.facts import ContributorRow, ContributorView
+from dashboard.page.badge import contributor_badge, run_badge
+from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
+from dashboard.page.formats import contributor_path, people_text
+from dashboard.page.page import PageLink
+from dashboard.page.result import result_of
+from dashboard.people.avatar import avatar_svg
+from dashboard.people.words import share_words
+from dashboard.server.api_routes import find_contributor, find_row
+from dashboard.server.api_schema import ID_PATTERN
+from dashboard.server.site import SITE, Site, html_answer, problem
+from dashboard.share.content import Card
+from dashboard.share.origin import origin_of
+from dashboard.share.shelf import CARD_SECONDS, TooManyCards
+from dht.identity.speakable import speakable_name
+from dht.quantities import plural, words_text
+
+BADGE_SECONDS: Final = 60
+"""How long caches may show an old badge."""
+AVATAR_SECONDS: Final = 7 * 86_400
+MAX_NAME_LENGTH: Final = 80
+"""Of a name in an address."""
+
+
+def add_person_routes(app: web.Application) -> None:
+    """Every address of this module."""
+    app.router.add_get("/c/{id}", _contributor)
+    app.router.add_get("/c/{id}/certificate", _certificate)
+    app.router.add_get("/@{name}", _named)
+    app.router.add_get("/avatar/{key}.svg", _avatar)
+    app.router.add_get("/badge/{name}.svg", _badge)
+    app.router.add_get("/card/{name}.png", _card)
+
+
+def link_of(request: web.Request, path: str, card: str) -> PageLink:
+    """How others link to `path`; a private page has no picture that they could see."""
+    site = request.app[SITE]
+    scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
+    origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
+    return PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
+
+
+def named(site: Site, name: str) -> list[ContributorRow]:
+    """Everybody of this name, chosen or following from the key, whatever the case of its letters."""
+    wanted = _plain(name)
+    return [
+        row for row in site.live.history.contributors if name == row.contributor_id or wanted == _plain(shown_name(row))
+    ]
+
+
+async def _contributor(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    view = await _view(request)
+    row, path = view.row, contributor_path(view.row.contributor_id)
+    html = render_contributor(
+        site.live.state,
+        view,
+        now=site.clock(),
+        snapshot_id=site.live.snapshot_id,
+        assets=site.assets,
+        link=link_of(request, path, quote(row.contributor_id, safe="")),
+        num_namesakes=len(named(site, shown_name(row))) - 1,
+    )
+    return html_answer(html)
+
+
+async def _certificate(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    view = await _view(request)
+    key = quote(view.row.contributor_id, safe="")
+    link = link_of(request, f"/c/{key}/certificate", key)
+    return html_answer(render_certificate(site.live.state, view, now=site.clock(), assets=site.assets, link=link))
+
+
+async def _named(request: web.Request) -> web.Response:
+    """One of this name: on to the page of the key, so that the address says whose proof it is. Several: the choice."""
+    site = request.app[SITE]
+    name = request.match_info["name"][:MAX_NAME_LENGTH]
+    rows = named(site, name)
+    if not rows:
+        return problem(
+            request, 404, "Not Found", f"nobody is called {name!a} here; names are on the page, under People"
+        )
+    if len(rows) == 1:
+        place = contributor_path(rows[0].contributor_id)
+        return web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
+    html = render_namesakes(site.live.state, shown_name(rows[0]), rows, now=site.clock(), assets=site.assets)
+    return html_answer(html)
+
+
+async def _avatar(request: web.Request) -> web.Response:
+    """Of any key: it follows from the key alone, so it never changes."""
+    key = request.match_info["key"]
+    if not re.fullmatch(ID_PATTERN, key):
+        raise web.HTTPNotFound
+    kept = "private" if request.app[SITE].access else "public"
+    headers = {"Cache-Control": f"{kept}, max-age={AVATAR_SECONDS}, immutable"}
+    return web.Response(text=avatar_svg(key), content_type="image/svg+xml", headers=headers)
+
+
+async def _badge(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    name = request.match_info["name"]
+    if name == "run":
+        svg = run_badge(site.live.state)
+    else:
+        view = find_row(site, name)
+        if view is None:
+            raise web.HTTPNotFound
+        svg = contributor_badge(site.live.state.run_id, view)
+    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
+    return web.Response(text=svg, content_type="image/svg+xml", headers=headers)
+
+
+async def _card(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    name = request.match_info["name"]
+    if name == "run":
+        card = _run_card(site)
+    else:
+        view = await find_contributor(site, name)
+        if view is None:
+            raise web.HTTPNotFound
+        name, card = view.row.contributor_id, _person_card(site, view)
+    try:
+        png = await site.shelf.card(name, card)
+    except TooManyCards:
+        response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
+        response.headers["Retry-After"] = "5"
+        return response
+    headers = {"Cache-Control": f"public, max-age={CARD_SECONDS:.0f}"} if site.access is None else {}
+    return web.Response(body=png, content_type="image/png", headers=headers)
+
+
+def _run_card(site: Site) -> Card:
+    state, history = site.live.state, site.live.history
+    result, name = result_of(state, history), state.run_id.partition(".")[0]
+    what = state.run.what if state.run is not None else ""
+    people = f"by {people_text(result.num_people)}" if result.num_people else ""
+    facts = " \u00b7 ".join(part for part in (people, what) if part)
+    losses = [point.held_out_loss for point in history.points if point.held_out_loss is not None]
+    if len(losses) < 2:
+        losses = [point.train_loss for point in history.points if point.train_loss is not None]
+    return Card(name, "A run", "Trained together", f"{words_text(result.tokens)} tokens", facts, losses)
+
+
+def _person_card(site: Site, view: ContributorView) -> Card:
+    row = view.row
+    place = f"rank {row.rank} of {max(view.num_ranked, row.rank)}" if row.rank else ""
+    parts = (place, share_words(row.share), plural(row.rounds, "round"))
+    return Card(
+        title=shown_name(row),
+        otherwise=speakable_name(row.contributor_id),
+        run=site.live.state.run_id.partition(".")[0],
+        figure=f"{words_text(row.tokens_witnessed)} tokens",
+        facts=" \u00b7 ".join(part for part in parts if part),
+        curve=[float(point.milli_witnessed) for point in view.curve],
+    )
+
+
+async def _view(request: web.Request) -> ContributorView:
+    view = await find_contributor(request.app[SITE], request.match_info["id"])
+    if view is None:
+        raise web.HTTPNotFound
+    return view
+
+
+def _plain(name: str) -> str:
+    """What two spellings of a name have in common; a speakable name may have a hyphen in place of its space."""
+    return unicodedata.normalize("NFKC", name).casefold().replace(" ", "-").strip()

@@ -1,0 +1,10 @@
+"""Pictures for links: what a chat or a social network shows of a page. Pillow is loaded with the first of them.
+
+The files, each built on those above it:
+
+    origin.py     the address under which visitors see the page
+    lettering.py  which letters the font has, and what stands for the others
+    content.py    what is written on a card
+    drawing.py    the card as a PNG of 1200 x 630 pixels
+    shelf.py      cards that were made lately, one made at a time
+"""

@@ -1,0 +1,91 @@
+"""Addresses about one person, over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dashboard.facts import ProfileFacts
+from dashboard.history.history import History
+from dashboard.server.live import Live
+from dashboard.server.page_access import PageAccess
+from dht.identity.speakable import speakable_name
+from tests.kit.dashboard.records import NOW
+from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site
+
+ADA = ProfileFacts("Ada1", 1, NOW, "Ada Ö", "DE", False, (IDS[0],), "Owls")
+
+
+def test_a_name_leads_to_the_page_of_its_key(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        for name in ("Ada Ö", "ADA ö", "ada-ö", "Ada1"):
+            found = await client.get(f"/@{name}", allow_redirects=False)
+            assert (found.status, found.headers["Location"]) == (303, "/c/Ada1")
+        assert (await client.get("/@nobody")).status == 404
+        assert (await client.get("/@%3Cscript%3E")).headers["Content-Type"].startswith(("text/plain", "application/"))
+        page = await (await client.get("/c/Ada1", headers={"Host": "run.example.org"})).text()
+        assert 'property="og:image" content="http://run.example.org/card/Ada1.png"' in page
+        assert "http://run.example.org/@Ada%20%C3%96" in page
+        assert "team <bdi>Owls</bdi>" in page
+        assert "signed by" in page
+
+    in_site(tmp_path, check, profile=ADA)
+
+
+def test_people_of_one_name_are_a_choice_and_never_one_of_them(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        # The records of the other machines all say the same name.
+        found = await client.get("/@ada's box", allow_redirects=False)
+        text = await found.text()
+        assert found.status == 200
+        assert "2 people are called" in text
+        assert all(f"/c/{key}" in text for key in IDS[1:3])
+        assert "/proof" not in text
+        own = await (await client.get(f"/c/{IDS[1]}")).text()
+        assert "1 other contributor has this name" in own
+        # Without a name the key has one, which everybody can say.
+        assert (await client.get(f"/@{speakable_name(IDS[3])}", allow_redirects=False)).headers["Location"] == (
+            f"/c/{IDS[3]}"
+        )
+
+    in_site(tmp_path, check, profile=ADA)
+
+
+def test_a_host_of_somebodys_invention_is_nowhere_in_the_page(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        page = await (await client.get("/", headers={"Host": 'evil"><script>alert(1)</script>'})).text()
+        assert "alert(1)" not in page
+        assert "og:image" not in page
+
+    in_site(tmp_path, check)
+
+
+def test_certificate_avatar_and_cards(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        paper = await (await client.get("/c/Ada1/certificate")).text()
+        assert "Ada Ö" in paper
+        assert "/api/v1/contributors/Ada1/proof" in paper
+        assert "<script" not in paper
+        avatar = await client.get("/avatar/Ada1.svg")
+        assert "immutable" in avatar.headers["Cache-Control"]
+        assert (await avatar.text()).startswith("<svg")
+        assert (await client.get("/avatar/a%22b.svg")).status == 404
+        for name in ("run", "Ada1"):
+            card = await client.get(f"/card/{name}.png")
+            assert card.headers["Content-Type"] == "image/png"
+            assert "public" in card.headers["Cache-Control"]
+        assert (await client.get("/card/nobody.png")).status == 404
+        manifest = await client.get("/site.webmanifest")
+        assert (await manifest.json(content_type=None))["start_url"] == "/"
+        assert 'rel="manifest"' in await (await client.get("/")).text()
+
+    in_site(tmp_path, check, profile=ADA)
+
+
+def test_a_private_page_promises_no_picture_that_nobody_could_load(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        allowed = {"Authorization": f"Bearer {TOKEN}"}
+        assert "og:image" not in await (await client.get("/", headers=allowed)).text()
+        assert (await client.get("/card/run.png")).status == 401
+        assert "private" in (await client.get("/avatar/Ada1.svg", headers=allowed)).headers["Cache-Control"]
+
+    in_site(tmp_path, check, access=PageAccess(TOKEN))
