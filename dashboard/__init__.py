@@ -10,9 +10,9 @@ The rooms, from the bottom up:
 
     observe/  looks at the swarm, and folds what was seen
     credit/   whom a commit credits (pure)
+    people/   ranks, teams and milestones in words (pure)
     history/  what happened, in SQLite
     share/    pictures of the page for links
-    people/   ranks, teams and milestones in words (pure)
     collect/  signed commits and profiles, fetched from members
     samples/  what the model writes, asked of another process
     page/     the page as HTML and SVG

@@ -316,6 +316,25 @@ class ModelSample:
     texts: tuple[WrittenText, ...]
 
 
+PeopleNewsKind = Literal["joined", "passed", "overtook", "country"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleNews:
+    """Something that happened among people. Names are looked up when it is shown, so that a withdrawn one is gone."""
+
+    at: float
+    kind: PeopleNewsKind
+    contributor_id: str
+    """Empty for a country."""
+    other_id: str = ""
+    """Who was overtaken."""
+    tokens: int = 0
+    """That were passed."""
+    country: str = ""
+    """From which there are now enough people to show it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryView:
     """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
@@ -338,6 +357,8 @@ class HistoryView:
     """(country, contributors), only countries with three or more of them."""
     num_country_undeclared: int = 0
     """Contributors with a row and without a country that may be shown."""
+    news: tuple[PeopleNews, ...] = ()
+    """Of people, the newest first."""
     gaps: tuple[Gap, ...] = ()
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0

@@ -36,10 +36,11 @@ from dashboard.facts import (
 )
 from dashboard.history.database import MEMORY, check_file, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
-from dashboard.history.rows import Batch, StoredCommit, StoredEvent, round_facts_of, stored_point
+from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
 from dashboard.history.trend import MAX_POINTS, Trend, thinned
 from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
 from dashboard.observe.state import DashboardState
+from dashboard.people.feed import Feed
 from dht.errors import LocalFault
 from dht.records.profiles import contributor_id_of
 
@@ -49,6 +50,9 @@ MAX_WRITE_SECONDS: Final = 60.0
 """While nothing can be written the time between two tries doubles up to this."""
 FORGET_SECONDS: Final = 3600.0
 MAX_MARKS: Final = 300
+MAX_PEOPLE_NEWS: Final = 30
+NEWCOMER_SECONDS: Final = 600.0
+"""A machine that was started in this time and is in its first round here has joined."""
 MAX_ROUNDS: Final = 60
 MAX_GAPS: Final = 100
 MIN_GAP_SECONDS: Final = 30.0
@@ -96,6 +100,8 @@ class History:
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
         """The encoded record that an earlier session kept; not checked."""
         self._marks = deque((_mark(*row) for row in loaded.marks if row[2] in _MARK_KINDS), maxlen=MAX_MARKS)
+        self._feed = Feed()
+        self._people_news = deque(loaded.people_news, maxlen=MAX_PEOPLE_NEWS)
         self._rounds: dict[tuple[int, int], RoundFacts] = {}
         self._facts: dict[int, RoundFacts] = {}
         """By number: of the newest commits, whether they count or not."""
@@ -301,6 +307,7 @@ class History:
         now = self._state.now if self._state is not None else self._started_at
         rows, num_unverified = self.ledger.rows(now)
         shown, num_undeclared = countries(rows)
+        self._hear_of_people(rows, shown, now)
         return HistoryView(
             now=now,
             started_at=self._started_at,
@@ -313,6 +320,7 @@ class History:
             bandwidth=self.ledger.bandwidth,
             countries=shown,
             num_country_undeclared=num_undeclared,
+            news=tuple(reversed(self._people_news)),
             gaps=tuple(self._gaps[-MAX_GAPS:]),
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,
@@ -325,6 +333,15 @@ class History:
             ),
             problem=self.problem,
         )
+
+    def _hear_of_people(self, rows: Sequence[ContributorRow], shown: Sequence[tuple[str, int]], now: float) -> None:
+        if self._state is None:
+            return
+        peers = self._state.peers
+        newcomers = {row.record.peer_id for row in peers if now - row.record.started_at < NEWCOMER_SECONDS}
+        for news in self._feed.look(rows, [name for name, _ in shown], newcomers, self.ledger.num_rounds, now):
+            self._people_news.append(news)
+            self._batch.events.append(event_of_news(news))
 
     def _newest_rounds(self) -> list[RoundFacts]:
         ordered = sorted(self._rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
@@ -428,7 +445,7 @@ async def open_history(
             await prepare(database, is_new=is_new, run_id=run_id, now=clock())
             if rebuild_with is not None:
                 await rebuild(database, await asyncio.to_thread(rebuild_with, await run_record(database, path)))
-            loaded = await load(database, MAX_POINTS, MAX_ROUNDS, MAX_MARKS)
+            loaded = await load(database, MAX_POINTS, MAX_ROUNDS, MAX_MARKS, MAX_PEOPLE_NEWS)
             reading = database
             if path is not None:
                 reading = await stack.enter_async_context(

@@ -23,6 +23,8 @@ from dashboard.facts import (
     HistoryPoint,
     MissingRounds,
     ModelSample,
+    PeopleNews,
+    PeopleNewsKind,
     ProfileFacts,
     RoundFacts,
     WrittenText,
@@ -301,6 +303,29 @@ def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
         duration_seconds=credit.duration_seconds,
         drop_reasons=credit.drop_reasons,
     )
+
+
+NEWS_KINDS: Final[dict[str, PeopleNewsKind]] = {
+    "first round": "joined",
+    "tokens passed": "passed",
+    "overtook": "overtook",
+    "country shown": "country",
+}
+"""Kinds of events that are news of people; others tell of peers."""
+
+
+def event_of_news(news: PeopleNews) -> StoredEvent:
+    """News of people among the events. Overtaking is forgotten with the looks, the rest stays."""
+    kind = next(name for name, shown in NEWS_KINDS.items() if shown == news.kind)
+    detail = {"other": news.other_id, "country": news.country}
+    return StoredEvent(news.at, kind, news.contributor_id, news.tokens, detail, news.kind != "overtook")
+
+
+def news_of_row(at: Any, kind: Any, contributor_id: Any, tokens: Any, detail: Any) -> PeopleNews:
+    """What `event_of_news` became in the file."""
+    more = dict(json.loads(detail))
+    other_id, country = _text(more["other"]), _text(more["country"])
+    return PeopleNews(_real(at), NEWS_KINDS[_text(kind)], _text(contributor_id), other_id, whole(tokens), country)
 
 
 def profile_text(profile: ProfileFacts) -> str:

@@ -15,9 +15,10 @@ import aiosqlite
 from dashboard.credit.counting import Booking
 from dashboard.credit.credit import CommitCredit
 from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
-from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample
+from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history.rows import (
+    NEWS_KINDS,
     ROUND_COLUMNS,
     Batch,
     Rollup,
@@ -26,6 +27,7 @@ from dashboard.history.rows import (
     gap_of_row,
     machine_of_row,
     missing_of_row,
+    news_of_row,
     point_of_text,
     point_text,
     profile_of_text,
@@ -105,6 +107,8 @@ class Loaded:
     nums: MachineNums = field(default_factory=MachineNums)
     rollup: Rollup = field(default_factory=Rollup)
     points: list[HistoryPoint] = field(default_factory=list)
+    people_news: list[PeopleNews] = field(default_factory=list)
+    """The newest, oldest first."""
     gaps: list[Gap] = field(default_factory=list)
     missing: list[MissingRounds] = field(default_factory=list)
     samples: list[ModelSample] = field(default_factory=list)
@@ -141,7 +145,9 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
         await database.commit()
 
 
-async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int) -> Loaded:
+async def load(
+    database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int, num_news: int = 0
+) -> Loaded:
     """Everything that is held in memory."""
     loaded = Loaded(meta=dict(await _rows(database, "SELECT name, value FROM meta")))
     skipped = loaded.skipped
@@ -153,7 +159,12 @@ async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int,
     samples = await _rows(database, "SELECT at, facts FROM samples ORDER BY at")
     loaded.samples = list(readable(samples, sample_of_row, "samples", skipped))
     loaded.points = await points_between(database, 0.0, num_points, skipped)
-    marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
+    kinds = ", ".join(f"'{kind}'" for kind in NEWS_KINDS)
+    news = f"SELECT at, kind, peer_id, tokens, detail FROM events WHERE kind IN ({kinds}) ORDER BY id DESC LIMIT ?"
+    found_news = [*reversed(await _rows(database, news, (num_news,)))]
+    loaded.people_news = list(readable(found_news, news_of_row, "events", skipped))
+    others = f"kind NOT IN ('committed', {kinds})"
+    marks = f"SELECT at, tokens, kind, peer_id FROM events WHERE {others} ORDER BY id DESC LIMIT ?"
     found_marks = [*reversed(await _rows(database, marks, (num_marks,)))]
     loaded.marks = list(readable(found_marks, _mark_row, "events", skipped))
     comings = (

@@ -11,6 +11,7 @@ The files, each built on those above it:
     progress.py   how far it is on the way to its goal
     samples.py    which samples of the model a page without scripts lists
     annotations.py  what happened beside the curves, with names
+    news.py       news of people, with the names that may be shown now
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page and its sections
     contributor.py  a contributor's own page, certificate, people of one name

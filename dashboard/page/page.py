@@ -17,6 +17,7 @@ from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.formats import TEMPLATES, age_text, loss_text, people_text, short_day
+from dashboard.page.news import shown_news
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
@@ -33,7 +34,7 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 TABS: Final = {
-    "overview": ("progress", "figures", "join", "writes", "notes", "top"),
+    "overview": ("progress", "figures", "join", "writes", "notes", "feed", "top"),
     "people": ("contributors", "teams", "countries"),
     "model": ("samples", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
@@ -60,6 +61,7 @@ TEMPLATES.globals.update(
         "periods": PERIODS,
         "change_words": change_words,
         "max_top": MAX_TOP,
+        "max_feed": 8,
         "max_peers": 25,
         "max_rounds": 12,
         "max_gaps": 8,
@@ -99,6 +101,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "when": _when(progress, state.now),
         "samples": chosen_samples(history.samples),
         "teams": teams(history.contributors),
+        "feed": shown_news(history),
         **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
         "peers": sorted(state.peers, key=_order),
         "timeline": timeline(state, history, values["names"]),

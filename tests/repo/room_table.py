@@ -213,12 +213,12 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard": ("", False, ""),
     "dashboard.observe": ("dht.identity dht.records peer.config peer.plan dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
+    "dashboard.people": ("dashboard", True, ""),
     "dashboard.history": (
-        "dht.records averaging.signing dashboard dashboard.observe dashboard.credit",
+        "dht.records averaging.signing dashboard dashboard.observe dashboard.credit dashboard.people",
         False,
         "aiosqlite",
     ),
-    "dashboard.people": ("dashboard", True, ""),
     "dashboard.collect": (
         "dht.identity dht.records dht.observer averaging.signing peer.observe dashboard dashboard.observe "
         "dashboard.credit dashboard.history",

@@ -95,6 +95,19 @@ def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
     assert 'href="/?tab=people&amp;by=week"' in whole
 
 
+def test_news_of_people_is_sentences_with_the_names_of_now() -> None:
+    history = history_of_run(12)
+    text = " ".join(text_of("feed", history).split())
+    assert "Kiran overtook Émilie" in text
+    assert "Ada passed 1 million tokens" in text
+    assert "IN joined" in text
+    assert f"{speakable_name(peer_id_of(2))} joined" in text
+    gone = replace(history, contributors=history.contributors[:4], countries=())
+    text = text_of("feed", gone)
+    assert "overtook" not in text
+    assert "IN joined" not in text
+
+
 def test_teams_are_there_when_somebody_names_one() -> None:
     text = text_of("teams", history_of_run(12))
     assert "Night owls" in text
