@@ -323,14 +323,14 @@ def number_of(node: ast.expr | None, path: Path) -> float | None:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = number_of(operand, path)
-            return None if value is None else -value
+            positive = number_of(operand, path)
+            return None if positive is None else -positive
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             both = number_of(left, path), number_of(right, path)
             return None if None in both else OPERATORS[type(op)](*both)
         case ast.Call(func=ast.Attribute(value=inner, attr="bit_length"), args=[]):
-            value = number_of(inner, path)
-            return value.bit_length() if isinstance(value, int) else None
+            whole = number_of(inner, path)
+            return whole.bit_length() if isinstance(whole, int) else None
         case ast.Name(id=name):
             return named_number(name, path)
     return None

@@ -15,4 +15,5 @@ from peer.owner.new_run import NewRun as NewRun
 from peer.owner.new_run import create_custom_run as create_custom_run
 from peer.owner.new_run import create_run as create_run
 
+__all__: list[str]
 __version__: str

@@ -13,11 +13,12 @@ from hypothesis import settings
 
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
-from tests.kit.tiers import markers_of, may_be_chosen, sampled, turn_of
+from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
 
 # The same examples on every run and machine; a slow machine is no failure.
-settings.register_profile("reproducible", derandomize=True, deadline=None)
-settings.load_profile("reproducible")
+settings.register_profile("night", derandomize=True, deadline=None, max_examples=EXAMPLES_AT_NIGHT)
+settings.register_profile("day", settings.get_profile("night"), max_examples=EXAMPLES_BY_DAY)
+settings.load_profile("night")
 
 
 CHAOS_SEEDS = (*range(380), *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80))
@@ -40,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under nohup or in the background of a script they are ignored, and children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Before the tests are imported, which take their numbers of examples from it.
+    if is_by_day(config.option.markexpr):
+        settings.load_profile("day")
     # Some test modules import hivemind, others py-libp2p, in one process.
     make_room_for_libp2p()
 
@@ -59,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "chaos_seed" in metafunc.fixturenames:
-        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, sampled(CHAOS_SEEDS, one_in=8)))
+        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, sampled(CHAOS_SEEDS, one_in=12)))
     if "simulation_seed" in metafunc.fixturenames:
         metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, sampled(SIMULATION_SEEDS, one_in=4)))
     if "num_kills" in metafunc.fixturenames:

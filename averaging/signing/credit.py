@@ -58,7 +58,7 @@ class MachineShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CreditedRound:
     """A commit as credit sees it; its signatures were checked by who made this.
 
     Attributes:
@@ -85,7 +85,7 @@ class Round:
         return sum(share.milli_witnessed for share in self.shares)
 
 
-def round_of(commit: Commit, num_parameters: int) -> Round:
+def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
     """The members that a commit credits; `num_parameters` of the whole model."""
     num_values = [0] * len(commit.roster)
     witnessed = [False] * len(commit.roster)
@@ -105,7 +105,9 @@ def round_of(commit: Commit, num_parameters: int) -> Round:
         num_values_of_all = commit.results[-1].end if commit.results else 0
         standing = min(1000 * tokens * num_values_of_all // num_parameters, MAX_TOKENS)
     closing = commit.closing
-    return Round(commit.fragment, commit.version, digest, closing.previous, closing.leader, tokens, shares, standing)
+    return CreditedRound(
+        commit.fragment, commit.version, digest, closing.previous, closing.leader, tokens, shares, standing
+    )
 
 
 def milli(tokens: int, num_values: int, num_parameters: int) -> int:
@@ -115,12 +117,12 @@ def milli(tokens: int, num_values: int, num_parameters: int) -> int:
     return min(quotient + is_up, MAX_SHARE_MILLI)
 
 
-def counted(rounds: Iterable[Round]) -> list[Round]:
+def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
     """Those that count: of every fragment one chain, by version.
 
     Where commits are missing, or a leader did not know the one before, a chain goes on from the heaviest below.
     """
-    known: dict[int, dict[bytes, Round]] = {}
+    known: dict[int, dict[bytes, CreditedRound]] = {}
     lineages: dict[int, Lineage] = {}
     for one in rounds:
         same = known.setdefault(one.fragment, {})
@@ -131,7 +133,7 @@ def counted(rounds: Iterable[Round]) -> list[Round]:
     ]
 
 
-def with_shares_of(one: Round, other: Round) -> Round:
+def with_shares_of(one: CreditedRound, other: CreditedRound) -> CreditedRound:
     """Two receipts of one commit: the same, or those of two cells of one round; who is in both counts once."""
     shares: dict[PeerId, MachineShare] = {}
     for share in (*one.shares, *other.shares):
@@ -140,7 +142,7 @@ def with_shares_of(one: Round, other: Round) -> Round:
     return replace(one, shares=tuple(shares[key] for key in sorted(shares)))
 
 
-def missing_versions(rounds: Iterable[Round]) -> dict[int, list[range]]:
+def missing_versions(rounds: Iterable[CreditedRound]) -> dict[int, list[range]]:
     """Per fragment: versions between the oldest and the newest known commit of which none is known."""
     versions: dict[int, set[int]] = {}
     for one in rounds:
@@ -165,7 +167,7 @@ class MachineTotal:
     """Rounds that planned with it and got nothing from it."""
 
 
-def totals(rounds: Sequence[Round]) -> list[MachineTotal]:
+def totals(rounds: Sequence[CreditedRound]) -> list[MachineTotal]:
     """Every machine in these rounds, those with the most witnessed tokens first; apply `counted` before."""
     found: dict[PeerId, MachineTotal] = {}
     for one in rounds:
@@ -180,7 +182,7 @@ def totals(rounds: Sequence[Round]) -> list[MachineTotal]:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a lineage needs of a commit; attributes as in `Round`."""
+    """What a lineage needs of a commit; attributes as in `CreditedRound`."""
 
     version: int
     digest: bytes
@@ -190,7 +192,7 @@ class Link:
     standing: int
 
     @classmethod
-    def of(cls, one: Round) -> Link:
+    def of(cls, one: CreditedRound) -> Link:
         return cls(one.version, one.digest, one.previous, one.milli_witnessed, one.tokens, one.standing)
 
 

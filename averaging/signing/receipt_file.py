@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from averaging.signing.credit import Round, round_of
+from averaging.signing.credit import CreditedRound, round_of
 from averaging.signing.notary import Checker, Scope, Verify
 from averaging.wire import frames
 from averaging.wire.checks import Limits
@@ -121,7 +121,7 @@ class Receipts:
     """What a file of receipts proves."""
 
     run_id: str
-    rounds: tuple[Round, ...]
+    rounds: tuple[CreditedRound, ...]
     num_parameters: int
 
 
@@ -134,7 +134,7 @@ def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Rec
     Raises:
         ReceiptFault: a line is wrong, names another run or another model, or there is none.
     """
-    rounds: list[Round] = []
+    rounds: list[CreditedRound] = []
     sizes: tuple[int, ...] = ()
     for number, line in _filled(lines):
         try:

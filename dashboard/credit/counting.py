@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from averaging.signing.credit import Lineage, Link, MachineShare, Round, with_shares_of
+from averaging.signing.credit import CreditedRound, Lineage, Link, MachineShare, with_shares_of
 from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
 from dht.host import PeerId
@@ -74,7 +74,7 @@ class Counting:
         """Take in a checked commit; what that changes is told by `settle`."""
         lineage = self._lineages.setdefault(credit.fragment, Lineage())
         held = self._receipts.get(credit.digest)
-        whole: Round = credit
+        whole: CreditedRound = credit
         if held is not None:
             known = {share.peer_id: share for one in held for share in self._shares(one)}
             if all(share.peer_id in known and share.worth <= known[share.peer_id].worth for share in credit.shares):

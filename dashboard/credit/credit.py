@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from averaging.signing.credit import Round, round_of
+from averaging.signing.credit import CreditedRound, round_of
 from averaging.signing.notary import Verify
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
 from averaging.wire.messages import Commit
@@ -20,7 +20,7 @@ MAX_BYTES: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCredit(Round):
+class CommitCredit(CreditedRound):
     """A signed commit whose signatures were checked, and what the page shows of it."""
 
     num_void_shards: int = 0

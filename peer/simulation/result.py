@@ -51,7 +51,7 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossPoint:
     """Held-out loss of the heaviest anchors at a virtual time."""
 
     hours: float
@@ -90,7 +90,7 @@ class SimulationResult:
     groups: tuple[GroupResult, ...]
     staleness: Mapping[int, int]
     goodput: float
-    losses: tuple[Loss, ...]
+    losses: tuple[LossPoint, ...]
     loss_first: float
     loss_last: float
     anchors_equal: bool

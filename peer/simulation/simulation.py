@@ -25,7 +25,7 @@ from dht.records.signed_records import VerifiedRecords
 from peer.events.peer_events import Event
 from peer.simulation.checks import anchors_are_equal, has_settled, honest_live, violations
 from peer.simulation.peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
-from peer.simulation.result import Durations, GroupResult, Loss, SimulationResult
+from peer.simulation.result import Durations, GroupResult, LossPoint, SimulationResult
 from peer.simulation.scenarios.spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
 from peer.simulation.trace import Trace
 from peer.simulation.virtual_time import run_virtual
@@ -86,7 +86,7 @@ class _Simulation:
         self._on_progress = on_progress
         self._profiles = [spec.profile(index) for index in range(spec.num_peers)]
         self._trace = Trace([profile.group for profile in self._profiles], self._is_training)
-        self._losses: list[Loss] = []
+        self._losses: list[LossPoint] = []
         self._blamed: list[str] = []
         self._ambushes: list[Fault] = []
         self._side_tasks: list[asyncio.Task[None]] = []
@@ -148,7 +148,7 @@ class _Simulation:
                 measure_at += pause
                 loss = self._loss(world)
                 if loss is not None:
-                    self._losses.append(Loss(world.now() / 3600, loss))
+                    self._losses.append(LossPoint(world.now() / 3600, loss))
 
     def _loss(self, world: World) -> float | None:
         """Held-out loss of the anchors of the honest peer that knows most commits."""

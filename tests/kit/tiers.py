@@ -3,6 +3,7 @@
 - Folders decide where real parts run: everything in `REAL_FOLDERS` gets the marker `network`.
 - Folders decide what waits for the night: everything in `NIGHTLY_FOLDERS` gets the marker `nightly`.
 - Parameters decide what is sampled: `sampled` keeps every n-th of many like cases, and marks the others `nightly`.
+- Properties with hypothesis take fewer examples by day.
 - Every test has a time after which it is stuck.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parents[1]
 REAL_FOLDERS = ("processes", "dht/p2pd")
@@ -29,6 +31,10 @@ SLOW_FILES = (
     "processes/peers/test_kills.py",
 )
 """They are started first, so that no worker is left with one of them at the end."""
+EXAMPLES_AT_NIGHT = 100
+"""Of hypothesis for each property, also when somebody asks for one file."""
+EXAMPLES_BY_DAY = 40
+"""In `make test-fast` and `make test`."""
 STUCK_SECONDS = 120.0
 """For a test without daemons; the slowest takes 11 s on an idle machine with two cores."""
 STUCK_REAL_SECONDS = 480.0
@@ -64,6 +70,16 @@ def may_be_chosen(path: Path, expression: str) -> bool:
         return any(eval(expression, {}, {"network": is_real(path), "nightly": nightly}) for nightly in of_the_night)
     except (NameError, SyntaxError):  # of other markers, or nonsense: pytest says so
         return True
+
+
+def is_by_day(expression: str) -> bool:
+    """Whether `-m EXPRESSION` leaves out what waits for the night."""
+    return "not nightly" in expression
+
+
+def examples(at_night: int) -> int:
+    """`max_examples` of a property that takes another number than the others: `at_night`, and by day its share."""
+    return max(1, at_night * settings().max_examples // EXAMPLES_AT_NIGHT)
 
 
 def turn_of(path: Path) -> int:

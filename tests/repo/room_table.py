@@ -269,9 +269,7 @@ TWO_MEANINGS = {
         "CurvePoint",
         "Event",
         "Fragment",
-        "Loss",
         "Machine",
-        "Round",
         "Standing",
     ),  # names of the dashboard's API
 }

@@ -30,7 +30,7 @@ def assert_they_learned(outcome: Outcome, theft: Theft) -> None:
             Theft(version=2**40, tokens=2**60 - 1),
             Theft(version=40, tokens=10**6, begins_at=25.0),
         ],
-        one_in=3,
+        one_in=4,
     ),
     ids=["spoken", "records alone", "near the limits", "a little ahead"],
 )

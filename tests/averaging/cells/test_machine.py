@@ -12,6 +12,7 @@ from averaging.rounds.timing import HEARTBEAT_SECONDS
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import Abandon, Redirect
 from tests.kit.rounds.cell_swarm import CellSwarm
+from tests.kit.tiers import sampled
 
 
 def settle(swarm, chance, num_audits=3):
@@ -82,7 +83,7 @@ def disturbed(seed, kind):
 
 
 @pytest.mark.parametrize("kind", ["quiet", "crash", "twice"])
-@pytest.mark.parametrize("first_seed", range(0, 16, 8))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 16, 8), one_in=2))
 def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
     for seed in range(first_seed, first_seed + 8):
         swarm = disturbed(seed, kind)
@@ -90,7 +91,7 @@ def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
         assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
 
 
-@pytest.mark.parametrize("first_seed", range(0, 16, 8))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 16, 8), one_in=2))
 def test_forks_heal(first_seed):
     for seed in range(first_seed, first_seed + 8):
         swarm = disturbed(seed, "links")
@@ -109,7 +110,7 @@ def victims(swarm, kind):
 
 
 @pytest.mark.parametrize("kind", ["cell leader", "top leader", "reducer"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled(range(6), one_in=2))
 def test_a_death_between_the_levels_costs_the_others_nothing(kind, seed):
     chance = random.Random(f"{kind} {seed}")
     swarm = CellSwarm(10, cell_size=2, num_blocks=8)
@@ -144,7 +145,7 @@ class TimedSwarm(CellSwarm):
             self.advanced_at[name] = self.now
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled(range(6), one_in=2))
 def test_a_cell_that_missed_a_round_hears_of_it_at_once(seed):
     chance = random.Random(seed)
     swarm = TimedSwarm(8, sites=["north", "south"] * 4, num_blocks=8)

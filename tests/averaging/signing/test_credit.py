@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS, MAX_PAGE_BYTES, CommitLog
-from averaging.signing.credit import Round, counted, missing_versions, totals
+from averaging.signing.credit import CreditedRound, counted, missing_versions, totals
 from averaging.signing.notary import Notary
 from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, read_receipts, receipt_of
 from averaging.wire import frames
@@ -28,7 +28,7 @@ from tests.kit.averages.credited_rounds import PEOPLE, RUN, SCOPE, A, B, C, D, a
 BY_ID = {one.peer_id: one for one in PEOPLE}
 
 
-def credited(rounds: list[Round]) -> dict[str, tuple[int, int]]:
+def credited(rounds: list[CreditedRound]) -> dict[str, tuple[int, int]]:
     return {one.peer_id: (one.milli_witnessed, one.milli_reported) for one in totals(counted(rounds))}
 
 

@@ -123,7 +123,7 @@ def drips(kind: str, *numbers: int, each: int, seconds: float) -> Attack:
 def test_a_newcomer_joins_beside_guests_that_hinder(attack: Attack, most_seconds: float) -> None:
     async def play(scene: Scene) -> float:
         donor = scene.donors[0]
-        donor.commit_frames = lambda fragment, version: 500 * [bytes(2000)]  # type: ignore[attr-defined]
+        donor.commit_frames = lambda fragment, version: 50 * [bytes(20_000)]  # type: ignore[attr-defined]
         return await join_beside(scene, attack(scene))
 
     assert in_scene(1, play) < most_seconds
@@ -201,7 +201,7 @@ def test_a_remote_has_no_more_streams_than_allowed_and_others_have_theirs() -> N
 
 def test_answers_that_nobody_reads_end_the_stream() -> None:
     async def play(scene: Scene) -> None:
-        scene.donors[0].commit_frames = lambda fragment, version: 500 * [bytes(2000)]  # type: ignore[attr-defined]
+        scene.donors[0].commit_frames = lambda fragment, version: 50 * [bytes(20_000)]  # type: ignore[attr-defined]
         guest = Guest(scene, 3)
         for kind in ("log", "state"):
             stream = await guest.open()

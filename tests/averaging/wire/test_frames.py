@@ -45,6 +45,7 @@ from averaging.wire.messages import (
 from dht.errors import PeerFault
 from tests.kit.averages.cell_frames import cell_strategies
 from tests.kit.network.memory_networks import named
+from tests.kit.tiers import examples
 
 SIZES = (40, 1000, 8)
 LIMITS = Limits(SIZES, max_payload_bytes=600)
@@ -221,7 +222,7 @@ def test_a_truncated_header_is_refused(message, data):
     assert decode_or_fault(frame[: data.draw(st.integers(0, len(frame) - 1))]) is None
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(all_messages, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_mutated_bytes_give_a_message_or_a_fault_and_never_another_error(message, changes):
     frame = bytearray(frames.encode(message))
@@ -240,7 +241,7 @@ def test_inserted_bytes_never_escape(message, extra, position):
     decode_or_fault(frame[:position] + extra + frame[position:])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data):
     decode_or_fault(data)
@@ -254,7 +255,7 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(frames.KINDS)), st.data())
 def test_well_formed_headers_with_wrong_values_are_refused(kind, data):
     names = [field.name for field in frames.fields(frames.KINDS[kind])]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.signing.credit import MAX_FORKS, MAX_SHARE_MILLI, MachineShare, Round, counted, milli, totals
+from averaging.signing.credit import MAX_FORKS, MAX_SHARE_MILLI, CreditedRound, MachineShare, counted, milli, totals
 from dashboard.credit.counting import Counting
 from dashboard.credit.credit import CommitCredit, credit_of
 from dashboard.credit.ledger import Ledger
@@ -34,6 +34,7 @@ from dashboard.server.site import SITE
 from dht.host import PeerId
 from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
+from tests.kit.tiers import examples
 
 NAMES = [PeerId(f"peer-{number}") for number in range(6)]
 Totals = dict[str, tuple[int, int, int, int]]
@@ -49,7 +50,7 @@ def page_totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
     }
 
 
-def proof_totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float, int, int]]:
+def proof_totals(rounds: Sequence[CreditedRound]) -> dict[str, tuple[float, float, int, int]]:
     return {
         one.peer_id: (one.milli_witnessed / 1000, one.milli_reported / 1000, one.rounds, one.rounds_missed)
         for one in totals(counted(rounds))
@@ -103,7 +104,7 @@ def test_page_and_proof_follow_one_rule_in_any_order(commits: list) -> None:  # 
 class Made:
     """A commit out of nothing, as both sides of this test see it."""
 
-    round_: Round
+    round_: CreditedRound
 
     @property
     def credit(self) -> CommitCredit:
@@ -144,7 +145,7 @@ def histories(draw: st.DrawFn) -> list[Made]:
         witnessed = sum(share.milli_witnessed for share in members)
         tokens = draw(st.sampled_from([1, 300, 400, 10**6]))
         digest = hashlib.sha256(f"{number}".encode()).digest()
-        one = Round(fragment, version, digest, previous, members[0].peer_id, tokens, members, witnessed)
+        one = CreditedRound(fragment, version, digest, previous, members[0].peer_id, tokens, members, witnessed)
         if draw(st.integers(0, 3)) == 0:
             # What two cells tell of one round; a machine may claim to be in both.
             one = replace(one, standing=tokens)
@@ -166,7 +167,7 @@ def held_by(ledger: Ledger) -> Totals:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_one_commit_after_the_other_gives_what_the_whole_file_gives(made: list[Made], chance: random.Random) -> None:
     order = made + chance.choices(made, k=len(made) // 2)
@@ -183,7 +184,7 @@ def test_one_commit_after_the_other_gives_what_the_whole_file_gives(made: list[M
     assert ledger.num_rounds == len(counted([one.round_ for one in made]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_page_api_export_and_proof_show_the_same_over_restarts(made: list[Made], chance: random.Random) -> None:
     by_raw = {one.raw: one for one in made}
@@ -238,7 +239,7 @@ def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> No
     def made(number: int, version: int, tokens: int, previous: bytes = b"") -> Made:
         digest = hashlib.sha256(b"%d" % number).digest()
         members = (MachineShare(NAMES[number], 1000 * tokens, True),)
-        return Made(Round(0, version, digest, previous, NAMES[number], tokens, members, 1000 * tokens))
+        return Made(CreditedRound(0, version, digest, previous, NAMES[number], tokens, members, 1000 * tokens))
 
     first, light, heavy = made(0, 0, 10), made(1, 1, 10), made(2, 1, 20)
     later = made(3, 2, 900, previous=light.round_.digest[:16])
@@ -262,7 +263,7 @@ def test_a_flood_of_forks_is_bounded_and_leaves_the_heaviest() -> None:
     def commit(number: int) -> Made:
         members = (MachineShare(NAMES[0], 1000 + number, True),)
         digest = hashlib.sha256(b"%d" % number).digest()
-        return Made(Round(0, 5, digest, b"", NAMES[0], 10, members, 1000 + number))
+        return Made(CreditedRound(0, 5, digest, b"", NAMES[0], 10, members, 1000 + number))
 
     made = [commit(number) for number in range(60)]
     random.Random(1).shuffle(made)

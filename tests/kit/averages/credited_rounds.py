@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from averaging.signing.credit import Round, round_of
+from averaging.signing.credit import CreditedRound, round_of
 from averaging.signing.notary import Notary, Scope, roster_digest, shard_statement
 from averaging.signing.receipt_file import RunFrame
 from averaging.wire import frames
@@ -46,7 +46,7 @@ def commit_of(
     return Notary(scope, people[0].sign, verify).sign_commit(replace(commit, shards=tuple(results)))
 
 
-def rounds_of(*commits: Commit) -> list[Round]:
+def rounds_of(*commits: Commit) -> list[CreditedRound]:
     return [round_of(commit, sum(SIZES)) for commit in commits]
 
 

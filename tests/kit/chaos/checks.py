@@ -37,6 +37,9 @@ GREETING_BYTES = 300
 SHOWN_TOLERANCE = 1e-3
 """Between live parameters and what the state says they show, relative to the largest value."""
 TRACED = 50
+CONTAINERS = (dict, list, set, deque)
+HALVES = (Leading, Reducing)
+"""Of a round machine."""
 
 
 class Checks:
@@ -313,8 +316,8 @@ def num_held(part: object) -> int:
     """Entries of all containers in a machine and in its halves; what it learned of durations has bounds of its own."""
     count = 0
     for value in vars(part).values():
-        if isinstance(value, dict | set | deque | list):
+        if isinstance(value, CONTAINERS):
             count += len(value)
-        elif isinstance(value, Leading | Reducing):
+        elif isinstance(value, HALVES):
             count += num_held(value)
     return count

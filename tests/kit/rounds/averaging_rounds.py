@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,17 @@ from averaging.outer.change import Change
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, Terms, staleness_of, weights_of
-from averaging.outer.reduction import reduce_shard, shard_rates
+from averaging.outer.reduction import Reduction, reduce_shard, shard_rates
+
+
+@dataclass(frozen=True)
+class Part:
+    """One shard of a round: its values, who arrived there (None: everybody) and its rates (None: the rule's)."""
+
+    start: int
+    end: int
+    arrived: frozenset[int] | None = None
+    rates: tuple[float, float] | None = None
 
 
 class Swarm:
@@ -40,27 +51,47 @@ class Swarm:
         """Hand over `work` (start minus end; the live values show it already) and send all that waits."""
         state = self.states[peer]
         state.receive_work(work, tokens, steps, max(0, state.version - (self.rule.mode != "sync")))
+        self.send_waiting(peer)
+
+    def send_waiting(self, peer: int) -> None:
+        """Send all that waits; there is something."""
         self._sequence += 1
-        self.show(peer, state.send(self._sequence)[1])
+        self.show(peer, self.states[peer].send(self._sequence)[1])
 
     def commit(self) -> None:
-        """Average everything under way and apply it at every peer."""
-        version = self.states[0].version
-        members = [peer for peer, state in enumerate(self.states) if state.pending is not None]
-        given: list[tuple[int, Terms, EncodedBlocks]] = []
-        for peer in members:
-            sent = self.states[peer].pending
-            assert sent is not None
-            staleness = staleness_of(self.rule.mode, version, sent.base_version)
-            given.append((peer, Terms(sent.tokens, sent.steps, staleness), sent.encoded))
+        """Average everything under way and apply it at every peer; the reducer carries its error to the next round."""
         size = self.states[0].num_values
-        reduction = reduce_shard(given, self.rule, self.codec, size, self._error)
+        (reduction,) = self._commit([Part(0, size)], self._error)
         assert reduction is not None
         self._error = reduction.error
-        terms: Sequence[Terms] = [term for _, term, _ in given]
-        rates = shard_rates(terms, self.rule)
+
+    def commit_parts(self, parts: Sequence[Part]) -> list[Reduction | None]:
+        """The same from shards of their own, which lie side by side; no error is carried. None: nobody arrived."""
+        return self._commit(parts, None)
+
+    def _commit(self, parts: Sequence[Part], error: EncodedBlocks | None) -> list[Reduction | None]:
+        version = self.states[0].version
+        sent = {peer: state.pending for peer, state in enumerate(self.states) if state.pending is not None}
+        terms = {
+            peer: Terms(one.tokens, one.steps, staleness_of(self.rule.mode, version, one.base_version))
+            for peer, one in sent.items()
+        }
+        reductions, rates = [], []
+        for part in parts:
+            here = [peer for peer in sent if part.arrived is None or peer in part.arrived]
+            num_values = part.end - part.start
+            given = [(peer, terms[peer], sent[peer].encoded.slice_blocks(part.start, num_values)) for peer in here]
+            reductions.append(reduce_shard(given, self.rule, self.codec, num_values, error))
+            rates.append(part.rates or shard_rates([terms[peer] for peer in here], self.rule))
+        shares = dict(zip(terms, weights_of(list(terms.values()), self.rule), strict=True))
         for peer, state in enumerate(self.states):
-            if peer in members:
-                state.own_share = weights_of(terms, self.rule)[members.index(peer)]
-            shard = CommittedShard(0, size, reduction.encoded, rates[0], peer in reduction.included, rates[1])
-            self.show(peer, state.apply([shard], sum(term.tokens for term in terms))[0])
+            state.own_share = shares.get(peer, state.own_share)
+            shards = [
+                CommittedShard(
+                    *(part.start, part.end, None if made is None else made.encoded, outer_lr),
+                    *(made is not None and peer in made.included, momentum),
+                )
+                for part, made, (outer_lr, momentum) in zip(parts, reductions, rates, strict=True)
+            ]
+            self.show(peer, state.apply(shards, sum(term.tokens for term in terms.values()))[0])
+        return reductions

@@ -136,7 +136,7 @@ def newest_version(seen: list[tuple[int, Event]], index: int, before: float) -> 
 
 @pytest.mark.parametrize(
     ("num_each", "short_back"),
-    sampled([(1, LONG + 1.0), (1, BACK - 1.0), (2, LONG + 1.0), (2, BACK - 1.0)], one_in=3),
+    sampled([(1, LONG + 1.0), (1, BACK - 1.0), (2, LONG + 1.0), (2, BACK - 1.0)], one_in=4),
 )
 def test_the_longer_signed_work_wins_after_restarts_whoever_is_back_first(
     on_disk: Path, num_each: int, short_back: float

@@ -40,12 +40,13 @@ def with_churn(num_peers):
     return dataclasses.replace(spec, faults=churn, stream_loss=0.01)
 
 
-def test_32_peers_learn():
-    result = simulate(with_churn(32))
+@pytest.mark.parametrize("num_peers", sampled([16, 32], one_in=2))
+def test_many_peers_learn(num_peers):
+    result = simulate(with_churn(num_peers))
     assert_well(result)
     assert result.loss_last < result.loss_first - 1.0
-    assert result.num_live_peers < 32
-    assert result.inner_steps > 400
+    assert result.num_live_peers < num_peers
+    assert result.inner_steps > 200
 
 
 @pytest.mark.parametrize("num_peers", sampled([8, 32], one_in=2))

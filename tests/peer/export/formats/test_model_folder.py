@@ -28,6 +28,7 @@ from peer.export.formats.reading import read_model
 from peer.export.model_source import ModelFileSource, form_of
 from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest
+from tests.kit.tiers import examples
 from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, trained_model
 
 NAMES = {
@@ -89,7 +90,7 @@ def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @given(st.text())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_tokens_are_the_bytes_of_any_text(byte_tokenizer: Any, text: str) -> None:
     data = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
     tokens = byte_tokenizer.encode(data.decode()).ids

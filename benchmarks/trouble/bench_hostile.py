@@ -1,6 +1,6 @@
 """What hostile peers cost the others: a quarter of a swarm in virtual time, one kind of harm after the other.
 
-    python -m benchmarks.bench_hostile [--kinds sign_flipped,wrong_mean] [--combine centered_clip] [--minutes 4]
+    python -m benchmarks.trouble.bench_hostile [--kinds sign_flipped,wrong_mean] [--combine centered_clip] [--minutes 4]
         [--sybils N] [--json]
 
 12 honest peers train the built-in GPT on a made-up language, with 4 hostile ones beside them, and without. Each
@@ -121,7 +121,7 @@ def run_one(kind: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def in_process(kind: str, argv: list[str]) -> dict[str, Any]:
     """`run_one` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.bench_hostile", *argv, "--one", kind]
+    command = [sys.executable, "-m", "benchmarks.trouble.bench_hostile", *argv, "--one", kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -163,7 +163,7 @@ def main() -> None:
     clean = in_process("honest", argv)
     if "failed" in clean:
         raise SystemExit(clean["failed"])
-    command = "python -m benchmarks.bench_hostile " + " ".join(argv)
+    command = "python -m benchmarks.trouble.bench_hostile " + " ".join(argv)
     if not options.json:
         print(command)
         print(", ".join(f"{name} {value}" for name, value in machine().items()))

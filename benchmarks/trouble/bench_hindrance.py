@@ -1,6 +1,6 @@
 """Real peers, one of which hinders: do the others keep their rounds, and does that one still contribute?
 
-    python -m benchmarks.bench_hindrance [--arms nothing,limit,slow_limit] [--seconds 60] [--settle 30] [--json]
+    python -m benchmarks.trouble.bench_hindrance [--arms nothing,limit,slow_limit] [--seconds 60] [--settle 30] [--json]
 
 Two good peers and a third one, each a `peer join` with its network process and libp2p daemon, on loopback, with a model
 of about a million parameters. The third is hindered in one way in each arm; in the arm `nothing` it is a good one, so
@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # The harness that starts peers is the tests'.
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from averaging.rounds.facts import RoundCommitted, WorkDropped, WorkLost
 from benchmarks.machine import machine
@@ -250,7 +250,7 @@ def main() -> int:
     if given.json:
         print(json.dumps({"arms": [asdict(one) for one in verdicts], "faults": faults, "machine": machine()}, indent=2))
     else:
-        print("python -m benchmarks.bench_hindrance", *sys.argv[1:])
+        print("python -m benchmarks.trouble.bench_hindrance", *sys.argv[1:])
         print(machine())
         print(f"{'third peer':14} rounds/min  per interval  commits/min  both good  with third  lost  third")
         for one in verdicts:

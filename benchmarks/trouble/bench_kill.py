@@ -1,7 +1,7 @@
 """How long the survivors of a death in mid-round take to their next common commit.
 
-    python -m benchmarks.bench_kill [--roles leader,member] [--how kill,silence] [--learn 6] [--json]
-    python -m benchmarks.bench_kill --simulated [--values 10000000] [--mbit 100]
+    python -m benchmarks.trouble.bench_kill [--roles leader,member] [--how kill,silence] [--learn 6] [--json]
+    python -m benchmarks.trouble.bench_kill --simulated [--values 10000000] [--mbit 100]
 
 Without `--simulated`: four real `peer join` processes with their libp2p daemons on loopback train a model of 10 M
 parameters; when the swarm has had some rounds, one peer dies right after it has seen a round start. `kill`: SIGKILL to
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # The harness that starts peers is the tests'.
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from averaging.rounds.facts import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
 from peer.events.peer_events import JoinedRun
