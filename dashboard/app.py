@@ -26,6 +26,7 @@ from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.state import INSTALL, DashboardState
+from dashboard.samples.evaluations import follow_scores
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.plan import SamplePlan
 from dashboard.samples.process import ask
@@ -63,6 +64,7 @@ class Choices:
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
         samples: what the model is asked to write; None: nothing.
+        evaluations: a file of lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
         observer_folder: where a private run's observer has its key and pass.
         record: where the run's values over time are recorded; None: only in the history.
     """
@@ -79,6 +81,7 @@ class Choices:
     proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False
     samples: SamplePlan | None = None
+    evaluations: Path | None = None
     observer_folder: Path = Path()
     record: Record | None = None
 
@@ -328,6 +331,10 @@ async def _watch(
         async def profiles() -> None:
             await follow_profiles(store, history, run_id, time.time)
 
+        async def scores() -> None:
+            if choices.evaluations is not None:
+                await follow_scores(choices.evaluations, run_id, history, _warn)
+
         async def samples() -> None:
             if choices.samples is not None:
                 whom = SampleSource(run_id, tuple(peers), str(choices.observer_folder))
@@ -335,6 +342,8 @@ async def _watch(
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_going(profiles, "Reading profiles", _warn), name="profiles")
+            if choices.evaluations is not None:
+                tasks.create_task(keep_going(scores, "Reading evaluations", _warn), name="evaluations")
             if choices.samples is not None:
                 tasks.create_task(keep_going(samples, "Asking the model for samples", _warn), name="samples")
             await observer.run()

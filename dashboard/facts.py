@@ -336,6 +336,22 @@ class PeopleNews:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskScore:
+    """What somebody measured of the model in a task of lm-eval."""
+
+    task: str
+    metric: str
+    value: float
+    error: float | None
+    """Its standard error; None: not known."""
+    num_samples: int
+    tokens: int
+    """Committed into the model that was measured."""
+    version: int
+    """The rounds in it: the sum of all fragments' versions."""
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryView:
     """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
 
@@ -367,6 +383,8 @@ class HistoryView:
     """Of everybody, thousandths of tokens."""
     samples: tuple[ModelSample, ...] = ()
     """Oldest first."""
+    scores: tuple[TaskScore, ...] = ()
+    """By tokens."""
     storage: str = ""
     """Where the history is kept, in words."""
     problem: str = ""

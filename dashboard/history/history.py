@@ -33,6 +33,7 @@ from dashboard.facts import (
     ModelSample,
     ProfileFacts,
     RoundFacts,
+    TaskScore,
 )
 from dashboard.history.database import MEMORY, check_file, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
@@ -95,6 +96,7 @@ class History:
         self._gaps = loaded.gaps
         self._missing = loaded.missing
         self.samples = tuple(loaded.samples)
+        self._scores: tuple[TaskScore, ...] = ()
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
@@ -252,6 +254,10 @@ class History:
         self.samples, self._view = samples, None
         self._batch.replace_samples(samples)
 
+    def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
+        """Scores of the model; they are kept in a file of their own, not here."""
+        self._scores, self._view = scores, None
+
     def known(self, fragment: int) -> KnownVersions:
         """Versions of which a commit is known."""
         return self.ledger.known(fragment)
@@ -326,6 +332,7 @@ class History:
             num_rounds=self.ledger.num_rounds,
             milli_witnessed=self.ledger.milli_witnessed,
             samples=self.samples,
+            scores=self._scores,
             storage=(
                 "It keeps its history in memory, so the history ends with this process."
                 if self.path is None

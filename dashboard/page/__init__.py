@@ -10,6 +10,7 @@ The files, each built on those above it:
     result.py     what the run has come to
     progress.py   how far it is on the way to its goal
     samples.py    which samples of the model a page without scripts lists
+    scores.py     curves of the model's scores in tasks
     annotations.py  what happened beside the curves, with names
     news.py       news of people, with the names that may be shown now
     rounds.py     timeline, staleness strip, round health

@@ -22,6 +22,7 @@ from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.samples import chosen_samples
+from dashboard.page.scores import score_curves, value_text
 from dashboard.people.teams import teams
 from dashboard.people.words import change_words
 from dht.identity.speakable import speakable_name
@@ -36,7 +37,7 @@ STREAM_PATH: Final = "/events/stream"
 TABS: Final = {
     "overview": ("progress", "figures", "join", "writes", "notes", "feed", "top"),
     "people": ("contributors", "teams", "countries"),
-    "model": ("samples", "model", "gaps"),
+    "model": ("samples", "evaluations", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; each tab is a page of its own."""
@@ -52,6 +53,7 @@ MAX_CONTRIBUTORS_SHOWN: Final = 25
 MAX_LISTED: Final = 500
 """Rows when somebody asks for all."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
+TEMPLATES.filters["value_text"] = value_text
 TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,
@@ -100,6 +102,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "progress": progress,
         "when": _when(progress, state.now),
         "samples": chosen_samples(history.samples),
+        "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
         "feed": shown_news(history),
         **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),

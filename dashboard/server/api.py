@@ -391,6 +391,20 @@ class Samples(Answer):
     samples: list[WrittenSample]
 
 
+class Evaluation(Model):
+    task: str
+    metric: str
+    value: Number
+    error: Number | None
+    num_samples: int
+    committed_tokens: int = Field(validation_alias="tokens")
+    version: int
+
+
+class Evaluations(Answer):
+    evaluations: list[Evaluation]
+
+
 class Points(Answer):
     x: str
     names: list[str]
@@ -550,6 +564,11 @@ async def points(site: Site, query: PointsQuery) -> Points:
 async def samples(site: Site, query: Query) -> Samples:
     """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
     return _answer(Samples, site, COMPUTED, samples=site.live.history.samples)
+
+
+async def evaluations(site: Site, query: Query) -> Evaluations:
+    """The model's scores in tasks over tokens, as whoever runs this page measured them."""
+    return _answer(Evaluations, site, COMPUTED, evaluations=site.live.history.scores)
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:

@@ -271,7 +271,7 @@ ENDPOINTS: Final = (
     *(_json(api.run), _json(api.join), _json(api.peers), _json(api.rounds), _json(api.contributors)),
     Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api.ContributorPage),
     Endpoint("proof", "/contributors/{id}/proof", _PROOF, _proof, media_type=_JSONL),
-    *(_json(api.fragments), _json(api.events), _json(api.points), _json(api.samples)),
+    *(_json(api.fragments), _json(api.events), _json(api.points), _json(api.samples), _json(api.evaluations)),
     Endpoint("export.csv", "/export.csv", "All contributors as a table.", _export_csv, media_type="text/csv"),
     Endpoint("export.jsonl", "/export.jsonl", _HISTORY, _export_jsonl, media_type=_JSONL),
     Endpoint("openapi", "/openapi.json", "This description.", _openapi),

@@ -118,6 +118,12 @@ def dashboard(
         list[str] | None,
         typer.Option("--prompt", metavar="TEXT", help="What the model continues there; may be given several times."),
     ] = None,
+    evaluations: Annotated[
+        Path | None,
+        typer.Option(
+            "--evaluations", metavar="FILE", help="Lines of `peer evaluate --tasks ... --json` to show as curves."
+        ),
+    ] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
     ] = False,
@@ -156,6 +162,7 @@ def dashboard(
         proxies=tuple(_network(address) for address in proxy or ()),
         install=_line_of(install),
         samples=sample_plan(samples_every, prompt or ()),
+        evaluations=evaluations,
         observer_folder=target.observer_folder,
         is_rebuilding=rebuild,
         record=None if track is None else run_record(known, track),

@@ -22,6 +22,7 @@ from dashboard.facts import (
     PeopleNews,
     RoundFacts,
     Standing,
+    TaskScore,
     WrittenText,
 )
 from dashboard.observe.run_summary import run_facts
@@ -192,6 +193,17 @@ def samples_of(now: float = NOW, number: int = 9) -> tuple[ModelSample, ...]:
     return tuple(found)
 
 
+def scores_of(number: int = 7) -> tuple[TaskScore, ...]:
+    """Two tasks, measured now and then."""
+    found = []
+    for index in range(number):
+        part = index / (number - 1)
+        tokens, version = round(9.3e6 * part) + 900, round(408 * part) + 1
+        found.append(TaskScore("arc_easy", "acc", 0.25 + 0.3 * part**0.6, 0.01, 2376, tokens, version))
+        found.append(TaskScore("lambada", "perplexity", 9000.0 * 0.02**part, None, 500, tokens, version))
+    return tuple(found)
+
+
 def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
     """What a dashboard knows of this run after a day."""
     contributors = tuple(contributor_of(index, now) for index in range(num_contributors))
@@ -234,6 +246,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         num_rounds=408,
         milli_witnessed=8_900_000_000,
         samples=samples_of(now),
+        scores=scores_of(),
         storage="It keeps its history in a file, so the history survives restarts.",
     )
 

@@ -138,9 +138,10 @@ class Visit:
         scheme: Literal["light", "dark"] = "light",
         size: Any = DESK,
         has_scripts: bool = True,
+        motion: Literal["reduce", "no-preference"] = "reduce",
     ) -> Page:
         context = await self._browser.new_context(
-            color_scheme=scheme, viewport=size, java_script_enabled=has_scripts, reduced_motion="reduce"
+            color_scheme=scheme, viewport=size, java_script_enabled=has_scripts, reduced_motion=motion
         )
         context.set_default_timeout(WAIT_MILLISECONDS)
         self._contexts.append(context)
@@ -418,6 +419,40 @@ def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
         await expect(page.locator("#contributor-title")).to_contain_text("Ada")
         await expect(page.locator("#machines tbody tr")).to_have_count(1)
         await expect(page.locator('[data-chart="work"]')).to_contain_text("begins with the first round")
+
+    in_browser(check)
+
+
+def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open("?tab=model", motion="no-preference")
+        # Through everything that the model wrote, by keyboard.
+        slider, said = page.get_by_label("Through time"), page.locator("#samples output")
+        await expect(said).to_contain_text("after 9.3 M tokens, version 409, held-out loss 1.730")
+        await slider.press("Home")
+        await expect(said).to_contain_text("after 900 tokens, version 1, held-out loss 5.300")
+        await expect(page.locator("#samples pre").first).to_contain_text("def e")
+        await slider.press("ArrowRight")
+        await expect(said).to_contain_text("version 52")
+        # A new sample leaves the reader where they are.
+        newest = replace(visit.site.history.samples[-1], at=NOW, version=500)
+        visit.site.publish(samples=(*visit.site.history.samples, newest))
+        await expect(slider).to_have_attribute("max", "9")
+        await expect(said).to_contain_text("version 52")
+        # One system at a time, and another look at the run does not choose another one.
+        await page.get_by_role("link", name="Join with your machine").click()
+        await page.get_by_text("Windows", exact=True).first.click()
+        await expect(page.get_by_text("wsl --install")).to_be_visible()
+        await expect(page.get_by_text("docker run")).to_be_hidden()
+        visit.site.state = replace(visit.site.state, install="pip install other")
+        visit.site.publish()
+        await expect(page.locator(".for-windows")).to_contain_text("pip install other")
+        await expect(page.get_by_text("wsl --install")).to_be_visible()
+        # Tokens count on from what is confirmed, and not far.
+        confirmed, speed = points_of()[-1].tokens, round(visit.site.state.tokens_per_second)
+        await expect(page.locator(".counter")).to_have_text(f"{confirmed + 3 * speed:,}")
+        still = await visit.open()
+        await expect(still.locator(".counter")).to_have_text(f"{confirmed:,}")
 
     in_browser(check)
 
