@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.facts import TaskScore
-from dht.quantities import words_text
+from dht.quantities import count_text, words_text
 
 WIDTH: Final = 320
 HEIGHT: Final = 110
@@ -46,7 +46,7 @@ def score_curves(scores: Sequence[TaskScore]) -> list[ScoreCurve]:
 
 def value_text(value: float) -> str:
     """Three decimals, as scores are compared."""
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
+    return f"{value:.3f}" if abs(value) < 1000 else count_text(value)
 
 
 def _curve(scores: Sequence[TaskScore]) -> ScoreCurve:
