@@ -12,6 +12,7 @@ The files, each built on those above it:
     site.py         what the handlers share; answers made once per look
     metrics.py      figures for Prometheus
     api.py          what the API gives: answers as models
+    api_model.py    of them, those about the model: what it wrote, its scores
     api_routes.py   the API over HTTP, exports as CSV and JSON lines
     person_routes.py  addresses about one person, cards for links
     routes.py       page, events, health

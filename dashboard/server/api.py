@@ -48,8 +48,6 @@ REPORTED: Final = "reported"
 """Peers say so themselves; nobody has checked it."""
 WITNESSED: Final = "witnessed"
 """Others in the round signed it."""
-COMPUTED: Final = "computed"
-"""This page's own machine computed it."""
 
 _AS_IT_IS: Final = GetPydanticSchema(lambda _, handler: handler(Any))
 Number = Annotated[float, _AS_IT_IS, WithJsonSchema({"type": "number"})]
@@ -372,39 +370,6 @@ class Mark(Model):
     text: TextOrNull = Field(description="Of a note: the organiser's words.")
 
 
-class SampleText(Model):
-    """What the model wrote after a prompt; an empty prompt is null."""
-
-    prompt: TextOrNull
-    text: str
-
-
-class WrittenSample(Model):
-    at: Number
-    version: int
-    committed_tokens: int = Field(validation_alias="tokens")
-    held_out_loss: Number | None
-    texts: list[SampleText]
-
-
-class Samples(Answer):
-    samples: list[WrittenSample]
-
-
-class Evaluation(Model):
-    task: str
-    metric: str
-    value: Number
-    error: Number | None
-    num_samples: int
-    committed_tokens: int = Field(validation_alias="tokens")
-    version: int
-
-
-class Evaluations(Answer):
-    evaluations: list[Evaluation]
-
-
 class Points(Answer):
     x: str
     names: list[str]
@@ -419,7 +384,7 @@ async def run(site: Site, query: Query) -> Run:
     """The run, its swarm and the loss curve."""
     state, history = site.live.state, site.live.history
     owner = state.run
-    return _answer(
+    return answer_of(
         Run,
         site,
         REPORTED,
@@ -465,7 +430,7 @@ async def join(site: Site, query: Query) -> Join:
     """Run, addresses and link for those who want to join, as `peer join` reads them from a page's address."""
     state = site.live.state
     owner = state.run
-    return _answer(
+    return answer_of(
         Join,
         site,
         REPORTED,
@@ -483,7 +448,7 @@ async def peers(site: Site, query: Query) -> Peers:
     """Everyone seen lately, without addresses."""
     state = site.live.state
     counts = {"num_unlisted": state.num_unlisted, "num_invalid_records": state.num_invalid_records}
-    return _answer(Peers, site, REPORTED, **counts, peers=state.peers)
+    return answer_of(Peers, site, REPORTED, **counts, peers=state.peers)
 
 
 async def rounds(site: Site, query: RoundsQuery) -> Rounds:
@@ -496,7 +461,7 @@ async def rounds(site: Site, query: RoundsQuery) -> Rounds:
         # Of a run whose commits are not known here peer records tell a little.
         shown = [round_of(facts) for facts in state.rounds[: query.limit]]
     basis = WITNESSED if found else REPORTED
-    return _answer(Rounds, site, basis, fragments=state.fragments, rounds=shown, next_before=next_before)
+    return answer_of(Rounds, site, basis, fragments=state.fragments, rounds=shown, next_before=next_before)
 
 
 async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
@@ -504,7 +469,7 @@ async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
     history = site.live.history
     rows = found_contributors(history, query)
     end = query.offset + query.limit
-    return _answer(
+    return answer_of(
         Contributors,
         site,
         WITNESSED,
@@ -518,7 +483,7 @@ async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
 def contributor(site: Site, view: ContributorView) -> ContributorPage:
     """A contributor's own answer."""
     rounds = [round_of(facts) for facts in view.rounds]
-    return _answer(
+    return answer_of(
         ContributorPage,
         site,
         WITNESSED,
@@ -540,13 +505,13 @@ async def fragments(site: Site, query: Query) -> Fragments:
         }
         for row in site.live.history.fragments
     ]
-    return _answer(Fragments, site, REPORTED, fragments=rows)
+    return answer_of(Fragments, site, REPORTED, fragments=rows)
 
 
 async def events(site: Site, query: EventsQuery) -> Events:
     """What happened, oldest first."""
     found = await site.reader.events(query.after, query.limit)
-    return _answer(Events, site, REPORTED, events=found, next_after=found[-1].number if found else query.after)
+    return answer_of(Events, site, REPORTED, events=found, next_after=found[-1].number if found else query.after)
 
 
 async def points(site: Site, query: PointsQuery) -> Points:
@@ -558,17 +523,7 @@ async def points(site: Site, query: PointsQuery) -> Points:
     names, columns = columns_of(found, query.x)
     columns = rounded(columns, query.digits)
     marks = annotations_of(site.live.state, history)
-    return _answer(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
-
-
-async def samples(site: Site, query: Query) -> Samples:
-    """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
-    return _answer(Samples, site, COMPUTED, samples=site.live.history.samples)
-
-
-async def evaluations(site: Site, query: Query) -> Evaluations:
-    """The model's scores in tasks over tokens, as whoever runs this page measured them."""
-    return _answer(Evaluations, site, COMPUTED, evaluations=site.live.history.scores)
+    return answer_of(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:
@@ -593,7 +548,8 @@ def round_of(facts: RoundFacts, number: int | None = None) -> Round:
     )
 
 
-def _answer(model: type[AnyAnswer], site: Site, basis: str, **content: Any) -> AnyAnswer:
+def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) -> AnyAnswer:
+    """An answer with what every one says."""
     state = site.live.state
     head = {"basis": basis, "run_id": state.run_id, "observed_at": state.now, "heard_at": state.heard_at}
     return model.model_validate({**head, "problem": state.problem, **content})

@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from dashboard.facts import ContributorRow, ContributorView
-from dashboard.server import api
+from dashboard.server import api, api_model
 from dashboard.server.api_schema import (
     ID_PATTERN,
     PREFIX,
@@ -271,7 +271,13 @@ ENDPOINTS: Final = (
     *(_json(api.run), _json(api.join), _json(api.peers), _json(api.rounds), _json(api.contributors)),
     Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api.ContributorPage),
     Endpoint("proof", "/contributors/{id}/proof", _PROOF, _proof, media_type=_JSONL),
-    *(_json(api.fragments), _json(api.events), _json(api.points), _json(api.samples), _json(api.evaluations)),
+    *(
+        _json(api.fragments),
+        _json(api.events),
+        _json(api.points),
+        _json(api_model.samples),
+        _json(api_model.evaluations),
+    ),
     Endpoint("export.csv", "/export.csv", "All contributors as a table.", _export_csv, media_type="text/csv"),
     Endpoint("export.jsonl", "/export.jsonl", _HISTORY, _export_jsonl, media_type=_JSONL),
     Endpoint("openapi", "/openapi.json", "This description.", _openapi),
