@@ -26,6 +26,7 @@ from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.state import INSTALL, DashboardState
+from dashboard.quiet_log import OncePerMinute
 from dashboard.samples.evaluations import follow_scores
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.plan import SamplePlan
@@ -33,7 +34,6 @@ from dashboard.samples.process import ask
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess, read_token
-from dashboard.server.quiet_log import OncePerMinute
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
 from dht.errors import LocalFault, PeerFault, UsageFault

@@ -3,7 +3,6 @@
 The files, each built on those above it:
 
     doors.py        who may hold a connection to the page, and how many requests an address may send
-    quiet_log.py    one line of the log per kind and minute for what strangers cause
     api_schema.py   what the API takes: queries check themselves; and its OpenAPI document
     packed.py        a gzip stream whose pieces are made once for all readers
     search.py       which contributors a query asks for

@@ -210,7 +210,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "numpy rich torch",
     ),
-    "dashboard": ("", False, ""),
+    "dashboard": ("", False, "aiohttp"),
     "dashboard.observe": ("dht.identity dht.records peer.config peer.plan dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.people": ("dashboard", True, ""),
@@ -287,7 +287,7 @@ LIBRARY_OBJECTS = (
     *("dht.kademlia.gate", "dht.pylibp2p.messages"),  # messages of protobuf
     *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
     "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
-    "dashboard.server.quiet_log",  # records of logging
+    "dashboard.quiet_log",  # records of logging
     "peer.trainer.data.tokenizing",  # a tokenizer is put together so
     *("murmuration.integrations.transformers", "murmuration.integrations.lightning"),  # what callbacks are given
 )

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from dashboard.app import Serving, bound_port, start_site
 from dashboard.observe.state import Look, fold
+from dashboard.quiet_log import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.server.doors import DoorLimits, Doors, client_address, limits_for
 from dashboard.server.live import Live
-from dashboard.server.quiet_log import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.server.site import SITE
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
