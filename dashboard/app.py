@@ -18,6 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
+from dashboard.collect.picture import fetch_picture
 from dashboard.collect.profiles import follow_profiles
 from dashboard.facts import HistoryPoint
 from dashboard.history.history import History, open_history
@@ -37,6 +38,7 @@ from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
 from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.host import PeerId
 from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
@@ -299,6 +301,7 @@ async def _watch(
     async with observer_network(choices.backend, peers, source.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
         opened: tuple[RunRecord, SignedCommits] | None = None
+        has_opened = asyncio.Event()
 
         def show(state: DashboardState) -> None:
             history.look(state)
@@ -310,6 +313,7 @@ async def _watch(
             nonlocal opened
             if opened is None or opened[0] != record:
                 opened = record, await asyncio.to_thread(source.open, host, record)
+                has_opened.set()
                 history.keep_run_record(encode_run_record(record))
             await gatherer.gather(opened[1], state)
 
@@ -331,6 +335,21 @@ async def _watch(
         async def profiles() -> None:
             await follow_profiles(store, history, run_id, time.time)
 
+        async def donors() -> list[PeerId]:
+            return [row.record.peer_id for row in live.state.here]
+
+        async def picture() -> None:
+            await has_opened.wait()
+            assert opened is not None
+            name = run_facts(opened[0]).picture
+            if not name:
+                return
+            found = await fetch_picture(host, opened[0], name, donors, source.entry)
+            if found is None:
+                _warn(f"the run's picture {name} is not shown: it is no PNG, JPEG or WebP")
+            else:
+                history.show_picture(found)
+
         async def scores() -> None:
             if choices.evaluations is not None:
                 await follow_scores(choices.evaluations, run_id, history, _warn)
@@ -342,6 +361,7 @@ async def _watch(
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_going(profiles, "Reading profiles", _warn), name="profiles")
+            tasks.create_task(keep_going(picture, "Fetching the run's picture", _warn), name="picture")
             if choices.evaluations is not None:
                 tasks.create_task(keep_going(scores, "Reading evaluations", _warn), name="evaluations")
             if choices.samples is not None:

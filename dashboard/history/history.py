@@ -31,6 +31,7 @@ from dashboard.facts import (
     MarkKind,
     MissingRounds,
     ModelSample,
+    Picture,
     ProfileFacts,
     RoundFacts,
     TaskScore,
@@ -97,6 +98,7 @@ class History:
         self._missing = loaded.missing
         self.samples = tuple(loaded.samples)
         self._scores: tuple[TaskScore, ...] = ()
+        self._picture: Picture | None = None
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
@@ -258,6 +260,10 @@ class History:
         """Scores of the model; they are kept in a file of their own, not here."""
         self._scores, self._view = scores, None
 
+    def show_picture(self, picture: Picture) -> None:
+        """The run's picture; members keep it, not this file."""
+        self._picture, self._view = picture, None
+
     def known(self, fragment: int) -> KnownVersions:
         """Versions of which a commit is known."""
         return self.ledger.known(fragment)
@@ -333,6 +339,7 @@ class History:
             milli_witnessed=self.ledger.milli_witnessed,
             samples=self.samples,
             scores=self._scores,
+            picture=self._picture,
             storage=(
                 "It keeps its history in memory, so the history ends with this process."
                 if self.path is None

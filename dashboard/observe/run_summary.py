@@ -72,6 +72,8 @@ class RunSummary:
     page: str = ""
     """Where the run is shown, as its owner says: begins with http:// or https://, or empty."""
     licence: str = ""
+    picture: str = ""
+    """The name of the run's file with its picture, or empty."""
     starts_at: float | None = None
     """Unix seconds."""
     goal: RunGoal = RunGoal()
@@ -108,6 +110,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         homepage=_web_address(manifest.get("homepage")),
         page=_page(manifest),
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
+        picture=_line(manifest.get("picture"), 80),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
         needs=_needs(record.manifest),

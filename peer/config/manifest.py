@@ -45,6 +45,10 @@ CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 
 LINE_PATTERN = r"^[^\p{C}]*$"
 
+PICTURE_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,74}\.(png|jpg|jpeg|webp)$"
+MAX_PICTURE_BYTES = 512 * 1024
+"""Some seconds on a phone; a logo has a twentieth."""
+
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
 
@@ -291,6 +295,13 @@ class RunManifest(Section):
         examples=[WEB_EXAMPLE],
         description="where `peer dashboard` shows the run to everybody; `peer manifest edit --page` changes it",
     )
+    picture: str | None = later(
+        None,
+        pattern=PICTURE_PATTERN,
+        examples=["logo.png (a file of the run; .png, .jpg, .jpeg or .webp)"],
+        description=f"the file of the run that the page shows beside its name, of at most {MAX_PICTURE_BYTES >> 10} "
+        "KiB; every member keeps it",
+    )
     licence: str = later(
         "",
         max_length=60,
@@ -351,6 +362,13 @@ class RunManifest(Section):
         check_files(self.files)
         if self.data.tokenizer is not None:
             named_file(self.files, self.data.tokenizer, "data.tokenizer")
+        if self.picture is not None:
+            num_bytes = named_file(self.files, self.picture, "picture").bytes
+            if num_bytes > MAX_PICTURE_BYTES:
+                raise ValueError(
+                    f"picture is {self.picture!r} with {num_bytes} bytes; expected at most {MAX_PICTURE_BYTES}, "
+                    "because every visitor of the page loads it; make it smaller"
+                )
         return self
 
     @model_serializer(mode="wrap")

@@ -23,10 +23,10 @@ from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, d
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
 from peer.config.layouts import seed_sizes
-from peer.config.manifest import RunManifest
+from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.run_rules import codec_of
 from peer.files.fetching import FileOrder, fetch_files
-from peer.files.store import files_folder
+from peer.files.store import files_folder, run_file_path
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE
 
@@ -100,6 +100,37 @@ class RunObserver:
         return files_folder(data_dir, self.manifest)
 
 
+async def fetch_run_file(
+    host: Host,
+    record: RunRecord,
+    name: str,
+    data_dir: Path,
+    donors: Callable[[], Awaitable[Sequence[PeerId]]],
+    patience_seconds: float,
+    entry: ObserverEntry | None = None,
+) -> Path:
+    """Fetch one file of a run from its members into a folder; its digest is that of the manifest.
+
+    Args:
+        entry: for a private run.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+        NobodyReachable: no member gave it for so long.
+        LocalFault: the run has no such file, or the folder cannot be written.
+    """
+    manifest = _manifest_of(record)
+    alone = manifest.model_copy(update={"files": tuple(file for file in manifest.files if file.name == name)})
+    order = FileOrder(data_dir, alone, donors, patience_seconds, asyncio.to_thread)
+    await fetch_files(host, _doorkeeper(host, record, entry), order)
+    return await asyncio.to_thread(run_file_path, data_dir, alone, name)
+
+
+def _doorkeeper(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunDoorkeeper:
+    rule = AccessRule(record.run_id, manifest_hash(record.manifest), SOFTWARE)
+    return RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
+
+
 def open_log(
     host: Host, record: RunRecord, entry: ObserverEntry | None = None
 ) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
@@ -112,8 +143,7 @@ def open_log(
         Incompatible: the run's manifest does not fit this software.
     """
     run = run_frame(record)
-    rule = AccessRule(run.run_id, run.manifest_hash, SOFTWARE)
-    doorkeeper = RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
+    doorkeeper = _doorkeeper(host, record, entry)
 
     async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
         frames = await fetch_log(host, doorkeeper, donor, fragment, from_version)

@@ -217,6 +217,10 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
         ("[goal]\nlos = 1.5", "did you mean loss?"),
         ('page = "run.example.org"', "page is 'run.example.org'; expected something like https://example.org/"),
         ('homepage = "example.org"', "homepage is 'example.org'; expected something like https://example.org/"),
+        ('picture = "logo.png"', "picture is 'logo.png', which is no file of the run (none)"),
+        ('picture = "logo.svg"', "picture is 'logo.svg'; expected something like logo.png"),
+        ('picture = "../logo.png"', "picture is '../logo.png'; expected something like logo.png"),
+        ('picture = "a.png"\n[[files]]\nname = "a.png"\nbytes = 600000\n' + f'digest = "{"0" * 64}"', "at most 524288"),
         ("seed = 1.5", "seed is 1.5; expected a whole number"),
         ("[training]\nlearning_rate = nan", "training.learning_rate is nan; expected a finite number"),
     ],
@@ -238,7 +242,7 @@ def test_a_goal_is_in_the_manifest_only_when_it_is_given(tmp_path: Path) -> None
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
     assert b'"goal":{"until":1893456000.0}' in manifest.to_bytes()
     # Runs without one keep the bytes that they had before there were goals.
-    for word in (b"goal", b"organiser", b"homepage", b"licence", b"page"):
+    for word in (b"goal", b"organiser", b"homepage", b"licence", b"page", b"picture"):
         assert word not in RunManifest.from_fields({"name": "mine"}).to_bytes()
 
 

@@ -85,7 +85,7 @@ TEXTS = {
         "access.members",
         "changes",
     ),
-    *("licence", "organiser", "page"),
+    *("licence", "organiser", "page", "picture"),
     *("code", "command", "files", "model.adapter.targets", "model.frozen", "model.init.source", "model.init.digest"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from peer.import_path import python_command, python_environment
-from tests.kit.processes.process_swarm import TINY_RUN, free_port, process_swarm, wait_until
+from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, free_port, process_swarm, wait_until
+
+PNG = b"\\x89PNG\\r\\n\\x1a\\n" + bytes(40)
+
+
+def with_picture(folder: Path, sockets: Path, run_toml: str) -> ProcessSwarm:
+    return ProcessSwarm(folder, sockets, run_toml, files={"logo.png": PNG})
 
 
 def _writers(of: int) -> list[int]:
@@ -19,7 +25,7 @@ def _writers(of: int) -> list[int]:
 
 
 def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
-    with process_swarm(TINY_RUN) as swarm:
+    with process_swarm(f'picture = "logo.png"\n{TINY_RUN}', with_picture) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         ada = swarm.start("ada", peers=[seed.address])
         port = free_port()
@@ -51,6 +57,11 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             assert [one["prompt"] for one in sample["texts"]] == ["line 7", None]
             assert all(one["text"] for one in sample["texts"])
             assert "What it writes now" in text()
+            # The run's picture, from a member.
+            wait_until(lambda: "/picture/" in text(), "the picture")
+            place = text().partition('src="/')[2].partition('"')[0]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{place}", timeout=20) as answer:
+                assert (answer.headers["Content-Type"], answer.read()) == ("image/png", PNG)
             assert _writers(page.pid) == []
         finally:
             page.terminate()
