@@ -12,7 +12,7 @@ from typing import Any
 from peer.import_path import python_command, python_environment
 from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, free_port, process_swarm, wait_until
 
-PNG = b"\\x89PNG\\r\\n\\x1a\\n" + bytes(40)
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
 
 def with_picture(folder: Path, sockets: Path, run_toml: str) -> ProcessSwarm:
@@ -59,7 +59,7 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             assert "What it writes now" in text()
             # The run's picture, from a member.
             wait_until(lambda: "/picture/" in text(), "the picture")
-            place = text().partition('src="/')[2].partition('"')[0]
+            place = "picture/" + text().partition('src="/picture/')[2].partition('"')[0]
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{place}", timeout=20) as answer:
                 assert (answer.headers["Content-Type"], answer.read()) == ("image/png", PNG)
             assert _writers(page.pid) == []
