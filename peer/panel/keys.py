@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 from typing import Any, TextIO
@@ -43,8 +44,9 @@ class Keys:
             return True
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
-        except OSError:
-            return False
+        except OSError as error:
+            # Not the terminal of this process's session: nobody stops it there for being in the background.
+            return error.errno == errno.ENOTTY
 
     def open(self) -> None:
         """Have each key at once and unseen. Does nothing where that is impossible."""

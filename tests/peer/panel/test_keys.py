@@ -69,6 +69,18 @@ def test_a_job_in_the_background_touches_nothing(board: Board, monkeypatch: pyte
     assert board.flags == before
 
 
+def test_a_terminal_of_no_session_is_used_all_the_same() -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, encoding="utf-8") as stream:
+        keys = Keys(stream)
+        assert keys.is_in_front
+        keys.open()
+        os.write(master, b"q")
+        assert keys.pressed() == ["q"]
+        keys.close()
+    os.close(master)
+
+
 def test_without_a_terminal_there_are_no_keys() -> None:
     for stream in (None, io.StringIO("q")):
         keys = Keys(stream)
