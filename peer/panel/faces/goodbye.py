@@ -37,6 +37,8 @@ def comeback(scene: Scene) -> str:
 def _rounds(num_rounds: int, num_confirmed: int) -> str:
     if not num_rounds:
         return "no round yet"
+    if not num_confirmed:
+        return f"{plural(num_rounds, 'round')} alone"
     if num_confirmed >= num_rounds:
         return f"{plural(num_rounds, 'round')}, all confirmed" if num_rounds > 1 else "1 round, confirmed"
     return f"{plural(num_rounds, 'round')}, {num_confirmed} confirmed by others"

@@ -6,6 +6,7 @@ import io
 import time
 import xml.etree.ElementTree
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,8 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     assert told[1] == "You are rank 2 of 14."
     assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
     assert told[-1].startswith("Come back: peer join")
+    assert "135 rounds alone" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
+    assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
     assert goodbye(a_wait(), NOW) == []
     assert "served 14 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
 
