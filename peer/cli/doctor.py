@@ -9,6 +9,7 @@ from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.observe.target import checked_target
+from peer.progress import tell_progress
 
 commands = Commands()
 
@@ -53,6 +54,7 @@ def doctor(
     # With the key that `peer join` takes, so that a one-time invite stays good for it.
     checked = chosen_config(flags, config, invite)
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None
+    tell_progress("loading what looks at devices and networks")
     from peer.doctor.doctor import run_doctor
 
     return run_doctor(checked, target, timeout, as_json)

@@ -14,6 +14,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, form_of
 from peer.observe.target import checked_target
+from peer.progress import tell_progress
 
 commands = Commands()
 
@@ -60,6 +61,7 @@ def export(
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
     chosen = form_of(out, form)
     source = _model_source(None, checkpoint, *named_run(run, run_id, peers), invite, timeout, takes_files=False)
+    tell_progress("loading what computes models")
     from peer.export.export import export_model
 
     return int(export_model(source, out, force, as_json, chosen, push, merge, base))
@@ -139,9 +141,11 @@ def evaluate(
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
     source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     if tasks is not None:
+        tell_progress("loading what computes models")
         from peer.export.evaluate import evaluate_tasks
 
         return int(evaluate_tasks(source, tasks, limit, device, as_json))
+    tell_progress("loading what computes models")
     from peer.export.evaluate import evaluate_model
 
     return int(evaluate_model(source, data, device, as_json))

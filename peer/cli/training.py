@@ -27,12 +27,15 @@ NOT_OF_A_SEED = (
 
 
 @commands.command(
-    epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes\n"
+    epilog="\b\nExample:\n  peer init --example\n  peer init tinybytes\n  peer init tinybytes --config run.toml "
+    "--out ./tinybytes\n"
     "  peer init qwen --model ./qwen3-0.6b --config run.toml",
 )
 @exits_with_sentence
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)
+    ] = None,
     config: Annotated[
         str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the run manifest.")
     ] = None,
@@ -83,12 +86,25 @@ def init(
         list[Path] | None,
         typer.Option("--file", metavar="FILE", help="A file that members give to newcomers; several may be given."),
     ] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a run.toml with comments to begin with, and exit.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    if example:
+        from peer.owner.example_run import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return
+    if name is None:
+        raise UsageFault(
+            "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
+            "prints a run.toml to begin with."
+        )
     from peer.config.data_source import LIBRARY
     from peer.owner.new_run import create_run
 

@@ -26,6 +26,7 @@ from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
+from peer.progress import tell_progress
 from peer.trainer.data.prepared import data_facts
 from peer.trainer.devices.select import select_device
 from peer.trainer.hf.run_model import check_architecture, check_joinable
@@ -42,9 +43,12 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     Args:
         config: what `peer join` would be given; without a target its run id counts for nothing.
     """
+    tell_progress("looking at this machine")
     machine = look_at_machine(config.device, config.data_dir, config.listen_addresses, config.ports)
     facts = DoctorFacts(machine)
     if target is not None:
+        _tell_of_machine(facts)
+        tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
         facts = asyncio.run(_with_run(facts, config, target, timeout_seconds))
     findings = diagnose(facts)
     code = exit_code_of(findings)
@@ -53,6 +57,13 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     else:
         print_findings(findings, facts, code)
     return code
+
+
+def _tell_of_machine(facts: DoctorFacts) -> None:
+    """What is known before the run is: a person need not wait for the rest to read it."""
+    for finding in diagnose(facts):
+        if finding.level != "ok":
+            tell_progress(f"{finding.subject}: {finding.what}")
 
 
 def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
@@ -94,6 +105,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
     prediction = None
     model_fault = await asyncio.to_thread(_model_fault, observer)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
+        tell_progress(f"measuring an inner step on {config.device}")
         step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
         prediction = _predicted(observer, records, line, step_seconds)
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)

@@ -31,6 +31,7 @@ from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
+from peer.progress import tell_progress
 
 LOOK_SECONDS = 1.0
 """Between two looks for members that have a state."""
@@ -122,6 +123,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
         LocalFault: a fragment could not be had, or members contradict each other about it.
     """
     entry = observer_entry(source.run_id, source.observer_folder)
+    tell_progress(f"looking for members of {source.run_id}")
     async with observe(source.run_id, list(source.peers), source.timeout_seconds, entry=entry) as observer:
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
@@ -137,6 +139,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
             found[index] = fetched
 
         nothing = {index: _Nothing(size) for index, size in enumerate(sizes)}
+        tell_progress(f"fetching {plural(len(sizes), 'fragment')} from {plural(len(records), 'member')}")
         await fetcher.fetch_better(nothing, adopt, on_progress)
         files = None
         if manifest.files:

@@ -13,7 +13,7 @@ from averaging.signing.receipt_file import RunFrame, receipt_of
 from averaging.transfer.client import fetch_log, fetch_state
 from averaging.transfer.snapshots import Snapshot
 from dht.admission.hello import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import Host, PeerId
 from dht.kademlia.census import fetch_everyone
 from dht.observer.backend import HostBackend
@@ -28,6 +28,7 @@ from peer.config.run_rules import codec_of
 from peer.files.fetching import FileOrder, fetch_files
 from peer.files.store import files_folder, run_file_path
 from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.run_protocol import in_other_run, run_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
@@ -208,6 +209,8 @@ async def observe(
             found = await store.fetch_run(run_id) if num_members else None
             if found is not None:
                 break
+            if entry is None and num_members and (other := await run_of(host, run_id, addresses)) is not None:
+                raise UsageFault(in_other_run(run_id, other))
             if time.monotonic() >= end:
                 answered = f"{plural(num_members, 'member')} answered but none knows it"
                 what = answered if num_members else "nobody answered"

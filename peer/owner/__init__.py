@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     own_module.py   what a custom run says of its owner's module: names, running statistics, what is frozen
+    example_run.py  a run.toml to begin with
     new_run.py      `peer init`
     owned_run.py    a run in its owner's hands: invites, revocations, signed revisions
     publish.py      the owner's errands in the network

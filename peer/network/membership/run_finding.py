@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.network.membership.revisions import apply_member_rules
-from peer.network.membership.run_protocol import ask_for_run
+from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run
 from peer.version import SOFTWARE
 
 CACHED_ONLY_SECONDS = 6.0
@@ -53,13 +53,19 @@ class _Complaints:
     wrong_peers: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
 
+    other_runs: list[str] = field(default_factory=list)
+
     def refused(self, remote: PeerId, reason: str) -> None:
-        self.refusals[remote] = reason
+        other = other_run(reason)
+        if other is None:
+            self.refusals[remote] = reason
+        else:
+            self.other_runs.append(other)
 
     @property
     def is_final(self) -> bool:
         """A member that knows the run refused this peer: waiting changes nothing."""
-        return bool(self.refusals)
+        return bool(self.refusals) or bool(self.other_runs)
 
 
 async def find_run(
@@ -113,11 +119,18 @@ async def find_run(
         reason = (
             f"{plural(num_members, 'member')} answered, but none has the record of {wanted.run_id} yet"
             if num_members
-            else f"none of {len(addresses)} known addresses answers"
+            else _why_nobody(addresses, complaints.unreachable, time.time() + patience - waited)
         )
         wanted.on_waiting(reason, waited)
         await asyncio.sleep(min(pause, max(0.1, patience - waited)))
         pause = min(2 * pause, CONNECTED_SECONDS)
+
+
+def _why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
+    """Why the first address does not answer, and how long it is tried."""
+    others = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
+    clock = time.strftime("%H:%M", time.localtime(until))
+    return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
 
 
 async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -> list[str]:
@@ -160,6 +173,8 @@ def _not_found(
             f"member {remote[-8:]} of {wanted.run_id} {reason}; expected to be admitted with the key {me}; ask the "
             "owner of the run for a new invite"
         )
+    if complaints.other_runs:
+        return UsageFault(in_other_run(wanted.run_id, complaints.other_runs[0]))
     if complaints.invalid:
         return Incompatible(
             f"no valid record of {wanted.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgpack
 
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.hello import check_reply, make_refusal
 from dht.admission.proofs import MAX_PROOF_BYTES
-from dht.errors import PeerFault, PeerUnreachable
+from dht.errors import PeerFault, PeerUnreachable, UsageFault
 from dht.fields import unpack
 from dht.host import Host, PeerId, Stream
+from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import (
     MAX_RUN_ID_LENGTH,
@@ -38,6 +39,9 @@ MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
 """Run id, proof and framing of a newcomer's first frame."""
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
+
+_TRAINS = "of the run "
+"""What stands before a member's run id, in its answer to those who ask for another run."""
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +92,11 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
                 else:
                     asked = await stream.receive(MAX_RUN_ID_LENGTH)
                 if asked != record.run_id.encode():
+                    if not admission.is_private:
+                        # An open run's id is public; somebody who has mistyped it is told.
+                        await stream.send(make_refusal(f"{_TRAINS}{record.run_id}"))
+                        with contextlib.suppress(PeerFault):
+                            await stream.receive(1)
                     raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
                 await stream.send(encode_run_record(record))
                 # libp2p has no half-close: wait until the other side has read and closed.
@@ -97,6 +106,35 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
             raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
 
     host.handle(RUN_PROTOCOL, serve)
+
+
+async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> str | None:
+    """The run of members that do not know the run `asked`, as the first of them says; None: nobody says."""
+    for address in addresses:
+        peer_id, _ = parse_peer_multiaddr(address)
+        try:
+            await _ask(host, peer_id, asked.encode())
+        except _Refused as refusal:
+            if (other := other_run(refusal.what)) is not None:
+                return other
+        except (PeerFault, TimeoutError) as fault:
+            log.debug("%s did not say which run is its own: %s", address, fault)
+    return None
+
+
+def in_other_run(asked: str, other: str) -> str:
+    """What is said when members train another run than the one that was named."""
+    return f"The members there train {other}, not {asked}; did you mean that? Check the run id, or the address."
+
+
+def other_run(refusal: str) -> str | None:
+    """The run id in a member's refusal, which may say anything; None: it names none."""
+    said = refusal.partition(_TRAINS)[2]
+    try:
+        split_run_id(said)
+    except UsageFault:
+        return None
+    return said
 
 
 class _Refused(PeerFault):

@@ -14,6 +14,7 @@ import pytest
 
 from peer.cli import app
 from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
+from peer.network.membership.run_protocol import other_run
 from peer.version import SOFTWARE
 
 UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
@@ -97,7 +98,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["jion"], "There is no command 'jion'. Did you mean 'join'?"),
         (["join", "--threads", "zero"], "--threads is 'zero'; expected a whole number"),
         (["demo", "--peers", "1"], "--peers is '1'; expected a whole number from 2 to 64."),
-        (["init"], "NAME is missing; expected 1 to 40 of a-z, 0-9 and '-'"),
+        (["init"], "NAME is missing; expected `peer init NAME`, with 1 to 40"),
         (["sample"], "--prompt is missing; expected --prompt TEXT"),
         (["join", UNKNOWN_RUN, "--peers"], "--peers has no value"),
         (["manifest", "shwo"], "There is no command 'shwo'. Did you mean 'show'?"),
@@ -184,7 +185,7 @@ def test_no_help_shows_marks_of_the_library(capsys: pytest.CaptureFixture[str]) 
         text = capsys.readouterr().out
         assert not re.search(r"[{}]|<str>|<path>|<int>", text), text
     assert app.run(["init", "--help"]) == 0
-    assert "Usage: peer init [OPTIONS] NAME\n" in capsys.readouterr().out
+    assert "Usage: peer init [OPTIONS] [NAME]\n" in capsys.readouterr().out
 
 
 def test_shells_complete_commands_and_flags(tmp_path: Path) -> None:
@@ -199,3 +200,21 @@ def test_shells_complete_commands_and_flags(tmp_path: Path) -> None:
         command = [sys.executable, "-c", "import sys; from peer.cli.app import run; sys.exit(run([]))"]
         ended = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environ)
         assert ended.stdout.split() == [expected], ended.stderr
+
+
+def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["init", "--example"]) == 0
+    (tmp_path / "run.toml").write_text(capsys.readouterr().out)
+    assert app.run(["init", "mine", "--config", "run.toml", "--out", "out"]) == 0
+    assert "Run id      mine." in capsys.readouterr().out
+    assert app.run(["plan", "run.toml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["Traffic", "Memory", "Disk", "Time"]
+    assert app.run(["plan", "run.toml", "--full"]) == 0
+    assert "activations not counted" in capsys.readouterr().out
+
+
+def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None:
+    assert other_run(f"refused us: of the run {UNKNOWN_RUN}") == UNKNOWN_RUN
+    for text in ("", "refused us: no", "of the run ", "of the run \x1b[31m", f"of the run {UNKNOWN_RUN} and more"):
+        assert other_run(text) is None

@@ -1,0 +1,43 @@
+"""A run.toml to begin with: `peer init --example > run.toml`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLE: Final = """\
+# A run of your own: change what you like, then `peer init NAME --config run.toml`.
+# What is left out has its default; docs/organiser/manifest.md has every field.
+
+description = "A small language model that reads Python"   # people see it on the page
+organiser = "Ada"
+licence = "MIT"
+# homepage = "https://example.org/"
+# page = "https://run.example.org"        # where `peer dashboard` will show it: people join with `peer join URL`
+
+[goal]                                    # what the bar on the page fills up to; nothing ends there
+tokens = 2_000_000_000
+# until = 2030-01-31T18:00:00Z            # or a day
+# loss = 1.2                              # or a held-out loss
+
+[model]                                   # 27 M parameters would be num_layers = 8, d_model = 512, num_heads = 8
+num_layers = 4
+d_model = 128
+num_heads = 4
+context = 128
+
+[data]
+source = "stdlib:"                        # Python's own library, which every machine has; or "text:" for own files
+# source = "https://example.org/shards/meta.json"    # or what `peer data prepare` made
+
+[training]
+batch_size = 8
+learning_rate = 0.003
+
+[averaging]
+num_fragments = 4                         # the model is averaged in so many parts, one after the other
+sync_every = 30                           # inner steps between two sends of one part; `peer plan` says what fits
+codec = "int4"                            # 4 bits per value on the line
+
+[access]
+mode = "open"                             # everybody; or "invite", with `peer invite` for each person
+"""
