@@ -19,6 +19,12 @@ from peer.progress import tell_progress
 commands = Commands()
 
 
+BaseFolder = Annotated[
+    Path | None,
+    typer.Option("--base", metavar="DIR", help="Weights that an adapter stands on; default: the hub's."),
+]
+
+
 @commands.command(
     epilog="\b\nExample:\n  peer export --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... \\\n"
@@ -93,6 +99,7 @@ def sample(
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is what you say, put as the run's chat template has it.")
     ] = False,
+    base: BaseFolder = None,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
 ) -> int:
@@ -100,7 +107,7 @@ def sample(
     source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     from peer.export.sample import sample_model
 
-    return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat))
+    return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat, base))
 
 
 @commands.command(
@@ -130,6 +137,7 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, metavar="N", help="Samples of each task; default: all.")
     ] = None,
+    base: BaseFolder = None,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
@@ -139,6 +147,10 @@ def evaluate(
         raise UsageFault("--tasks and --data are given together; expected one: a task brings its own data.")
     if limit is not None and tasks is None:
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
+    if tasks is not None and base is not None:
+        raise UsageFault(
+            "--tasks and --base are given together; expected a merged model for tasks: `peer export --merge`."
+        )
     source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
     if tasks is not None:
         tell_progress("loading what computes models")
@@ -148,7 +160,7 @@ def evaluate(
     tell_progress("loading what computes models")
     from peer.export.evaluate import evaluate_model
 
-    return int(evaluate_model(source, data, device, as_json))
+    return int(evaluate_model(source, data, device, as_json, base))
 
 
 _SOURCES = {

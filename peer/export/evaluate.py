@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.quantities import count_text
-from peer.config.data_source import source_here
+from peer.config.data_source import WEB, source_here
 from peer.export.model_source import ModelSource
 from peer.export.opened import loadable_folder, open_model
 from peer.export.task_scores import check_harness, score_tasks
@@ -20,24 +20,28 @@ from peer.trainer.devices.select import select_device
 from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
 
 
-def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_json: bool) -> int:
+def evaluate_model(
+    source: ModelSource, data: str | None, device_name: str, as_json: bool, base: Path | None = None
+) -> int:
     """Print the held-out loss of a model; returns the exit code.
 
     Args:
         data: measure on the held-out part of this instead of the run's own source.
+        base: see `open_model`.
 
     Raises:
         LocalFault: the model or the data cannot be had; the sentence says why.
     """
     device = select_device(device_name)
-    opened = open_model(source)
+    opened = open_model(source, base)
     manifest = opened.manifest
     used = source_here(manifest.data.source, data, manifest.data.reader)
     classifies = manifest.data.label_field is not None
     what = "examples" if classifies else "tokens"
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
-        # Text is tokenized with the tokenizer beside the model; the shards are needed once.
-        room = None if opened.tokenizer is None and manifest.data.image_field is None else Path(cache)
+        # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are needed once.
+        reads = opened.tokenizer is not None or manifest.data.image_field is not None or used.startswith(WEB)
+        room = Path(cache) if reads else None
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer)
         with contextlib.closing(corpus):
             model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)

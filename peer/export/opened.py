@@ -12,10 +12,13 @@ from torch import nn
 from dht.errors import Incompatible, LocalFault
 from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
+from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
+from peer.export.formats.model_header import read_header
 from peer.export.formats.reading import adapter_alone, model_of, read_model
+from peer.export.formats.stored_weights import run_json
 from peer.export.model_source import ModelFileSource, ModelSource
 from peer.export.taking import anchors_of
 from peer.files.store import objection_to
@@ -40,21 +43,24 @@ class OpenedModel:
         return self.manifest.data.has_byte_tokens
 
 
-def open_model(source: ModelSource) -> OpenedModel:
+def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
     """The model of any source, on the CPU.
+
+    Args:
+        base: folder with the weights that an adapter stands on; None: the hub's, where the run names them so.
 
     Raises:
         LocalFault: it cannot be had; the sentence says why.
     """
     if isinstance(source, ModelFileSource):
-        found = read_model(source.path)
+        found = read_model(source.path, base)
         header, manifest = found.header, found.manifest
         tokenizer = _tokenizer_in(source.path, manifest)
         return OpenedModel(found.model, manifest, header.run_id, tuple(header.versions), header.tokens, tokenizer)
     anchors = anchors_of(source)
     manifest, named = anchors.manifest, anchors.manifest.data.tokenizer
     tokenizer = None if named is None or anchors.files is None else anchors.files / named
-    return OpenedModel(model_of(anchors), manifest, anchors.run_id, anchors.versions, anchors.tokens, tokenizer)
+    return OpenedModel(model_of(anchors, base), manifest, anchors.run_id, anchors.versions, anchors.tokens, tokenizer)
 
 
 def _tokenizer_in(folder: Path, manifest: RunManifest) -> Path | None:
@@ -83,6 +89,8 @@ def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, An
         LocalFault: the model cannot be had; the sentence says why.
     """
     if isinstance(source, ModelFileSource):
+        if (source.path / ADAPTER_CONFIG).is_file():
+            raise adapter_alone(read_header(source.path, run_json(source.path))[1].run_id)
         found = read_model(source.path)
         folder, header, manifest = source.path, found.header, found.manifest
         facts = {"run_id": header.run_id, "versions": list(header.versions), "tokens": header.tokens}

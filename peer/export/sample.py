@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 
 from torch import nn
 
@@ -25,17 +26,19 @@ def sample_model(
     seed: int,
     device_name: str,
     is_chat: bool = False,
+    base: Path | None = None,
 ) -> int:
     """Print what a model says after `prompt`, each character as soon as it is there; returns the exit code.
 
     Args:
         is_chat: the prompt is what a person says, put as the run's chat template has it; only the answer is printed.
+        base: see `open_model`.
 
     Raises:
         LocalFault: the model cannot be had, or nothing says how its tokens become text.
     """
     device = select_device(device_name)
-    opened = open_model(source)
+    opened = open_model(source, base)
     pieces = written(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")

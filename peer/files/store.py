@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +105,17 @@ def measure_file(path: Path, name: str) -> Measured:
             num_bytes += len(chunk)
     chunks = blake3(b"".join(digests)).hexdigest() if len(digests) > 1 else None
     return Measured(FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks), tuple(digests))
+
+
+def forget_others(data_dir: Path, manifest: RunManifest) -> None:
+    """Let go of the files of earlier manifests of this data folder, once those of this one are all there.
+
+    What cannot be removed stays: it does no harm.
+    """
+    here = files_folder(data_dir, manifest)
+    for folder in (data_dir / FILES_NAME).glob("*"):
+        if folder != here and re.fullmatch("[0-9a-f]{16}", folder.name) and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _key_of(files: Sequence[FileSection]) -> str:

@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from averaging.arrays import F32
+from dht.errors import LocalFault, UsageFault
+from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.export.formats.architecture import trained_tensors
 from peer.trainer.hf.adapter import with_adapter
 from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.run_model import build_run_architecture
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
@@ -45,6 +49,33 @@ def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[d
     config |= {"base_model_name_or_path": repository or None, "revision": revision or None, "inference_mode": True}
     plain = {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
     return dict(named), json.dumps(plain, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.Module:
+    """The module of an exported adapter, merged into its base, in float32 on the CPU.
+
+    Args:
+        base: what `find_base` found.
+
+    Raises:
+        UsageFault, Incompatible: as from `build_run_architecture`.
+        LocalFault: the folder has another adapter.
+    """
+    model: Any = build_run_architecture(manifest, base).float()
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    path = folder / WEIGHTS_NAME
+    try:
+        open_regular(path).close()
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageFault(f"{path} is no whole safetensors file ({error}); export the adapter again.") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in get_peft_model_state_dict(model).items()}
+    if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
+        raise LocalFault(f"{path} has other parameters than its manifest describes; export the adapter again")
+    set_peft_model_state_dict(model, tensors)
+    merged: nn.Module = model.merge_and_unload()
+    return merged.eval()
 
 
 def base_of(manifest: RunManifest) -> str:

@@ -18,6 +18,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
+from peer.export.formats.adapter_files import read_adapter
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.architecture import (
     architecture_digest,
@@ -45,10 +46,14 @@ class ModelFile:
     header: ModelHeader
 
 
-def read_model(path: Path) -> ModelFile:
+def read_model(path: Path, base: Path | None = None) -> ModelFile:
     """Read what `peer export` wrote: a file of a built-in model, or a folder.
 
-    The model is a `LanguageModel` if that is what the run trains, or else the module of transformers.
+    The model is a `LanguageModel` if that is what the run trains, or else the module of transformers. An adapter is
+    merged into its base.
+
+    Args:
+        base: folder with the weights that an adapter stands on; None: the hub's, where the manifest names them so.
 
     Raises:
         UsageFault: no such file or folder, or not of this software, or transformers is needed and not installed.
@@ -61,12 +66,15 @@ def read_model(path: Path) -> ModelFile:
         if path.is_dir():
             config, header, manifest = read_header(path, run_json(path))
             if manifest.model.kind == "hf":
-                if (path / ADAPTER_CONFIG).is_file():
-                    raise adapter_alone(header.run_id)
                 check_memory(manifest, "read", free_memory_bytes())
+                if (path / ADAPTER_CONFIG).is_file():
+                    module = read_adapter(manifest, path, find_base(manifest, base))
+                    return ModelFile(as_language_model(manifest, module), manifest, config, header)
+                check_no_base(header.run_id, base)
                 module = read_architecture(manifest, path)
                 found = ModelFile(as_language_model(manifest, module), manifest, config, header)
                 return _checked(path, found, architecture_digest(manifest, module))
+        check_no_base(path, base)
         with open_stored(path) as stored:
             config, header, manifest = read_header(path, stored.header)
             check_built_in(header.run_id, manifest)
@@ -94,7 +102,7 @@ def read_model(path: Path) -> ModelFile:
     return _checked(path, ModelFile(model, manifest, config, header), parameters_digest(model).hex())
 
 
-def model_of(anchors: Anchors) -> nn.Module:
+def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
     """The run's model with the anchors as its parameters, as `read_model` gives it.
 
     Raises:
@@ -102,16 +110,27 @@ def model_of(anchors: Anchors) -> nn.Module:
         Incompatible: the run trains a model from its owner's own code, or the anchors do not fit the manifest.
     """
     manifest = anchors.manifest
-    if manifest.model.adapter is not None:
-        raise adapter_alone(anchors.run_id)
+    if stands_on_base(manifest):
+        found = find_base(manifest, base)
+        return as_language_model(manifest, trained_architecture(manifest, anchors.values, found).module)
+    check_no_base(anchors.run_id, base)
     if manifest.model.kind == "hf":
-        base = find_base(manifest, None) if stands_on_base(manifest) else None
-        return as_language_model(manifest, trained_architecture(manifest, anchors.values, base).module)
+        return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
     check_built_in(anchors.run_id, manifest)
     model = build_model(manifest.model, manifest.seed)
     layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
     load_anchors(model, layout, anchors.values)
     return model
+
+
+def check_no_base(what: object, base: Path | None) -> None:
+    """Before a model that is whole without one is read.
+
+    Raises:
+        UsageFault: a base was given.
+    """
+    if base is not None:
+        raise UsageFault(f"--base is given, and {what} needs none; expected it with an adapter; leave it out.")
 
 
 def adapter_alone(run_id: str) -> Incompatible:

@@ -19,6 +19,7 @@ from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
 from peer.files.fetching import FileOrder, fetch_files
 from peer.files.serving import ServedFiles, read_served
+from peer.files.store import forget_others
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.catch_up_meter import CatchUpMeter
 
@@ -61,6 +62,7 @@ async def have_files(
     fetched = await fetch_files(host, doorkeeper, order)
     if fetched.names:
         report(FetchedRunFiles(fetched.names, fetched.num_bytes, time.monotonic() - began, fetched.donors))
+    await compute(lambda: forget_others(config.data_dir, manifest))
     return ServedFiles(await compute(lambda: read_served(config.data_dir, manifest)), compute)
 
 

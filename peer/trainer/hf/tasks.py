@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch.nn import functional as F
 
 CLASSIFIES = ("sequence-classification", "image-classification")
 """Tasks whose data has labels; an example counts as one token."""
+
+CACHES = ("past_key_values", "cache")
+"""What the library calls keys and values of tokens that were seen, by its version."""
 
 MIDDLE_SHADE = 127.5
 """Pixels from 0 to 255 become numbers from -1 to 1: mean and deviation of 0.5 in the words of image processors."""
@@ -74,6 +78,23 @@ class ForTask(nn.Module):
             config: Any = self._architecture.config
             loss = loss + config.router_aux_loss_coef * balance
         return loss
+
+    def continued(self, tokens: Tensor, past: Any) -> tuple[Tensor, Any]:
+        """Logits [batch, vocab_size] behind `tokens` (int64 [batch, length]), which follow what `past` has seen.
+
+        Args:
+            past: what the call before returned; None: nothing has been seen.
+
+        Returns:
+            the logits, and the library's cache of keys and values; None: the architecture has none, and the next call
+            needs all tokens.
+        """
+        known = signature(self._architecture.forward).parameters
+        name = next((each for each in CACHES if each in known), None)
+        if name is None:
+            return self(tokens)[:, -1], None
+        found: Any = self._architecture(input_ids=tokens, use_cache=True, **{name: past})
+        return found.logits[:, -1], getattr(found, name, None)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].

@@ -40,10 +40,16 @@ def sample_tokens(
     model.eval()
     try:
         tokens = list(prompt)[-context:]
+        past: Any = None
+        num_seen = 0
         for _ in range(num_tokens):
-            seen = torch.tensor([tokens[-context:]], device=device)
-            logits = model(seen)[0, -1, :num_choices].float().cpu()
-            token = _draw(logits, temperature, generator)
+            if num_seen < len(tokens) <= context and hasattr(model, "continued"):
+                following, past = language.continued(torch.tensor([tokens[num_seen:]], device=device), past)
+                num_seen = 0 if past is None else len(tokens)
+            else:
+                # The window moves on, and with it the place of every token in it.
+                following = model(torch.tensor([tokens[-context:]], device=device))[:, -1]
+            token = _draw(following[0, :num_choices].float().cpu(), temperature, generator)
             tokens.append(token)
             yield token
     finally:

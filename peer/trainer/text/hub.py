@@ -83,9 +83,18 @@ def _open(source: str) -> Any:
     choices = {"name": asked.config, "split": asked.split, "revision": asked.revision}
     is_offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
     try:
-        return datasets.load_dataset(asked.name, streaming=not is_offline, **choices)
+        found: Any = datasets.load_dataset(asked.name, streaming=not is_offline, **choices)
+        pictures = [name for name, kind in (getattr(found, "features", None) or {}).items() if _is_picture(kind)]
+        for name in pictures:
+            # As they are stored: they are decoded here, with limits.
+            found = found.cast_column(name, datasets.Image(decode=False))
+        return found
     except Exception as error:  # The hub's, HTTP's and the system's own classes.
         raise _unavailable(source, error) from error
+
+
+def _is_picture(kind: object) -> bool:
+    return type(kind).__name__ == "Image"
 
 
 def _unavailable(source: str, error: Exception) -> LocalFault:

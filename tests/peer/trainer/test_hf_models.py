@@ -25,6 +25,7 @@ from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.run_model import build_run_architecture, build_run_model
 from peer.trainer.model.gpt import parameters_digest
+from peer.trainer.model.sampling import sample_tokens
 
 SMALL = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = {**SMALL, "intermediate_size": 64}
@@ -172,6 +173,26 @@ def test_masked_tokens_are_learned_and_measured_alike(tmp_path: Path) -> None:
         optimizer.step()
     model.eval()
     assert float(model.loss(tokens, tokens).detach()) < first[0] - 1
+
+
+def test_text_is_the_same_with_a_cache_of_keys_and_values(tmp_path: Path) -> None:
+    manifest = new_run(tmp_path, "llama")
+    model: Any = build_run_model(manifest)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # a model with opinions
+        seen = torch.tensor([[3, 5, 7]])
+        first, past = model.continued(seen, None)
+        assert past is not None
+        second, _ = model.continued(torch.tensor([[9]]), past)
+        assert torch.allclose(first, model(seen)[:, -1], atol=1e-4)
+        assert torch.allclose(second, model(torch.tensor([[3, 5, 7, 9]]))[:, -1], atol=1e-4)
+    plain: Any = nn.Module()
+    plain.context, plain.inner = model.context, model
+    plain.forward = model.forward
+    options: dict[str, Any] = {"num_tokens": 40, "temperature": 0.0, "seed": 1, "num_choices": 128}
+    # Far beyond the context of 16 too.
+    assert list(sample_tokens(model, [3, 5, 7], **options)) == list(sample_tokens(plain, [3, 5, 7], **options))
 
 
 def test_half_precision_is_the_owner_s_choice(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
@@ -69,6 +70,23 @@ def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(base: Path, tmp_pa
         assert torch.equal(read_model(tmp_path / "whole").model(TOKENS), merged(input_ids=TOKENS).logits)
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_an_adapter_is_read_with_its_base(base: Path, tmp_path: Path, kind: str) -> None:
+    module, anchors = run_of(base, kind)
+    write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
+    with torch.no_grad():
+        expected = module(input_ids=TOKENS).logits
+        for model in (read_model(tmp_path / "adapter", base).model, model_of(anchors, base)):
+            assert torch.allclose(model(TOKENS), expected, rtol=0, atol=1e-5)
+    weights = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({"other": torch.zeros(3)}, weights)
+    with pytest.raises(LocalFault, match="other parameters than its manifest"):
+        read_model(tmp_path / "adapter", base)
+    weights.write_bytes(b"x")
+    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+        read_model(tmp_path / "adapter", base)
+
+
 def test_an_adapter_of_a_base_on_the_hub_names_it(base: Path, tmp_path: Path) -> None:
     _, anchors = run_of(base)
     section = anchors.manifest.model
@@ -99,7 +117,10 @@ def test_what_needs_the_base_says_so(base: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
     for use in (lambda: model_of(anchors), lambda: read_model(tmp_path / "adapter")):
-        with pytest.raises(Incompatible, match=r"nothing without its base; expected a merged model; use `peer"):
+        with pytest.raises(UsageFault, match="expected --base DIR"):
             use()
+    write_folder(anchors, tmp_path / "merged", NOW, replace=False, merge=True, base=base)
+    with pytest.raises(UsageFault, match=r"--base is given, and .* needs none"):
+        read_model(tmp_path / "merged", base)
     with pytest.raises(Incompatible, match="expected a merged model"):
         loadable_folder(ModelFileSource(tmp_path / "adapter"), tmp_path)
