@@ -22,12 +22,12 @@ from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem
 from dashboard.share.content import Card
 from dashboard.share.origin import origin_of
-from dashboard.share.shelf import CARD_SECONDS, TooManyCards
+from dashboard.share.shelf import TooManyCards
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
 BADGE_SECONDS: Final = 60
-"""How long caches may show an old badge."""
+"""How long caches may show an old badge or card."""
 AVATAR_SECONDS: Final = 7 * 86_400
 MAX_NAME_LENGTH: Final = 80
 """Of a name in an address."""
@@ -134,12 +134,13 @@ async def _card(request: web.Request) -> web.Response:
             raise web.HTTPNotFound
         name, card = view.row.contributor_id, _person_card(site, view)
     try:
-        png = await site.shelf.card(name, card)
+        # By what is on it too: a name that was withdrawn is on no card that is kept.
+        png = await site.shelf.card(f"{name} {card.title}", card)
     except TooManyCards:
         response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
         response.headers["Retry-After"] = "5"
         return response
-    headers = {"Cache-Control": f"public, max-age={CARD_SECONDS:.0f}"} if site.access is None else {}
+    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
     return web.Response(body=png, content_type="image/png", headers=headers)
 
 

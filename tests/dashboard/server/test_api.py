@@ -285,12 +285,13 @@ SECRET = "Zebulon"
 
 
 def test_who_hides_is_nowhere(tmp_path: Path) -> None:
-    shown = ProfileFacts("Ada1", 1, NOW, SECRET, "DE", False, (IDS[0],))
+    shown = ProfileFacts("Ada1", 1, NOW, SECRET, "DE", False, (IDS[0],), f"{SECRET}'s")
 
     async def everything(client: Client, live: Live) -> str:
         parts = []
         paths = [PREFIX + endpoint.path.replace("{id}", IDS[0]) for endpoint in ENDPOINTS]
         paths += ["/", "/metrics", f"/c/{IDS[0]}", "/c/Ada1", f"/badge/{IDS[0]}.svg", "/badge/run.svg"]
+        paths += ["/c/Ada1/certificate", "/?tab=people", "/people?by=week"]
         paths += [f"/api/v1/contributors?search={SECRET}"]
         for path in paths:
             response = await client.get(path)
@@ -311,7 +312,7 @@ def test_who_hides_is_nowhere(tmp_path: Path) -> None:
         for part in ("/api/v1/contributors", "/api/v1/export.csv", "/c/Ada1", "/api/v1/peers"):
             assert SECRET in before.partition(f"{part}\n")[2]
         assert SECRET not in before.partition("/metrics\n")[2].partition("/c/")[0]
-        history.add_profile(replace(shown, sequence=2, is_hidden=True, name="", country=""), b"raw", NOW + 6)
+        history.add_profile(replace(shown, sequence=2, is_hidden=True, name="", country="", team=""), b"raw", NOW + 6)
         state = fold(state, Look(now=NOW + 6, num_members=3, withdrawn=history.withdrawn))
         history.look(state, {IDS[0]: "Ada1"})
         live.publish(state, history.view)

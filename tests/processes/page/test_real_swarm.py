@@ -56,6 +56,16 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             assert f"peer join --run-id {swarm.run_id} --peers {seed.address}" in shown
             assert "ADDRESS" not in shown
             wait_until(lambda: any(_served(peer, jo.peer_id) for peer in (seed, ada)), "what was given to Jo")
+            # Ada's name leads to what others signed for, with a picture for links; and both are news.
+            wait_until(lambda: "signed by 1 other." in text("@ada"), "Ada's confirmed work")
+            own = text("@ADA")
+            assert f'content="http://127.0.0.1:{port}/card/{ada.peer_id}.png"' in own
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/card/{ada.peer_id}.png", timeout=20) as answer:
+                assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
+            events = json.loads(text("api/v1/events?limit=500"))["events"]
+            assert {event["peer_id"] for event in events if event["kind"] == "first round"} <= {ada.peer_id, jo.peer_id}
+            today = json.loads(text("api/v1/contributors?by=today"))["contributors"]
+            assert {row["name"] for row in today} == {"Ada", "Jo"}
             jo.kill_all()
             facts = until(lambda facts: facts["num_trainers"] == 1, "the killed one to be missed")
             (killed,) = [one for one in json.loads(text("api/v1/peers"))["peers"] if one["name"] == "Jo"]
