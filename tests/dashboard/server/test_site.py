@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dashboard.app import _end_of, start_site
 from dashboard.observe.state import Look, fold
-from dashboard.server.live import Live
+from dashboard.server.live import LARGE_SECONDS, Live
 from dht.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
@@ -128,8 +128,9 @@ def test_a_changed_record_reaches_an_open_page() -> None:
             snapshot_id = page.partition('data-snapshot="')[2].partition('"')[0]
             response = await client.get(f"/events?after={snapshot_id}")
             assert (await next_event(response))["event"] == "tick"
-            newer = record_of(PEERS[0], sequence=2, now=NOW + 10, name=HOSTILE_NAME)
-            later = fold(state, Look(now=NOW + 10, num_members=3, records=[newer]))
+            at = NOW + LARGE_SECONDS
+            newer = record_of(PEERS[0], sequence=2, now=at, name=HOSTILE_NAME)
+            later = fold(state, Look(now=at, num_members=3, records=[newer]))
             live.publish(later, history_of(later))
             events: list[dict[str, str]] = []
             while not events or events[-1]["event"] != "tick":
