@@ -53,7 +53,7 @@ SHARES_SECONDS = 30.0
 DEFENCE_SECONDS = 10.0
 """For a few kilobytes of signatures."""
 HOLD_SECONDS = 15.0
-"""A commit with a suspicious mean is held back so long at most; its members have the same reason and answer at once."""
+"""A commit with a suspicious mean is held back this long at most; its members have the same reason to answer."""
 MAX_OPEN = 8
 """Audits of one fragment under way here; each holds at most one encoded fragment."""
 MAX_EARLY = 256

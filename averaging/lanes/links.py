@@ -46,7 +46,7 @@ DATA_STREAMS = 3
 BYTES_PER_SECOND_OF_STREAM = 1e6
 """What one stream can be relied on for: half of its first window, 128 KiB, in a round trip of an eighth of a second."""
 ALL_DATA_STREAMS = 24
-"""Of all data lanes, beyond the first of each: with many remotes, none of them needs much under way, and all of a large
+"""Of all data lanes, beyond the first of each. With many remotes, none of them needs much under way, and all of a large
 roster's streams must find room at each of its members."""
 MAX_INCOMING_STREAMS_PER_PEER = 16
 """Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""

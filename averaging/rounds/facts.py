@@ -98,7 +98,7 @@ class RoundCommitted(Fact):
 
     def sentence(self) -> str:
         void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
-        void += f", {plural(self.num_cells, 'cell')} in all" if self.num_cells else ""
+        void += f", {plural(self.num_cells, 'cell')} altogether" if self.num_cells else ""
         return (
             f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
             f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "

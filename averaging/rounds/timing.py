@@ -94,7 +94,7 @@ class RoundTiming:
         return {peer_id: min(seconds, most) for peer_id, seconds in allowed.items()}
 
     def reduces_in_time(self, peer_ids: Sequence[PeerId]) -> list[bool]:
-        """Whose means come before they delay everybody's rounds, as was seen; all of them where nobody's do."""
+        """The members whose means were seen to come in time; all members where nobody's do."""
         seconds = [self.reduced.allowance(peer_id).seconds for peer_id in peer_ids]
         pace = self.own_pace.seconds
         if pace is None:

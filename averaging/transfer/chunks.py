@@ -44,7 +44,7 @@ class ChunkQueue:
         return True
 
     def give_back(self, donor: PeerId) -> None:
-        """Whatever `donor` still owes is free for others."""
+        """What `donor` still owes is free for others."""
         self._ranges.pop(donor, None)
 
     def _half_of_the_slowest(self, most: int) -> range | None:

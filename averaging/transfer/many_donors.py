@@ -30,7 +30,7 @@ SHORTEST_PATIENCE_SECONDS = 5.0
 BUSY_PAUSE_SECONDS = 1.0
 """Before a busy donor is asked again."""
 MAX_BUSY_ANSWERS = 60
-"""A donor that was busy for so long is no donor."""
+"""A donor that was busy for this long is no donor."""
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ MAX_TRANSFERS_PER_PEER = 2
 MAX_STREAMS_PER_PEER = 16
 """Of state transfer: a joiner has two fragments under way, and a page asks for the commits of some at once."""
 QUEUE_SECONDS = 5.0
-"""A request waits so long for its turn; then the joiner is told to ask somebody else meanwhile."""
+"""A request waits this long for its turn; then the joiner is told to ask somebody else meanwhile."""
 MAX_RANGE_CHUNKS = 64
 """64 MiB: more than a minute on a home line, so that another range's question costs nothing."""
 KNOWN_AROUND = 16

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dht.host import PeerId
 
 WINDOW_SECONDS = 1800.0
-"""Longer than work waits for its round in any run that was measured. A speed counts for so long, up to twice that."""
+"""Longer than work waits for its round in any run that was measured. A speed counts for this long, up to twice that."""
 MAX_PEERS = 16_384
 """A hundred bytes each; a view has fewer."""
 

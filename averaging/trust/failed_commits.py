@@ -13,7 +13,7 @@ from averaging.wire.messages import Commit
 FIRST_PAUSE_SECONDS = 1.0
 """Before a commit that could not be applied is tried again; twice as long each time."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""A commit is not tried again for so long after its first failure, twice as long each time."""
+"""A commit is not tried again for this long after its first failure, twice as long each time."""
 MAX_FAILED = 64
 """Of one version; each is signed by its leader."""
 

@@ -186,7 +186,7 @@ class CellsCommit(Commit):
         return tuple(self.cells[cell] for cell in self.upper.slices[index].included)
 
     def holder(self, index: int) -> PeerId:
-        """Who in the cell has result `index` first: its reducer of those values, who gets it from the slice's owner."""
+        """The first in the cell to have result `index`: its reducer of those values, by the slice's owner."""
         return self.roster[self._shard_around(self.upper.slices[index].start).reducer].peer_id
 
     def makers(self, index: int) -> tuple[PeerId, ...]:

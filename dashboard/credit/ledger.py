@@ -92,7 +92,7 @@ class Machine:
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
 
     def meet(self, presence: Presence, seconds: float = 0.0) -> bool:
-        """Take over what its record says; it was here for so long. Returns whether that changed anything."""
+        """Take over what its record says; it was here for this long. Returns whether that changed anything."""
         before = (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
         self.device, self.name, self.contributor_key = presence.device, presence.name, presence.contributor_key
         self.first_at = min(self.first_at, presence.first_heard_at)
@@ -172,7 +172,7 @@ class Ledger:
         return changed
 
     def contributor_of(self, peer_id: str) -> str:
-        """Whose machine this is: its contributor when both name each other, else the machine itself."""
+        """The person of this machine: its contributor when both name each other, else the machine itself."""
         presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
         key = presence.contributor_key if presence is not None else machine.contributor_key if machine else ""
         profile = self.profiles.get(key)
@@ -215,7 +215,7 @@ class Ledger:
 
     @property
     def bandwidth(self) -> Bandwidth:
-        """Whatever one member sends another one receives."""
+        """Each byte that one member sends another one receives."""
         return Bandwidth(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
 
     @property

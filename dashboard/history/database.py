@@ -142,8 +142,8 @@ def sole_writer(path: Path) -> Iterator[None]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageFault(
-            f"nothing can be written beside the history {path} ({error.strerror or error}); expected a folder of one's "
-            "own; give another file with --db"
+            f"nothing can be written beside the history {path} ({error.strerror or error}); expected your own "
+            "folder; give another file with --db"
         ) from error
     try:
         try:

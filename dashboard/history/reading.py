@@ -18,7 +18,7 @@ MAX_CURVE_POINTS: Final = 500
 MAX_LED: Final = 2000
 """Rounds that are looked at for who signed; some milliseconds."""
 FIRST_DAY_SECONDS: Final = 86_400
-"""So long a contributor's work is told by the minute."""
+"""For this long a contributor's work is told by the minute."""
 PROOF_PAGE: Final = 200
 """Signed commits read at a time while a proof is sent: well below a megabyte for usual swarms."""
 

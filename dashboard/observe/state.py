@@ -31,7 +31,7 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 MISSED_ANNOUNCEMENTS: Final = 3
 """A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
 STALLED_SECONDS: Final = 600.0
-"""Without a commit for so long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
+"""Without a commit for this long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
 STALLED_ROUNDS: Final = 5
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]

@@ -22,7 +22,7 @@ class Annotation:
     """Committed until then."""
     kind: AnnotationKind
     peer_id: str = ""
-    """Who came or went; empty for the others."""
+    """The peer that came or went; empty for the others."""
     who: str = ""
     """That peer's name."""
     text: str = ""

@@ -102,7 +102,7 @@ async def follow_scores(
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Read the file again whenever it changed, for ever; what is wrong with it is told when that changes."""
+    """Read the file again whenever it changed; never ends; what is wrong with it is told when that changes."""
     known: tuple[int, int] | None = None
     told = ""
     while True:

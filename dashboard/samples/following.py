@@ -1,4 +1,4 @@
-"""Samples for as long as the page is up. Whatever goes wrong is a sentence in the log, and tried again later."""
+"""Samples for as long as the page is up. A failure is a sentence in the log, and tried again later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SampleHistory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SampleSource:
-    """Whom to ask: the run's members, through the process."""
+    """Where samples come from: the run's members, through the process."""
 
     run_id: str
     peers: tuple[str, ...]
@@ -48,7 +48,7 @@ async def follow_samples(
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Ask for a sample whenever one is due, for ever.
+    """Ask for a sample whenever one is due; never ends.
 
     Args:
         ask: as `process.ask`.

@@ -32,7 +32,7 @@ KEPT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """What whoever runs a page may choose.
+    """What the owner of a page may choose.
 
     Attributes:
         every_seconds: the longest time between two samples.

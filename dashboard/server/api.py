@@ -157,7 +157,7 @@ class Run(Answer):
 
 
 class Join(Answer):
-    """What `peer join URL` of a page's address needs; the run's manifest is checked against its id by whoever joins."""
+    """What `peer join URL` of a page's address needs; the run's manifest is checked against its id by each joiner."""
 
     name: str | None
     link: str

@@ -53,5 +53,5 @@ async def samples(site: Site, query: Query) -> Samples:
 
 
 async def evaluations(site: Site, query: Query) -> Evaluations:
-    """The model's scores in tasks over tokens, as whoever runs this page measured them."""
+    """The model's scores in tasks over tokens, as the owner of this page measured them."""
     return answer_of(Evaluations, site, COMPUTED, evaluations=site.live.history.scores)

@@ -35,7 +35,7 @@ MAX_DOWNLOADS: Final = 8
 MAX_DOWNLOADS_EACH: Final = 2
 """Of them, for one address."""
 SEND_SECONDS: Final = 30.0
-"""A reader that takes nothing for so long is gone."""
+"""A reader that takes nothing for this long is gone."""
 RECENT_ROUNDS: Final = 20
 PROOF_LINES: Final = 100
 """Sent at a time."""

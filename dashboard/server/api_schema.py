@@ -58,7 +58,7 @@ class RoundsQuery(Query):
 
 class ContributorsQuery(Query):
     by: Literal["today", "week", "all"] = Field(
-        "all", description="Whose work of which time ranks: today and the last seven days are those of UTC."
+        "all", description="The time whose work ranks: today and the last seven days are those of UTC."
     )
     sort: Literal["tokens", "reported", "rounds", "first", "last", "streak", "name"] = Field(
         "tokens", description="By what; the most first, names from A."

@@ -130,7 +130,7 @@ class Doors:
         return any(_is_in(address, network) for network in self.proxies)
 
     def client_of(self, request: web.Request) -> str:
-        """Whose request it is: the last address before our proxies, as those name it; "" when they name none."""
+        """The sender of a request: the last address before our proxies, as those name it; "" when they name none."""
         told = request.headers.get("X-Forwarded-For", "").split(",") if self.proxies else []
         at = request.remote or ""
         while told and self.is_proxy(at):

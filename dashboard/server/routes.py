@@ -37,7 +37,7 @@ descriptors there are less (`DoorLimits.num_viewers`)."""
 PING_SECONDS: Final = 15.0
 """Proxies commonly drop a stream that is silent for a minute."""
 SEND_SECONDS: Final = 30.0
-"""A viewer that takes nothing for so long is gone; it connects again if it is not."""
+"""A viewer that takes nothing for this long is gone; it connects again if it is not."""
 STALLED_SECONDS: Final = 60.0
 """A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
 

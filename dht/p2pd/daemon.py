@@ -30,7 +30,7 @@ STOP_SECONDS: Final = 3.0
 """The daemon closes its connections within milliseconds after SIGTERM; later it gets SIGKILL."""
 
 LIFELINE_SECONDS: Final = 20
-"""The daemon ends by itself when nobody opened a lifeline for so long: its owner was killed while it started."""
+"""The daemon ends by itself when nobody opened a lifeline for this long: its owner was killed while it started."""
 
 CORES_PER_THREAD: Final = 4
 MOST_THREADS: Final = 4

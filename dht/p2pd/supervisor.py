@@ -33,7 +33,7 @@ NUM_MISSED_ANSWERS: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _STABLE_SECONDS: Final = 30.0
-"""A daemon that lived for so long gets a quick restart; one that keeps dying is retried ever more slowly."""
+"""A daemon that lived for this long gets a quick restart; one that keeps dying is retried ever more slowly."""
 
 logger = logging.getLogger(__name__)
 

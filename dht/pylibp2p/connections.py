@@ -23,7 +23,7 @@ from dht.pylibp2p.handshake import HandshakeError, RawStream, Securer, SocketStr
 from dht.pylibp2p.yamux import Yamux, YamuxStream
 
 MAX_CONNECTIONS: Final = 192
-"""In all. Beyond it the one that was used least recently and carries nothing makes room; the daemon prunes at 192."""
+"""Of all remotes. Beyond it the idle one that was used least recently makes room; the daemon prunes at 192."""
 
 MAX_INCOMING: Final = 128
 MAX_CONNECTIONS_PER_PEER: Final = 2

@@ -62,7 +62,7 @@ ASK_SECONDS: Final = 5.0
 """One question about addresses; the remote answers from memory."""
 
 MAX_KNOWN_PEERS: Final = 2048
-"""Whose addresses are remembered; the oldest is forgotten first."""
+"""Remotes with addresses that are remembered; the oldest is forgotten first."""
 
 FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4

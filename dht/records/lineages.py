@@ -1,4 +1,4 @@
-"""Whose anchor counts: the one rule for repairs, forks, donors, newcomers and views. Pure.
+"""Which anchor counts: the one rule for repairs, forks, donors, newcomers and views. Pure.
 
 A member's words about its own anchor (version, digest, tokens) decide nothing by themselves. What counts is how many
 known, live members have an anchor, and the tokens in signed commits that lead to it. So among n known members

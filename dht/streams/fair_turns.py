@@ -26,7 +26,7 @@ TURN_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.5
 """Between checks for lost turns, while a remote waits."""
 FORGET_SECONDS: Final = 60.0
-"""What a remote has used counts for so long: as long as two turns of the slowest."""
+"""What a remote has used counts for this long: as long as two turns of the slowest."""
 
 
 class NoTurn(Exception):

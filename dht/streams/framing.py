@@ -28,7 +28,7 @@ WRITE_CHUNK_BYTES = 256 * 1024
 """A frame is handed over in pieces of this size, so a slow reader costs one piece of memory and not a whole frame."""
 
 CLOSE_SECONDS = 2.0
-"""How long `close` lets queued bytes leave. A remote that reads nothing for so long is not going to read them."""
+"""How long `close` lets queued bytes leave. A remote that reads nothing for this long is not going to read them."""
 
 
 class ByteTransport(Protocol):

@@ -54,7 +54,7 @@ def invite(
     data_dir: DataDir = None,
     key: Key = None,
     one_time: Annotated[
-        bool, typer.Option("--one-time", help="For whoever uses it first; the file is a secret until then.")
+        bool, typer.Option("--one-time", help="For the first to use it; the file is a secret until then.")
     ] = False,
     expires: Annotated[
         str, typer.Option("--expires", metavar="TIME", help="How long it is good, such as 7d, 12h or 30m.")
@@ -66,11 +66,11 @@ def invite(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write an invite to a private run: for one key, or for whoever uses it first."""
+    """Write an invite to a private run: for one key, or for the first to use it."""
     if (key is None) != one_time:
         got = "Both --key and --one-time are given" if one_time else "Nobody is named"
         raise UsageFault(
-            f"{got}; expected either --key PEERID (that key may use it) or --one-time (whoever uses it first)."
+            f"{got}; expected either --key PEERID (that key may use it) or --one-time (the first to use it)."
         )
     from dht.admission.tickets import encode_invite
     from peer.config.access_sections import ChangeSection
@@ -118,7 +118,7 @@ def invite(
     if as_json:
         print(json.dumps(facts))
         return
-    whose = f"the key {invited}" if invited is not None else "whoever uses it first"
+    whose = f"the key {invited}" if invited is not None else "the first to use it"
     print(f"Invite      {name}  for {whose}")
     if made.ticket is not None:
         print(f"Serial      {serial}, good until {_day(made.ticket.expires_at)}")
@@ -141,7 +141,7 @@ def revoke(
     data_dir: DataDir = None,
     key: Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The key that must leave.")] = None,
     invite: Annotated[
-        str | None, typer.Option("--invite", metavar="SERIAL", help="An invite; whoever uses it must leave.")
+        str | None, typer.Option("--invite", metavar="SERIAL", help="An invite; its users must leave.")
     ] = None,
     at_version: Annotated[
         int, typer.Option("--at-version", min=0, metavar="N", help="From this anchor version on; 0: at once.")
@@ -227,7 +227,7 @@ def members(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Who may take part in a run: listed keys, invites that were given, revoked ones, and who is there now."""
+    """List who may take part in a run: listed keys, invites that were given, revoked ones, and members there now."""
     from peer.owner.owned_run import open_owned_run
 
     run_id, peers = named_run(run, run_id, peers)

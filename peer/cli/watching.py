@@ -209,8 +209,8 @@ def _history_of(run_id: str, asked: Path | None) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageFault(
-            f"the folder {folder} cannot be made for the history ({error.strerror or error}); expected a folder of "
-            "one's own; give a file with --db"
+            f"the folder {folder} cannot be made for the history ({error.strerror or error}); expected your own "
+            "folder; give a file with --db"
         ) from error
     return folder / "dashboard.sqlite"
 

@@ -125,7 +125,7 @@ class AveragingSection(Section):
         ge=0,
         le=MAX_NUM_ROUNDS,
         description="a peer's j-th contribution to a fragment weighs j / (newcomer_rounds + 1) of a full one, until "
-        "that is 1 (a ramp of our own, from no paper); 0: full weight at once",
+        "that is 1; 0: full weight at once",
     )
     lag_penalty: float = Field(
         default=0.0,

@@ -95,7 +95,7 @@ class ModelSection(Section):
     buffers: Literal["local", "mean"] = later(
         "local",
         description="custom and hf only: persistent buffers of real numbers, such as a batch norm's running "
-        "statistics; local: each peer's own; mean: averaged in a fragment of their own, for newcomers and exports too",
+        "statistics; local: each peer's own; mean: averaged in their own fragment, for newcomers too",
     )
     num_buffer_values: int | None = later(
         None, ge=1, le=10**10, description="custom and hf only: values in these buffers, where they are averaged"

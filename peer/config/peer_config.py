@@ -205,7 +205,7 @@ class PeerConfig(BaseModel):
         description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
     )
     join_timeout_seconds: Annotated[float, Shown("SECONDS")] = Field(
-        default=300.0, ge=0, le=10**9, description="give up when nobody answers for so long"
+        default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
     )
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
     checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between checkpoints")
@@ -368,7 +368,7 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     if "run_id" not in given and "run_id" not in from_file:
         raise UsageFault(
             "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link, as in `peer join "
-            "RUN`; whoever runs it has them. To try it alone: `peer demo`."
+            "RUN`; its owner has them. To try it alone: `peer demo`."
         )
     try:
         return PeerConfig.model_validate(from_file | given)

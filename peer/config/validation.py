@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 MAX_SHOWN_CHARACTERS = 60
-"""Values are quoted up to this length: enough to recognise one's own typing, too short to flood a terminal."""
+"""Values are quoted up to this length: enough to recognise your own typing, too short to flood a terminal."""
 
 
 def explain(error: ValidationError, model: type[BaseModel], name_of: Callable[[str], str] = str) -> str:

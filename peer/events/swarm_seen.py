@@ -1,4 +1,4 @@
-"""What a peer sees of the others, for whoever looks at its panel: ranks, shares and names. Pure.
+"""What a peer sees of the others, for the person at its panel: ranks, shares and names. Pure.
 
 It is no event: it comes every few seconds, and nobody asks for it afterwards.
 """
@@ -17,7 +17,7 @@ MAX_PEOPLE = 5000
 """That are told apart in a session; a flood of keys must not fill the memory."""
 SHARE_SECONDS = 3600.0
 SHARE_STEP_SECONDS = 60.0
-"""Work is added up for so long before it counts as one piece of the last hour."""
+"""Work is added up for this long before it counts as one piece of the last hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class SwarmWatch:
 
 
 def _person(record: SeenRecord) -> bytes:
-    """Whose machine it is."""
+    """The person of a machine: the contributor's key, else its own."""
     return record.contributor_key or record.peer_id.encode()
 
 

@@ -2,7 +2,7 @@
 
 The order is JSON in the first argument, the answer one JSON object on standard output: `versions`, `tokens` and `texts`
 (prompt and what follows it), or `problem`, a sentence, and whether it `lasts` as long as the run's manifest does. It
-runs at a low priority, and ends when its standard input does, which is when whoever started it is gone.
+runs at a low priority, and ends when its standard input does, which is when its parent is gone.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class RunObserver:
         """Fetch the files of the run into a data folder; returns the folder in it that holds them and nothing else.
 
         Raises:
-            NobodyReachable: no member gave one of them for so long.
+            NobodyReachable: no member gave one of them for this long.
             LocalFault: the folder cannot be written.
         """
 
@@ -117,7 +117,7 @@ async def fetch_run_file(
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
-        NobodyReachable: no member gave it for so long.
+        NobodyReachable: no member gave it for this long.
         LocalFault: the run has no such file, or the folder cannot be written.
     """
     manifest = _manifest_of(record)

@@ -1,6 +1,6 @@
 """What the page of a run says to those who want to join: `peer join https://run.example.org`.
 
-A page is believed nothing but which run it means. The run's id is the fingerprint of its owner's key, and whoever joins
+A page is believed nothing but which run it means. The run's id is the fingerprint of its owner's key, and a joiner
 checks the signed manifest against it, so a page can lead to another run and never to a changed one. That is why every
 caller prints which run the page named.
 """
@@ -100,7 +100,7 @@ def read_answer(content: bytes, url: str) -> PageSays:
 
 
 def in_words(says: PageSays, url: str) -> str:
-    """Which run a page named, for whoever gave its address."""
+    """Which run a page named, for the person who gave its address."""
     count = len(says.addresses)
     how_many = "and no address" if not count else "with 1 address" if count == 1 else f"with {count} addresses"
     return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}."
@@ -173,8 +173,8 @@ def _get(place: str, url: str, timeout_seconds: float) -> bytes | None:
                 return None
             if error.code in (401, 403):
                 raise UsageFault(
-                    f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask whoever runs "
-                    "it for the run id and an address, and give --peers."
+                    f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
+                    "for the run id and an address, and give --peers."
                 ) from error
             raise _unreachable(url, f"it answers {error.code}") from error
     except urllib.error.URLError as error:

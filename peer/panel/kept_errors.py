@@ -1,6 +1,6 @@
 """Standard error while a panel has the screen: it would tear the picture, so it is kept, and said as notes.
 
-A file takes it, never a pipe: a writer must not wait for whoever looks at the panel.
+A file takes it, never a pipe: a writer must not wait for the reader of the panel.
 """
 
 from __future__ import annotations

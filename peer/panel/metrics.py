@@ -26,7 +26,7 @@ from peer.events.peer_events import Event
 from peer.panel.scene.state import PanelState, fold
 
 REQUEST_SECONDS: Final = 5.0
-"""A client that says nothing for so long is cut off: the next one waits for it."""
+"""A client that says nothing for this long is cut off: the next one waits for it."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

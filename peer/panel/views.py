@@ -110,7 +110,7 @@ class PlainView(_NoTerminal):
     """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`.
 
     Args:
-        is_verbose: all events, and the line only when nothing else was said for so long.
+        is_verbose: all events, and the line only when nothing else was said for this long.
     """
 
     def __init__(self, stdout: TextIO, scene: Scene | None = None, *, is_verbose: bool = False) -> None:

@@ -51,7 +51,7 @@ def show_table(as_json: bool) -> int:
 
 
 def lines_for_a_home(plan: RunPlan) -> list[str]:
-    """Traffic, memory, disk and time, for whoever wants to join. Of several kinds of home the most that one needs."""
+    """Traffic, memory, disk and time, for people who want to join. Of several kinds of home the most that one needs."""
     homes = plan.homes
     up, down = (
         HOURS_PER_DAY * max(getattr(home, f"{way}_bytes_per_hour") for home in homes) for way in ("upload", "download")

@@ -1,6 +1,6 @@
 """The process that has a tracker: a row in JSON on each line of its standard input; it ends when that ends.
 
-Whatever the library prints leads nowhere. What ends the process is one sentence on its standard error.
+Output of the library leads nowhere. What ends the process is one sentence on its standard error.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "data": Listed("data", "Make text ready for a run."),
         "key": Listed("owner", "Print this machine's key for a run."),
         "invite": Listed("owner", "Let somebody into a private run."),
-        "members": Listed("owner", "Who may take part in a run, and who does."),
+        "members": Listed("owner", "List who may take part in a run, and who does."),
         "note": Listed("owner", "Write a note beside the curve of your run."),
         "revoke": Listed("owner", "Take a key or an invite back."),
         "manifest": Listed("owner", "Show, change, sign and publish a run's manifest."),

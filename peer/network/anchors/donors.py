@@ -12,9 +12,9 @@ from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 
 BLAME_SECONDS = 600.0
-"""A donor of wrong chunks is not asked again for so long."""
+"""A donor of wrong chunks is not asked again for this long."""
 FORK_SECONDS = 30.0
-"""What a donor on the lighter side of a fork gives is not voted on again for so long; its next anchor is."""
+"""What a donor on the lighter side of a fork gives is not voted on again for this long; its next anchor is."""
 
 log = logging.getLogger(__name__)
 

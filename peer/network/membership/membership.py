@@ -38,7 +38,7 @@ from peer.network.membership.tally import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
-"""A peer that did not answer is excluded for so long, then for twice that."""
+"""A peer that did not answer is excluded for this long, then for twice that."""
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
 CLOCK_SKEW_SECONDS = 60.0

@@ -34,7 +34,7 @@ class ReconnectLoop:
     Args:
         look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
         records: what the others' records say now: something that differs after each announcement of a member.
-        silent_seconds: a member without a new record for so long is not there; much less than its record lives, which
+        silent_seconds: a member without a new record for this long is not there; much less than its record lives, which
             allows for clocks that are wrong.
         rejoin: called when members are there after nobody was; announces this peer.
         is_training: whether this peer takes inner steps now.

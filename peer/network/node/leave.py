@@ -21,12 +21,12 @@ POLL_SECONDS = 0.02
 SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 15.0
-"""And then so long until a member that stays has what it has: a fragment of a small model over a slow line."""
+"""And then this long until a member that stays has what it has: a fragment of a small model over a slow line."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 2.0
 """Between two looks whether somebody has it; each is half as long again as the one before."""
 MOST_ASKED = 8
-"""Members who are told each time what they lack: one is enough, and where all of a large swarm leave at once, as when
+"""Members who are told each time what they lack. One is enough; where all of a large swarm leave at once, as when
 the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
 """To tell the others. A member that is not reached learns it when the record expires."""

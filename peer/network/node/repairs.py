@@ -33,10 +33,10 @@ MAX_LOOKS = 4
 """Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
 FIRST_REFUSAL_SECONDS = 0.5
 LONGEST_REFUSAL_SECONDS = 60.0
-"""A member whose claim does not count is not listened to for so long, twice as long each time. The first is short: the
-others of its side may just be applying the round that it is at."""
+"""A member whose claim does not count is not listened to for this long, twice as long each time. The first is short:
+the others of its side may just be applying the round that it is at."""
 LAGGING_SECONDS = 2.0
-"""Members at an earlier version are mostly on the way to the own one: these are given so long to show it."""
+"""Members at an earlier version are mostly on the way to the own one: these are given this long to show it."""
 MAX_REFUSALS = 1024
 
 

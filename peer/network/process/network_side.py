@@ -72,11 +72,11 @@ LAST_LOOK_SECONDS = 2.0
 """On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
 NUM_SILENT_ANNOUNCEMENTS = 3
 SILENT_SECONDS = 8.0
-"""Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
+"""Three announcements and the time to look them up: a member that was not heard of for this long is not there."""
 LOOKS_PER_REVISION_LOOK = 3
 """A later revision of the manifest is looked for once in three announcements."""
 SEEN_SECONDS = 2.0
-"""Between two looks at the members for whoever looks at this peer's panel; in a swarm of many longer."""
+"""Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
 SEEN_SECONDS_PER_MEMBER = 0.01
 PROFILES_SECONDS = 600.0
 """Between two looks at what people say of themselves, which seldom changes."""

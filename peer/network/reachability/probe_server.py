@@ -46,7 +46,7 @@ DIAL_PAUSE_SECONDS: Final = 2.0
 OWN_DIAL_PAUSE_SECONDS: Final = 3 * DIAL_PAUSE_SECONDS
 """Between two dials for the same asker: two of three turns are left for others."""
 MAX_ASKERS: Final = 256
-"""Whose use is remembered; more within a minute share what is left."""
+"""Askers whose use is remembered; more within a minute share what is left."""
 
 Dial = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
 """Dials addresses from a fresh connection: address -> why not, empty: it answered."""

@@ -109,7 +109,7 @@ def run_progress(state: PanelState) -> str:
 
 
 def work(state: PanelState) -> list[str]:
-    """Of this session, and with earlier sessions also in all."""
+    """Of this session, and with earlier sessions also altogether."""
 
     def line(tokens: int, inner_steps: int, rounds: int) -> str:
         return f"{count_text(tokens)} tokens in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"

@@ -28,7 +28,7 @@ ACCENT, GOOD, CARE, BAD, DIM = "bold cyan", "green", "yellow", "red", "bright_bl
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
 SILENT_ROUND_SECONDS = 120.0
-"""Without a round for so long something is wrong: rounds take seconds, and a slow one a minute."""
+"""Without a round for this long something is wrong: rounds take seconds, and a slow one a minute."""
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
 

@@ -86,7 +86,7 @@ class PanelState:
     served_bytes: int = 0
     """Of the run's state, to members that joined or caught up."""
     served: frozenset[PeerId] = frozenset()
-    """Who they were; at most `MAX_SERVED`."""
+    """These members; at most `MAX_SERVED`."""
     bytes_up: int = 0
     bytes_down: int = 0
     traffic: tuple[RoundBytes, ...] = ()
