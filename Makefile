@@ -37,9 +37,9 @@ demo: venv
 
 PYTEST := $(BIN)/python -m pytest
 # Tests without daemons are taken by whichever worker is free; one file of real processes stays on one worker, which
-# starts its swarm once.
+# starts its swarm once. Those wait a third of their time, which a third worker uses.
 FAST   := $(PYTEST) -n 2 --dist worksteal
-REAL   := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
+REAL   := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
 check: venv
 	$(BIN)/ruff check .

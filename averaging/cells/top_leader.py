@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from averaging.cells.formation import depth_of, relayed_to
 from averaging.rounds.deadlines import LinkDeadlines
@@ -47,10 +48,7 @@ class CellTiming:
     @classmethod
     def with_bounds(cls, hard_seconds: float) -> CellTiming:
         """As `RoundTiming.with_bounds`."""
-
-        def learned(initial_seconds: float, lowest_seconds: float) -> LinkDeadlines:
-            return LinkDeadlines(min(initial_seconds, hard_seconds), min(lowest_seconds, hard_seconds), hard_seconds)
-
+        learned = partial(LinkDeadlines, highest_seconds=hard_seconds)
         return cls(learned(hard_seconds, LEAST_GRACE_SECONDS), learned(10.0, 1.0), learned(20.0, 1.0))
 
 

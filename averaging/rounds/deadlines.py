@@ -101,10 +101,12 @@ class LinkDeadlines:
     """Learned deadlines of one kind of arrival: of each remote its own, of a newcomer the group's.
 
     Args:
-        initial_seconds, lowest_seconds, highest_seconds: as of `LearnedDeadline`; the bounds hold for each remote.
+        initial_seconds, lowest_seconds, highest_seconds: as of `LearnedDeadline`; the bounds hold for each remote. The
+            first two are taken for the last one where they are larger.
     """
 
     def __init__(self, initial_seconds: float, lowest_seconds: float, highest_seconds: float) -> None:
+        initial_seconds, lowest_seconds = min(initial_seconds, highest_seconds), min(lowest_seconds, highest_seconds)
         self._group = LearnedDeadline(initial_seconds, lowest_seconds, highest_seconds)
         self._lowest_seconds = lowest_seconds
         self._highest_seconds = highest_seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from averaging.rounds.deadlines import LearnedPace, LinkDeadlines
 from dht.host import PeerId
@@ -56,10 +57,7 @@ class RoundTiming:
     @classmethod
     def with_bounds(cls, hard_seconds: float, num_fragments: int = 1) -> RoundTiming:
         """Deadlines that start patient and learn; `hard_seconds` is the manifest's upper bound of each."""
-
-        def learned(initial_seconds: float, lowest_seconds: float) -> LinkDeadlines:
-            return LinkDeadlines(min(initial_seconds, hard_seconds), min(lowest_seconds, hard_seconds), hard_seconds)
-
+        learned = partial(LinkDeadlines, highest_seconds=hard_seconds)
         return cls(
             offer=learned(hard_seconds, LEAST_GRACE_SECONDS),
             contribution=learned(10.0, 1.0),

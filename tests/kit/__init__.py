@@ -22,4 +22,14 @@ The files, each built on those above it:
     chaos/                random faults, and the books that are kept beside the code
     processes/            real `peer` processes
     dashboard/            a dashboard with a past
+
+Four swarms stand behind most tests, each with more of the real parts than the one before. A test takes the first in
+which what it is about can go wrong:
+
+    rounds/round_swarm.py       round machines joined by queues; `cell_swarm.py` is the same in cells
+    rounds/exchange_swarm.py    exchanges, links and a network in memory, in virtual time; `chaos/` plays faults on it
+    peer.simulation             whole nodes and trainers in virtual time; `simulated/` has peers that misbehave in it
+    processes/process_swarm.py  `peer` processes on loopback
+
+Everything else is a stage for one part: replicas without a network, views, lines, donors, a guard, a trainer.
 """

@@ -22,13 +22,18 @@ REAL_FOLDERS = ("processes", "dht/p2pd")
 NIGHTLY_FOLDERS = ("benchmarks", "processes/night")
 """No volunteer runs a benchmark, and no release waits for one; what takes minutes waits for the night, too."""
 SLOW_FILES = (
-    "processes/commands/test_private_runs.py",
-    "processes/peers/test_joining.py",
-    "processes/commands/test_bad_input.py",
+    "processes/commands/test_own_loop.py",
     "processes/peers/test_training_together.py",
-    "processes/peers/test_away.py",
+    "processes/peers/test_leaving.py",
+    "processes/commands/test_bad_input.py",
+    "processes/peers/test_joining.py",
     "processes/commands/test_demo.py",
+    "processes/commands/test_private_runs.py",
     "processes/peers/test_kills.py",
+    "processes/peers/test_checkpoints.py",
+    "processes/peers/test_ranks.py",
+    "processes/peers/test_start_deaths.py",
+    "processes/peers/test_devices.py",
 )
 """They are started first, so that no worker is left with one of them at the end."""
 EXAMPLES_AT_NIGHT = 100

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,14 +24,14 @@ from peer.trainer.computing.micro_batch import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.ranks import Ranks
-from peer.trainer.model.optimizer import has_fused, make_optimizer
+from peer.trainer.model.optimizer import OptimizerSettings, has_fused, make_optimizer
 
 IGNORED = -100
 """A target that no loss counts, as torch's cross-entropy has it."""
 _COSINE_FLOOR = 0.1
 
 
-class TrainingSettings(Protocol):
+class TrainingSettings(OptimizerSettings, Protocol):
     """What the inner loop reads of the manifest's training section."""
 
     @property
@@ -45,22 +45,12 @@ class TrainingSettings(Protocol):
         ...
 
     @property
-    def optimizer(self) -> Literal["adamw", "muon"]: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
     def warmup_steps(self) -> int: ...
     @property
     def total_steps(self) -> int | None:
         """Inner steps of the peer's own cosine; None leaves the rate to the run's schedule after the warm-up."""
         ...
 
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def beta1(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
     @property
     def grad_clip(self) -> float: ...
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from averaging.outer.outer_step import OuterRule
-from tests.kit.rounds.averaging_rounds import Swarm
+from tests.kit.rounds.replicas import Replicas
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 NUM_PEERS, SIZE, H, NUM_ROUNDS = 3, 12, 4, 6
@@ -53,7 +53,7 @@ class Quadratics:
 
 def trajectory(codec, rule, tau=None, merge_alpha=0.0):
     """Anchors and the first peer's live values after each round, one round of delay (none in sync and streaming)."""
-    problem, swarm = Quadratics(), Swarm(rule, codec, START, NUM_PEERS)
+    problem, swarm = Quadratics(), Replicas(rule, codec, START, NUM_PEERS)
     references = [values.copy() for values in swarm.live]
     rounds = []
     for round_ in range(NUM_ROUNDS):

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from averaging.outer.outer_step import OuterRule
-from tests.kit.rounds.averaging_rounds import Swarm
+from tests.kit.rounds.replicas import Replicas
 
 H = 5
 
@@ -55,7 +55,7 @@ class LocalTraining:
 
 def run_swarm(rule, trainings, num_rounds, num_steps=H):
     """Anchors after each round; each peer starts from what its state shows, which is A here (see the last test)."""
-    swarm = Swarm(rule, "fp32", trainings[0].values, len(trainings))
+    swarm = Replicas(rule, "fp32", trainings[0].values, len(trainings))
     anchors = []
     for _ in range(num_rounds):
         for peer, training in enumerate(trainings):
@@ -138,7 +138,7 @@ def test_one_inner_sgd_step_is_synchronous_data_parallel_sgd(num_peers):
 
 def test_weights_are_tokens_times_tokens_a_step():
     """A peer with twice the batch counts four times: 2 (quantity) times 2 (quality)."""
-    swarm = Swarm(OuterRule("sync", 1.0, 0.0), "fp32", np.zeros(8, dtype=np.float32), 2)
+    swarm = Replicas(OuterRule("sync", 1.0, 0.0), "fp32", np.zeros(8, dtype=np.float32), 2)
     swarm.send(0, np.full(8, 1.0, dtype=np.float32), tokens=100, steps=10)
     swarm.send(1, np.full(8, 11.0, dtype=np.float32), tokens=200, steps=10)
     swarm.commit()
@@ -150,7 +150,7 @@ def test_weights_are_tokens_times_tokens_a_step():
 def test_live_values_that_only_receive_changes_stay_near_the_anchor(mode, codec):
     """Adding changes rounds, so over a thousand rounds live values may wander by some rounding errors, not more."""
     start = np.random.default_rng(1).standard_normal(32, dtype=np.float32)
-    swarm = Swarm(OuterRule(mode, 0.7, 0.5, overlay_gain=0.7), codec, start, 2)
+    swarm = Replicas(OuterRule(mode, 0.7, 0.5, overlay_gain=0.7), codec, start, 2)
     for round_ in range(1000):
         for peer in range(2):
             work = 0.01 * np.random.default_rng(2 * round_ + peer).standard_normal(32, dtype=np.float32)

@@ -35,7 +35,7 @@ from averaging.outer.outer_step import (
     staleness_of,
     weights_of,
 )
-from tests.kit.rounds.averaging_rounds import Swarm
+from tests.kit.rounds.replicas import Replicas
 
 MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
 
@@ -141,7 +141,7 @@ def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, 
     """The same through `FragmentState`, which peers run: float32, changes added to live values, one round of delay."""
     problem, start = Problem(seed, num_peers, num_steps), normal(seed, 6)
     expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta, 1 / num_peers)
-    swarm = Swarm(OuterRule("eager", eta, beta), "fp32", start.astype(np.float32), num_peers)
+    swarm = Replicas(OuterRule("eager", eta, beta), "fp32", start.astype(np.float32), num_peers)
     for state in swarm.states:
         state.own_share = 1 / num_peers
     for wanted in expected:

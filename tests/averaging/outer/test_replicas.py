@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.outer.outer_step import OuterRule
-from tests.kit.rounds.averaging_rounds import Part, Swarm
+from tests.kit.rounds.replicas import Part, Replicas
 
 SIZE, CUT, BLOCK = 24, 16, 8
 NUM_PEERS, NUM_ROUNDS = 3, 25
@@ -38,7 +38,7 @@ def zeros():
     return np.zeros(SIZE, dtype=np.float32)
 
 
-class DrawnSwarm(Swarm):
+class DrawnReplicas(Replicas):
     """Rounds in which everything that may change does, by the given chance; own work of every round is kept."""
 
     def __init__(self, rule, codec_name, chance):
@@ -111,7 +111,7 @@ class DrawnSwarm(Swarm):
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10**6))
 def test_anchors_are_equal_and_replicas_stay_within_the_bound(rule, codec_name, seed):
-    swarm = DrawnSwarm(rule, codec_name, random.Random(seed))
+    swarm = DrawnReplicas(rule, codec_name, random.Random(seed))
     for round_ in range(NUM_ROUNDS):
         swarm.send_some(round_)
         swarm.check()

@@ -29,8 +29,8 @@ from dht.records.key_levels import (
     turn_seconds,
 )
 from dht.store import LEVEL_0_KEYS, PeerKey
-from tests.kit.network import level_swarm
-from tests.kit.network.level_swarm import LevelSwarm
+from tests.kit.network import level_views
+from tests.kit.network.level_views import LevelViews
 
 ME = PeerId("me")
 ALL_LEVELS = range(MAX_LEVEL + 1)
@@ -192,7 +192,7 @@ def test_a_neighbouring_level_is_published_under_long_before_it_is_read() -> Non
 
 def test_five_hundred_and_sixty_that_start_together_all_find_each_other() -> None:
     """More than the 512 entries that the four keys of level 0 take."""
-    swarm = LevelSwarm()
+    swarm = LevelViews()
     swarm.add(560)
     swarm.run(60.0)
     assert swarm.votes() == {2: 560}
@@ -207,12 +207,12 @@ def small_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of everything, so that levels change in swarms of hundreds."""
     monkeypatch.setattr(key_levels, "SPLIT_ABOVE", SPLIT_ABOVE // 4)
     monkeypatch.setattr(key_levels, "MERGE_BELOW", MERGE_BELOW // 4)
-    monkeypatch.setattr(level_swarm, "MAX_ENTRIES", level_swarm.MAX_ENTRIES // 4 + 16)
+    monkeypatch.setattr(level_views, "MAX_ENTRIES", level_views.MAX_ENTRIES // 4 + 16)
 
 
 @pytest.mark.usefixtures("small_dictionaries")
 def test_a_swarm_that_grows_and_shrinks_sees_everybody_all_the_time() -> None:
-    swarm = LevelSwarm()
+    swarm = LevelViews()
     swarm.add(40)
     swarm.run(30.0)
     seen_levels = set(swarm.votes())
@@ -235,7 +235,7 @@ def test_a_swarm_that_grows_and_shrinks_sees_everybody_all_the_time() -> None:
 
 @pytest.mark.usefixtures("small_dictionaries")
 def test_a_swarm_at_the_limit_does_not_flap() -> None:
-    swarm = LevelSwarm()
+    swarm = LevelViews()
     swarm.add(60)
     swarm.run(30.0)
     for step in range(24):
@@ -252,7 +252,7 @@ def test_a_swarm_at_the_limit_does_not_flap() -> None:
 @pytest.mark.usefixtures("small_dictionaries")
 @pytest.mark.parametrize(("num_here", "num_there"), [(20, 150), (150, 150), (30, 280)])
 def test_two_parts_with_different_levels_become_one(num_here: int, num_there: int) -> None:
-    swarm = LevelSwarm()
+    swarm = LevelViews()
     here = swarm.add(num_here, side=1)
     swarm.add(num_there, side=0)
     swarm.run(60.0)

@@ -30,7 +30,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.described_model import DescribedModel
 from peer.events.log import from_json
-from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
+from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed
 from peer.files.store import FILES_NAME
 from peer.owner.new_run import NewRun, create_run
 
@@ -215,6 +215,10 @@ class PeerProcess:
                 commit = last.pop(event.fact.fragment)
                 outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.fact.digest
         return outcomes
+
+    def losses_and_finds(self, after: int) -> list[type[Fact]]:
+        """What it told its owner of losing and finding the swarm, behind the first `after` events."""
+        return [type(event.fact) for event in self.events()[after:] if isinstance(event.fact, SwarmLost | SwarmFound)]
 
     def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
         """Wait until it is a member; from then on its trainer makes way for processes that are just starting."""

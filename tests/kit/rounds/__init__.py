@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    averaging_rounds.py  what reducers and members do with arrays, without a network
+    replicas.py          what reducers and members do with arrays, without a network
     round_swarm.py       round machines joined by queues, in every order of events
     cell_swarm.py        the same in cells
     exchange_swarm.py    exchanges over a simulated network, in virtual time

@@ -23,7 +23,7 @@ from tests.kit.trainer.checkpoint_peer import ME, Peer, inline
 OTHER = PeerId("12D3KooWOther")
 
 
-class Swarm:
+class LaterState:
     """A fetcher that finds fragment 1 at a later version, with the commits that led there."""
 
     def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
@@ -46,7 +46,7 @@ class Swarm:
         self.is_forgotten = True
 
 
-def return_to(folder: Path, swarm: Swarm) -> tuple[Peer, list[Event]]:
+def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:
     """A new session of the peer of `folder`: both sides come back, and the swarm has gone on with fragment 1."""
     seen: list[Event] = []
 

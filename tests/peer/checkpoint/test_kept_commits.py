@@ -39,7 +39,7 @@ from peer.simulation.simulation import simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
 from tests.kit.tiers import sampled
 from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
-from tests.kit.trainer.returning_peer import Swarm, return_to
+from tests.kit.trainer.returning_peer import LaterState, return_to
 
 NEVER = 1e9
 
@@ -221,7 +221,7 @@ def test_those_of_a_lineage_that_is_left_at_the_start_are_left_too(tmp_path: Pat
     before = saved_peer(tmp_path)
     size = before.fragments[1].state.num_values
     later = chain_to(VERSION + 9, 1, size, 5)
-    peer, _ = return_to(tmp_path, Swarm(size, VERSION + 9, tuple(later)))
+    peer, _ = return_to(tmp_path, LaterState(size, VERSION + 9, tuple(later)))
     assert frames_of(peer.fragments)[1] == [encode(commit) for commit in later]
     assert frames_of(peer.fragments)[2] == frames_of(before.fragments)[2]
 

@@ -27,7 +27,7 @@ from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, inline, saved_pair
-from tests.kit.trainer.returning_peer import OTHER, Swarm, return_to
+from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to
 
 
 def commit_of(fragment: int, version: int, size: int, members: list[tuple[PeerId, int]]) -> Commit:
@@ -61,13 +61,13 @@ def saved(tmp_path: Path) -> Peer:
     return peer
 
 
-def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = True) -> Swarm:
+def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = True) -> LaterState:
     size, version = peer.fragments[1].state.num_values, peer.fragments[1].state.version
     commits = tuple(
         commit_of(1, number, size, [(OTHER, 1), *members] if number == version else [(OTHER, 1)])
         for number in range(version, version + gap)
     )
-    return Swarm(size, version + gap, commits if known else ())
+    return LaterState(size, version + gap, commits if known else ())
 
 
 def waiting(peer: Peer) -> F32:
@@ -254,7 +254,7 @@ def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(t
     assert any(fragment.state.unsent_tokens for fragment in peer.fragments)
 
 
-class DyingSwarm(Swarm):
+class DyingDonors(LaterState):
     """The network process is killed while it takes over what it fetched."""
 
     def __init__(self, peer: Peer) -> None:
@@ -319,9 +319,9 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
         return fragments
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(life(DyingSwarm(peer)))
+        asyncio.run(life(DyingDonors(peer)))
     assert peer.link.try_post_initial()  # all of them posted, and taken
-    swarm = Swarm(peer.fragments[1].state.num_values, 9, ())
+    swarm = LaterState(peer.fragments[1].state.num_values, 9, ())
     fragments = asyncio.run(life(swarm))
     assert fragments[1].state.version == 9
     assert np.array_equal(fragments[1].state.anchor, swarm.snapshot.anchor)

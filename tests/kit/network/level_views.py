@@ -29,7 +29,7 @@ class LevelPeer:
         return sum(expires_at > now for expires_at, _ in self.view.values())
 
 
-class LevelSwarm:
+class LevelViews:
     """Steps of one look each; every peer announces itself at every other step."""
 
     def __init__(self, seed: int = 1) -> None:

@@ -27,7 +27,7 @@ class Part:
     rates: tuple[float, float] | None = None
 
 
-class Swarm:
+class Replicas:
     """Fragment states of peers that start from one anchor, the reducer's carried error, and the peers' live values."""
 
     def __init__(self, rule: OuterRule, codec: str, start: F32, num_peers: int, block_size: int = 8) -> None:
