@@ -85,7 +85,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
     "peer.trainer.text": ("peer peer.config", False, "blake3 datasets numpy pyarrow"),
-    "peer.trainer.examples": ("peer peer.config peer.trainer.text", False, "PIL numpy"),
+    "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
         "dht.records peer peer.reading peer.config peer.files peer.trainer.text peer.trainer.examples",
         False,
@@ -94,7 +94,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.trainer.prepare": ("peer peer.trainer.text peer.trainer.examples peer.trainer.data", False, ""),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
-        False,
+        True,
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
@@ -102,7 +102,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
-    "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
+    "peer.trainer.computing": ("peer.config peer.trainer.model", True, "numpy torch"),
     "peer.trainer.loop": (
         "averaging averaging.outer peer peer.mailbox peer.config peer.memory peer.checkpoint peer.trainer.*",
         False,
@@ -248,6 +248,7 @@ PURE_FILES = (
     *("dht.fields", "dht.quantities", "averaging.codec.codec", "averaging.codec.blocks"),
     *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
     *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction"),
+    *("peer.events.peer_events", "peer.events.path_events"),
     *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
     *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer"),
 )
