@@ -1,5 +1,11 @@
 """What tests share; nothing here is a test.
 
+Four swarms stand behind most tests, each with more of the real parts than the one before: round machines joined by
+queues (`rounds/round_swarm.py`), exchanges on a network in memory (`rounds/exchange_swarm.py`), whole nodes and trainers
+in virtual time (`peer.simulation`), and processes on loopback (`processes/process_swarm.py`). A test takes the first in
+which what it is about can go wrong. Everything else is a stage for one part: replicas without a network, views, lines,
+donors, a guard, a trainer.
+
 The files, each built on those above it:
 
     tiers.py              what each tier runs: folders, samples, times
@@ -22,14 +28,4 @@ The files, each built on those above it:
     chaos/                random faults, and the books that are kept beside the code
     processes/            real `peer` processes
     dashboard/            a dashboard with a past
-
-Four swarms stand behind most tests, each with more of the real parts than the one before. A test takes the first in
-which what it is about can go wrong:
-
-    rounds/round_swarm.py       round machines joined by queues; `cell_swarm.py` is the same in cells
-    rounds/exchange_swarm.py    exchanges, links and a network in memory, in virtual time; `chaos/` plays faults on it
-    peer.simulation             whole nodes and trainers in virtual time; `simulated/` has peers that misbehave in it
-    processes/process_swarm.py  `peer` processes on loopback
-
-Everything else is a stage for one part: replicas without a network, views, lines, donors, a guard, a trainer.
 """
