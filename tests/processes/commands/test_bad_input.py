@@ -142,13 +142,13 @@ WRONG_STARTS = {
     "key file that others can read": WrongStart(2, ("0644", "0600", "chmod"), _readable_key),
     "port that is taken": WrongStart(1, ("taken", "free port", "--listen"), _taken_port),
     "unreadable data": WrongStart(2, ("/nonexistent/books", "expected"), _unreadable_data),
-    "nobody to ask": WrongStart(3, ("no address", "expected", "--peers"), _no_address),
+    "nobody to ask": WrongStart(2, ("No address of a member", "expected --peers"), _no_address),
     "its own address": WrongStart(2, ("own identity", "expected another member", "--identity"), _own_address),
-    "dead address": WrongStart(3, ("nobody answered", "expected one live member", "check"), _dead_address),
+    "dead address": WrongStart(3, ("obody answered", "expected one live member", "check"), _dead_address),
     "another PeerId at the address": WrongStart(
-        3, ("another peer than the named one answers", "expected the PeerId", "check the address"), _wrong_peer_id
+        3, ("nother peer than the named one answers", "expected the PeerId", "check the address"), _wrong_peer_id
     ),
-    "run that members do not know": WrongStart(3, ("none knows the run tiny", "check the run id"), _other_run),
+    "run that members do not know": WrongStart(2, ("members there train tiny", "did you mean", "Check the run id"), _other_run),
     "tampered record": WrongStart(
         4, ("run.record", "signature", "signed by the run's owner", "--peers"), _tampered_record
     ),
