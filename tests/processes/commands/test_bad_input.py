@@ -146,9 +146,11 @@ WRONG_STARTS = {
     "its own address": WrongStart(2, ("own identity", "expected another member", "--identity"), _own_address),
     "dead address": WrongStart(3, ("obody answered", "expected one live member", "check"), _dead_address),
     "another PeerId at the address": WrongStart(
-        3, ("nother peer than the named one answers", "expected the PeerId", "check the address"), _wrong_peer_id
+        3, ("nother peer than the named one answers", "expected the PeerId", "ask the person"), _wrong_peer_id
     ),
-    "run that members do not know": WrongStart(2, ("members there train tiny", "did you mean", "Check the run id"), _other_run),
+    "run that members do not know": WrongStart(
+        2, ("members there train tiny", "did you mean", "Check the run id"), _other_run
+    ),
     "tampered record": WrongStart(
         4, ("run.record", "signature", "signed by the run's owner", "--peers"), _tampered_record
     ),
