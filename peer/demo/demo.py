@@ -67,8 +67,8 @@ announce_seconds = 4.0
 """
 LLAMA_VOCABULARY = 1024
 """Learned from a megabyte or two: larger ones would have words that occur once."""
-START_SECONDS = 60.0
-"""For one process to import torch and join; several start at once on two cores."""
+START_SECONDS = 120.0
+"""For one process to import torch and join: 5 s on an idle machine, 80 s on two cores that twenty others want."""
 SETTLED_SECONDS = 20.0
 """The late peer gets at least this long before the end, whatever --minutes says."""
 COMMAND_SECONDS = 180.0
