@@ -245,8 +245,12 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     assert f"peer join --run-id {RUN_ID} --peers ADDRESS" in page()
     assert "the owner of the run can tell you one" in page()
     assert "pip install murmuration-swarm" in page()
-    assert "--peers /dns4/a.org/tcp/1 /dns4/b.org/tcp/2" in page("/dns4/a.org/tcp/1", "/dns4/b.org/tcp/2")
-    assert "ADDRESS" not in page("/dns4/a.org/tcp/1")
+    first, second = (f"/dns4/{host}.org/tcp/1/p2p/{peer_id_of(index)}" for index, host in enumerate("ab"))
+    assert f"--peers {first} {second}" in page(first, second)
+    assert "ADDRESS" not in page(first)
+    # The same in one line beside the name, where there is an address.
+    assert f"peer join murmuration://{RUN_ID}@a.org:1/{peer_id_of(0)}" in page(first)
+    assert "murmuration://" not in page()
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
