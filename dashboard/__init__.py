@@ -4,6 +4,7 @@ The files, each built on those above it:
 
     facts.py          every value that is shown (pure)
     keeping_going.py  a task that goes on after a fault of ours
+    page_access.py    the token of a private page
     quiet_log.py      one line of the log per kind and minute for what strangers cause
     app.py            puts the rooms together
 
@@ -18,6 +19,7 @@ The rooms, from the bottom up:
     samples/  what the model writes, asked of another process
     page/     the page as HTML and SVG
     server/   the page over HTTP: routes, API, live updates, access
+    several/  several runs behind one address
     web/      scripts and styles of the page, and the script that bundles them
 
 Everything shown comes from strangers: it is bounded in number, stripped of what does not print, and escaped.

@@ -10,8 +10,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.state import INSTALL, DashboardState
+from dashboard.page_access import PageAccess, read_token
 from dashboard.quiet_log import OncePerMinute
 from dashboard.samples.evaluations import follow_scores
 from dashboard.samples.following import SampleSource, follow_samples
@@ -34,9 +35,10 @@ from dashboard.samples.plan import SamplePlan
 from dashboard.samples.process import ask
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
-from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
+from dashboard.several.cards import run_path
+from dashboard.several.index import make_index
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import split_run_id
@@ -49,6 +51,8 @@ from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
+AGAIN_SECONDS: Final = 30.0
+"""Until one of several runs is watched again, after what ended its watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,36 @@ class Choices:
         """Which addresses the page shows."""
         is_of_one_machine = not self.proxies and self.host in ("127.0.0.1", "::1", "localhost")
         return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """One run of a dashboard, and how it is shown.
+
+    Attributes:
+        peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
+        entry: for a private run.
+    """
+
+    run_id: str
+    peers: Sequence[str]
+    choices: Choices
+    entry: ObserverEntry | None = None
+
+
+def serve_dashboards(runs: Sequence[ShownRun]) -> int:
+    """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
+
+    A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port, token and
+    proxies are those of the first one.
+
+    Raises:
+        UsageFault: the port is taken, the token cannot be used, or none of the runs can be opened.
+    """
+    choices = runs[0].choices
+    access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
+    asyncio.run(_serve_several(runs, choices, access))
+    return 0
 
 
 def serve_dashboard(run_id: str, peers: Sequence[str], choices: Choices, *, entry: ObserverEntry | None = None) -> int:
@@ -184,36 +218,13 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
-        run_id = source.run_id
-        rebuild_with = source.check_of_stored if choices.is_rebuilding else None
-        history, reader = await stack.enter_async_context(
-            open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
-        )
-        now = time.time()
-        state = DashboardState(
-            run_id=run_id,
-            started_at=now,
-            now=now,
-            run=_known_run(run_id, history.stored_run_record),
-            join_addresses=choices.join_addresses,
-            install=choices.install or INSTALL,
-        )
-        live = Live(state, secrets.token_hex(4), history.view)
-        app = make_app(
-            live,
-            history,
-            reader,
-            access=access,
-            proof_line=source.proof_line,
-            page_address=choices.page_address,
-            doors=Doors(own_limits(), time.monotonic, choices.proxies),
-        )
-        note = stack.enter_context(_recording(choices.record))
-        serving = await start_site(app, choices.host, choices.port)
+        doors = Doors(own_limits(), time.monotonic, choices.proxies)
+        page = await _opened(stack, peers, choices, source, access, doors)
+        serving = await start_site(page.app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         _announce(choices, bound_port(serving), is_private=access is not None)
         _say_what_is_shown(peers, choices)
-        watching = asyncio.create_task(_watch(peers, choices, source, live, history, note))
+        watching = asyncio.create_task(page.watch())
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +234,101 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             for task in (watching, stopping):
                 task.cancel()
             await asyncio.gather(watching, stopping, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A run that is ready to be served and watched."""
+
+    app: web.Application
+    live: Live
+    watch: Callable[[], Coroutine[None, None, None]]
+
+
+async def _opened(
+    stack: contextlib.AsyncExitStack,
+    peers: Sequence[str],
+    choices: Choices,
+    source: CommitSource,
+    access: PageAccess | None,
+    doors: Doors,
+    base: str = "",
+) -> _Page:
+    run_id = source.run_id
+    rebuild_with = source.check_of_stored if choices.is_rebuilding else None
+    history, reader = await stack.enter_async_context(
+        open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
+    )
+    now = time.time()
+    state = DashboardState(
+        run_id=run_id,
+        started_at=now,
+        now=now,
+        run=_known_run(run_id, history.stored_run_record),
+        join_addresses=choices.join_addresses,
+        install=choices.install or INSTALL,
+    )
+    live = Live(state, secrets.token_hex(4), history.view, base)
+    app = make_app(
+        live,
+        history,
+        reader,
+        access=access,
+        proof_line=source.proof_line,
+        page_address=choices.page_address,
+        doors=doors,
+        base=base,
+    )
+    note = stack.enter_context(_recording(choices.record))
+    return _Page(app, live, lambda: _watch(peers, choices, source, live, history, note))
+
+
+async def _serve_several(runs: Sequence[ShownRun], choices: Choices, access: PageAccess | None) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        stopped = asyncio.Event()
+        stack.enter_context(_stop_signals(stopped))
+        stack.enter_context(_quiet_logs())
+        doors = Doors(own_limits(), time.monotonic, choices.proxies)
+        pages: list[_Page] = []
+        missing: dict[str, str] = {}
+        for run in runs:
+            source, base = CommitSource(run.run_id, run.entry), run_path(run.run_id)
+            try:
+                pages.append(await _opened(stack, run.peers, run.choices, source, access, doors, base))
+            except LocalFault as fault:
+                missing[run.run_id] = "This run cannot be shown at present; whoever runs this page sees why."
+                _warn(f"{run.run_id} is not shown: {fault}")
+        if not pages:
+            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
+        serving = await start_site(make_index([page.app for page in pages], missing), choices.host, choices.port)
+        stack.push_async_callback(serving.cleanup)
+        _announce(choices, bound_port(serving), is_private=access is not None, num_runs=len(pages))
+        tasks = [asyncio.create_task(_watch_on(page)) for page in pages]
+        try:
+            await stopped.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch_on(page: _Page) -> None:
+    """Watch one of several runs: what ends the watch stands on its page, and the watch begins again."""
+    while True:
+        watching = asyncio.create_task(page.watch())
+        try:
+            await asyncio.wait((watching,))
+            _end_of(watching)
+        except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
+            live = page.live
+            _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
+            # Not the fault's own words: they may name files of this machine.
+            problem = "this run is not watched at present; whoever runs this page sees why"
+            live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 def _end_of(watching: asyncio.Task[None]) -> None:
@@ -239,10 +345,13 @@ def _end_of(watching: asyncio.Task[None]) -> None:
         raise
 
 
-def _announce(choices: Choices, port: int, *, is_private: bool) -> None:
+def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 1) -> None:
     shown_host = f"[{choices.host}]" if ":" in choices.host else choices.host
     private = "; private: open it once with ?token=TOKEN" if is_private else ""
     print(f"The page is at http://{shown_host}:{port}/ (Ctrl+C ends it{private})", flush=True)
+    if num_runs > 1:
+        print(f"It shows {num_runs} runs, each with a history of its own", flush=True)
+        return
     kept = f"kept in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
     print(f"Its history is {kept}", flush=True)
 

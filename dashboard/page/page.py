@@ -41,6 +41,7 @@ TABS: Final = {
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; each tab is a page of its own."""
+WALL: Final = ("progress", "figures", "top", "writes", "timeline")
 TAB_TITLES: Final = {"overview": "Overview", "people": "People", "model": "Model", "engine-room": "Engine room"}
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
 """The tab of each curve."""
@@ -74,6 +75,8 @@ TEMPLATES.globals.update(
     }
 )
 
+_LINK: Final = re.compile(r'="/(?!/|r/)')
+"""Only our own: in texts of strangers a quotation mark is escaped."""
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 
@@ -124,6 +127,7 @@ def render_page(
     assets: Assets,
     about: str = "",
     tab: str = "",
+    is_wall: bool = False,
     found: str | None = None,
     link: PageLink = NO_PAGE_LINK,
     loss_unit: str = "",
@@ -135,6 +139,7 @@ def render_page(
         snapshot_id: where live updates go on from.
         about: of `about_run`: what links to the page say.
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
+        is_wall: four large panels for a screen on the wall, in place of the tabs.
         loss_unit: on the axis of the curve.
         found: of `render_people`: what somebody searched for, in place of the ranking.
         link: how others link to the page.
@@ -143,14 +148,14 @@ def render_page(
     values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
     values |= {"curves": curves(history), "about": about, "loss_unit": loss_unit}
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
-    if tab:
+    if tab and not is_wall:
         wanted = ("status", *TABS[tab])
         shown = {key: curve for key, curve in values["curves"].items() if CURVES.get(key, tab) == tab}
         values["curves"] = {key: shown.get(key, NO_CURVE) for key in values["curves"]}
         sections = {key: html if key in wanted else "" for key, html in sections.items()}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
-    return document("page.html", values, now, snapshot_id, assets, link)
+    return document("wall.html" if is_wall else "page.html", values, now, snapshot_id, assets, link)
 
 
 def about_run(state: DashboardState, history: HistoryView) -> str:
@@ -187,6 +192,13 @@ def _ranking(
     """What a table of contributors needs."""
     period_milli = sum(row.standing(by).milli_witnessed for row in history.contributors) if by != "all" else 0
     return {"found": found, "by": by, "sort": sort, "limit": limit, "period_milli": period_milli, "search": ""}
+
+
+def rooted(html: str, base: str) -> str:
+    """`html` with its links below `base`, such as ``/r/RUN``, where a server has several runs; done twice as once."""
+    if not base:
+        return html
+    return _LINK.sub(rf'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
 
 
 def with_ages(html: str, now: float) -> str:

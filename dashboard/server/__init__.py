@@ -7,7 +7,6 @@ The files, each built on those above it:
     packed.py        a gzip stream whose pieces are made once for all readers
     search.py       which contributors a query asks for
     live.py         one rendered snapshot for all viewers
-    page_access.py  the token of a private page
     site.py         what the handlers share; answers made once per look
     metrics.py      figures for Prometheus
     api.py          what the API gives: answers as models

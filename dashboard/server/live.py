@@ -16,7 +16,7 @@ from typing import Final
 from dashboard.facts import HistoryPoint, HistoryView
 from dashboard.history.trend import columns_of
 from dashboard.observe.state import DashboardState
-from dashboard.page.page import TABS, render_sections
+from dashboard.page.page import TABS, WALL, render_sections, rooted
 from dashboard.server.packed import packed
 
 RETRY_MILLISECONDS: Final = 1000
@@ -32,6 +32,9 @@ STEADY_SECONDS: Final = 60.0
 """A curve that does not move gets a point so often."""
 
 
+_IN_VIEW: Final = {**TABS, "wall": WALL}
+
+
 @dataclass(frozen=True, slots=True)
 class _Section:
     html: str
@@ -44,16 +47,18 @@ class Live:
     """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
 
     Args:
+        base: of the addresses of this run's pages, see `rooted`.
         boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
     """
 
-    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView) -> None:
+    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView, base: str = "") -> None:
         self.state = state
         self.history = history
         self.version = 0
         self.num_published = 0
         self.is_closed = False
         self._boot_id = boot_id
+        self._base = base
         self._sections: dict[str, _Section] = {}
         self._points: deque[tuple[int, HistoryPoint]] = deque(maxlen=MAX_POINTS_KEPT)
         self._events: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
@@ -74,7 +79,8 @@ class Live:
         self.state = state
         self.history = history
         self.num_published += 1
-        rendered = render_sections(state, self.history)
+        found = render_sections(state, self.history)
+        rendered = {key: rooted(html, self._base) for key, html in found.items()}
         changed = {key: html for key, html in rendered.items() if self._is_due(key, html)}
         point = self._new_point()
         if not changed and point is None:
@@ -98,7 +104,7 @@ class Live:
         """Events for all that changed after `version`; empty when nothing did.
 
         Args:
-            tab: of `TABS`: only what is to be seen there; empty, or none of them: everything.
+            tab: of `TABS`, or ``wall``: only what is to be seen there; empty, or none of them: everything.
             is_whole: all sections, for a viewer that opens a tab for the first time; points as for the others.
         """
         return self._since(version, tab, is_whole)[0]
@@ -108,7 +114,7 @@ class Live:
         return self._since(version, tab, is_whole)[1]
 
     def _since(self, version: int, tab: str, is_whole: bool) -> tuple[bytes, bytes]:
-        wanted = {"status", *TABS[tab]} if tab in TABS else None
+        wanted = {"status", *_IN_VIEW[tab]} if tab in _IN_VIEW else None
         key = version, tab if wanted is not None else "", is_whole
         found = self._events.get(key)
         if found is None:

@@ -48,6 +48,7 @@ def link_of(request: web.Request, path: str, card: str) -> PageLink:
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
+    origin = origin and origin + site.base
     return PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
 
 

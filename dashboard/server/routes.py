@@ -20,13 +20,14 @@ from dashboard.page.page import (
     about_run,
     render_page,
     render_people,
+    rooted,
 )
+from dashboard.page_access import OPEN_PATHS, PageAccess
 from dashboard.server.api_routes import add_api
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.packed import HEAD, PackedEnd, packed
-from dashboard.server.page_access import OPEN_PATHS, PageAccess
 from dashboard.server.person_routes import add_person_routes, link_of
 from dashboard.server.search import found_contributors
 from dashboard.server.site import SITE, Site, html_answer, problem
@@ -38,8 +39,6 @@ PING_SECONDS: Final = 15.0
 """Proxies commonly drop a stream that is silent for a minute."""
 SEND_SECONDS: Final = 30.0
 """A viewer that takes nothing for this long is gone; it connects again if it is not."""
-STALLED_SECONDS: Final = 60.0
-"""A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
@@ -63,11 +62,12 @@ def make_app(
     proof_line: Callable[[bytes], str] = bytes.hex,
     page_address: str = "",
     doors: Doors | None = None,
+    base: str = "",
 ) -> web.Application:
     """The application over one `Live`; `Site` explains the arguments. Without `doors` the usual ones."""
     doors = doors or Doors(own_limits(), time.monotonic)
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line, page_address)
+    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line, page_address, base=base)
     app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/people", _people)
@@ -75,8 +75,8 @@ def make_app(
     app.router.add_get("/events", _events)
     app.router.add_get(STREAM_PATH, _events)
     app.router.add_get("/healthz", _health)
-    app.router.add_get("/favicon.ico", _asset)
-    app.router.add_get("/assets/{name}", _asset)
+    app.router.add_get("/favicon.ico", send_asset)
+    app.router.add_get("/assets/{name}", send_asset)
     app.router.add_get("/site.webmanifest", _web_manifest)
     add_person_routes(app)
     add_api(app)
@@ -87,8 +87,14 @@ def make_app(
 @web.middleware
 async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
     """Turns away those who may not read; security headers; errors as a JSON problem (RFC 9457) or a sentence."""
-    site = request.app[SITE]
-    if request.path in OPEN_PATHS:
+    return await guarded(request, handler, request.app[SITE])
+
+
+async def guarded(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
+    """The same for a page of `site`."""
+    if _path(request, site) in OPEN_PATHS:
         return await _answered(request, handler, site)
     try:
         if site.doors.begin(request):
@@ -121,12 +127,33 @@ async def _answered(
     site.num_requests[f"{response.status // 100}xx"] += 1
     if not response.prepared:
         response.headers.update(SECURITY_HEADERS)
+        if site.base and isinstance(response, web.Response):
+            return _rooted(response, site.base)
     return response
+
+
+def _rooted(response: web.Response, base: str) -> web.Response:
+    """The same, but what is linked, and where a redirect leads, is below `base`."""
+    place = response.headers.get("Location", "")
+    if place.startswith("/") and not place.startswith(f"{base}/"):
+        response.headers["Location"] = base + place
+    if response.content_type != "text/html" or response.text is None:
+        return response
+    headers = {name: value for name, value in response.headers.items() if not name.startswith("Content-T")}
+    again = web.Response(
+        text=rooted(response.text, base), status=response.status, content_type="text/html", headers=headers
+    )
+    again.enable_compression()
+    return again
+
+
+def _path(request: web.Request, site: Site) -> str:
+    return request.path.removeprefix(site.base)
 
 
 def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
     """None: go on. Else the answer to a stranger, or the exchange of a token for a cookie."""
-    if site.access is None or request.path in OPEN_PATHS:
+    if site.access is None or _path(request, site) in OPEN_PATHS:
         return None
     if not site.access.allows(request):
         detail = "this page is private; open it with ?token=TOKEN once, or send the header Authorization: Bearer TOKEN"
@@ -154,6 +181,7 @@ async def _page(request: web.Request) -> web.Response:
         assets=site.assets,
         about=about_run(live.state, live.history),
         tab=query.tab,
+        is_wall="wall" in request.query,
         loss_unit=live.state.run.loss_unit if live.state.run is not None else "",
         found=await _found(site, query) if query.is_asking else None,
         link=link_of(request, "/", "run"),
@@ -217,7 +245,7 @@ async def _picture(request: web.Request) -> web.Response:
     return web.Response(body=picture.content, content_type=picture.content_type, headers=headers)
 
 
-async def _asset(request: web.Request) -> web.Response:
+async def send_asset(request: web.Request) -> web.Response:
     name = request.match_info.get("name", "favicon.svg")
     asset = request.app[SITE].assets.files.get(name)
     if asset is None:
@@ -238,7 +266,7 @@ async def _health(request: web.Request) -> web.Response:
     site = request.app[SITE]
     state = site.live.state
     is_writing = not site.history.problem
-    is_well = site.look_age_seconds < STALLED_SECONDS and is_writing
+    is_well = site.is_well
     status = "ok" if is_well else "stalled" if is_writing else "history not written"
     content: dict[str, object] = {"status": status}
     if site.access is None or site.access.allows(request):

@@ -19,15 +19,17 @@ from pydantic import BaseModel
 from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets
+from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
 from dashboard.server.doors import Doors
 from dashboard.server.live import Live
-from dashboard.server.page_access import PageAccess
 from dashboard.share.shelf import Shelf
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
 MIN_COMPRESSED_BYTES: Final = 1024
+STALLED_SECONDS: Final = 60.0
+"""A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
 
 _AGES: Final = {"observed_at", "heard_at"}
 """Fields that change without anything having happened; they do not count for the ETag."""
@@ -55,6 +57,7 @@ class Site:
         clock: unix seconds.
         doors: who may ask how much.
         access: who may read; None: everybody.
+        base: of the addresses of this run's pages, such as ``/r/RUN``; empty where it is the only one.
         proof_line: a stored signed commit as a line of a proof.
         page_address: the page's own address as its owner gives it; empty: that of each request.
     """
@@ -69,6 +72,7 @@ class Site:
     proof_line: Callable[[bytes], str]
     page_address: str = ""
     shelf: Shelf = field(default_factory=lambda: Shelf(time.monotonic))
+    base: str = ""
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
@@ -110,6 +114,11 @@ class Site:
                 del self.downloads[client]
 
     @property
+    def is_well(self) -> bool:
+        """Whether the observer still looks and the history is written."""
+        return self.look_age_seconds < STALLED_SECONDS and not self.history.problem
+
+    @property
     def look_age_seconds(self) -> float:
         """Since the newest look."""
         return max(0.0, self.clock() - self.live.state.now)
@@ -142,7 +151,7 @@ def html_answer(html: str) -> web.Response:
 
 def problem(request: web.Request, status: int, title: str, detail: str = "") -> web.Response:
     """An error as a JSON problem (RFC 9457) under /api/, else as one plain line."""
-    if request.path.startswith("/api/"):
+    if "/api/" in request.path:
         content = Problem(title=title, status=status, detail=detail or title).model_dump()
         return web.json_response(content, status=status, content_type="application/problem+json")
     text = f"{status} {title}. {detail or 'The page is at /'}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from peer.cli.named_run import Run, named_run
 from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.observe.target import checked_target
+from peer.observe.target import Target, checked_target
 
 commands = Commands()
 
@@ -135,39 +136,66 @@ def dashboard(
             help="Record the run's values: trackio, wandb, tensorboard or csv (in the run's data folder).",
         ),
     ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", metavar="FILE", help="Several runs on one dashboard: a TOML file with a [[run]] for each."
+        ),
+    ] = None,
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
-    target = checked_target(*named_run(run, run_id, peers), invite)
-    known, backend = target.run_id, _chosen(host_backend)
-    from dashboard.app import Choices, serve_dashboard
+    own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db}
+    given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
+    if runs is not None and given:
+        raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
+    backend = _chosen(host_backend)
+    from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
     from dashboard.samples.plan import sample_plan
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.entry import observer_entry
+    from peer.observe.run_list import read_run_list
     from peer.tracking.run_record import run_record
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
-    for address in join_address or ():
-        parse_peer_multiaddr(address)
-    choices = Choices(
-        host=host,
-        port=port,
-        page_address=_address(page_address),
-        db=_history_of(known, db),
-        token_file=token_file,
-        join_addresses=tuple(join_address or ()),
-        shows_seeds=not no_join_address,
-        backend=backend,
-        proxies=tuple(_network(address) for address in proxy or ()),
-        install=_line_of(install),
-        samples=sample_plan(samples_every, prompt or ()),
-        evaluations=evaluations,
-        observer_folder=target.observer_folder,
-        is_rebuilding=rebuild,
-        record=None if track is None else run_record(known, track),
+
+    def shown(target: Target, db: Path | None, addresses: Sequence[str]) -> ShownRun:
+        for address in addresses:
+            parse_peer_multiaddr(address)
+        known = target.run_id
+        choices = Choices(
+            host=host,
+            port=port,
+            page_address=_address(page_address),
+            db=_history_of(known, db),
+            token_file=token_file,
+            join_addresses=tuple(addresses),
+            shows_seeds=not no_join_address,
+            backend=backend,
+            proxies=tuple(_network(address) for address in proxy or ()),
+            install=_line_of(install),
+            samples=sample_plan(samples_every, prompt or ()),
+            evaluations=evaluations,
+            observer_folder=target.observer_folder,
+            is_rebuilding=rebuild,
+            record=None if track is None else run_record(known, track),
+        )
+        return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
+
+    if runs is None:
+        one = shown(checked_target(*named_run(run, run_id, peers), invite), db, join_address or ())
+        return serve_dashboard(one.run_id, one.peers, one.choices, entry=one.entry)
+    return serve_dashboards(
+        [
+            shown(
+                checked_target(each.run_id, list(each.peers) or None, each.invite),
+                None if each.db is None else Path(each.db),
+                each.join_addresses,
+            )
+            for each in read_run_list(runs)
+        ]
     )
-    return serve_dashboard(known, target.addresses, choices, entry=observer_entry(known, target.observer_folder))
 
 
 def _line_of(install: str | None) -> str | None:

@@ -4,6 +4,7 @@ The files, each built on those above it:
 
     entry.py     how somebody who only looks gets into a private run
     target.py    which run, and through whom: from flags, an invite, or a peer's data folder
+    run_list.py  the file of a dashboard that shows several runs
     observer.py  an observer of a run: manifest, members, anchors, signed commits
     run_page.py  what the page of a run says to those who want to join
     known_addresses.py  addresses that nobody gave by hand: of earlier sessions, and of the run's page

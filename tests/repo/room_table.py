@@ -234,6 +234,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "aiohttp prometheus_client pydantic",
     ),
+    "dashboard.several": (
+        "dashboard dashboard.observe dashboard.page dashboard.server",
+        False,
+        "aiohttp",
+    ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
     "peer.cli.usage": ("peer peer.config", False, "typer"),

@@ -4,7 +4,8 @@ const { dataset } = document.body;
 const listeners = new Set();
 
 /** An address of this run's page: a server of several runs has each of them in a place of its own. */
-export const at = (path) => `${dataset.base ?? ""}${path}`;
+const base = dataset.base ?? "";
+export const at = (path) => (path.startsWith(`${base}/`) ? path : `${base}${path}`);
 
 /** The value of `name`, or `usual` where the address says nothing. */
 export const told = (name, usual = "") => new URLSearchParams(location.search).get(name) ?? usual;

@@ -11,6 +11,7 @@ import { startSamples } from "./samples.js";
 import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
+const INDEX_MILLISECONDS = 10_000;
 const COPIED_MILLISECONDS = 2000;
 
 function addCopying(root) {
@@ -32,23 +33,28 @@ function addCopying(root) {
   }
 }
 
-/** A contributor's page asks for itself again when the ranking changed, and takes the parts that differ. */
+/** The page asks for itself again and takes the parts that differ. */
+async function renew() {
+  try {
+    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!response.ok) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const section of page.querySelectorAll("[data-live]")) {
+      if (!document.getElementById(section.id)) continue;
+      replaceSection(section.id, section.innerHTML);
+    }
+  } catch {
+    // The server is away for a moment; the next time comes by itself.
+  }
+}
+
+/** A contributor's page is renewed when the ranking changed. */
 function followOwnPage() {
   let waiting = null;
   on("section:contributors", () => {
-    waiting ??= setTimeout(async () => {
+    waiting ??= setTimeout(() => {
       waiting = null;
-      try {
-        const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-        if (!response.ok) return;
-        const page = new DOMParser().parseFromString(await response.text(), "text/html");
-        for (const section of page.querySelectorAll("[data-live]")) {
-          if (!document.getElementById(section.id)) continue;
-          replaceSection(section.id, section.innerHTML);
-        }
-      } catch {
-        // The server is away for a moment; the stream says so, and the next event asks again.
-      }
+      renew();
     }, REFRESH_MILLISECONDS);
   });
 }
@@ -78,6 +84,8 @@ improve(document);
 if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
+} else if (document.body.dataset.page === "index") {
+  setInterval(renew, INDEX_MILLISECONDS);
 } else {
   startTabs();
   startCharts();

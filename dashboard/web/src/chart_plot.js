@@ -23,8 +23,10 @@ function range(chart, low, high) {
 export function options(chart, axis, axisTitle, how, size, hooks) {
   const ink = () => color("--quiet");
   const rule = () => color("--rule");
-  const font = `12px ${getComputedStyle(document.body).fontFamily}`;
-  const shared = { stroke: ink, font, labelFont: font, labelSize: 20, ticks: { show: false } };
+  // On a wall all letters are larger.
+  const large = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+  const font = `${Math.round(12 * large)}px ${getComputedStyle(document.body).fontFamily}`;
+  const shared = { stroke: ink, font, labelFont: font, labelSize: 20 * large, ticks: { show: false } };
   const series = chart.series.map(([, label, key, isMeasured], place) => ({
     label,
     stroke: () => color(seriesColor[key]),
@@ -52,7 +54,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
       {
         ...shared,
         label: axisTitle,
-        size: 34,
+        size: 34 * large,
         // Room between the lowest number of one axis and the first of the other.
         gap: 9,
         space: axis === "time" ? 84 : 60,
@@ -66,7 +68,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
         ...shared,
         label: chart.title,
         grid: { stroke: rule, width: 1 },
-        size: (_, labels) => 16 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
+        size: (_, labels) => 16 + 7 * large * Math.max(3, ...(labels ?? []).map((label) => label.length)),
         values: (_, ticks) => ticks.map(chart.tick),
       },
     ],

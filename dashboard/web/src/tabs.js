@@ -45,6 +45,7 @@ function follow(event) {
 }
 
 export function startTabs() {
+  if (tabAt("wall")) watchTab("wall");
   if (!tabAt(OVERVIEW)) return;
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", show);

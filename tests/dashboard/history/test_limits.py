@@ -24,8 +24,8 @@ from dashboard.history.database import check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
 from dashboard.history.writing import MachineNums
+from dashboard.page_access import read_token
 from dashboard.server.live import Live
-from dashboard.server.page_access import read_token
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault
 from dht.host import PeerId

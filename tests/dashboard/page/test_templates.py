@@ -16,6 +16,7 @@ from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
 from dashboard.page.formats import TEMPLATES
 from dashboard.page.page import SECTIONS, PageLink, about_run, render_page, render_people, render_sections
+from dashboard.several.cards import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 
@@ -48,6 +49,8 @@ def everything(mark: str) -> dict[str, str]:
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
     found["page"] = render_page(state.run_id, found, history, about=about_run(state, history), **how)
+    found["wall"] = render_page(state.run_id, found, history, is_wall=True, about=about_run(state, history), **how)
+    found["index"] = render_index([card_of(state, history)], now=NOW, assets=load_assets())
     found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
     link = PageLink(mark, mark, mark)
     found["contributor"] = render_contributor(state, view, link=link, num_namesakes=2, **how)

@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import History, open_history
 from dashboard.observe.state import Look, fold
+from dashboard.page_access import PageAccess, read_token
 from dashboard.server.live import MAX_POINTS_KEPT, Live
-from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of

@@ -15,8 +15,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from dashboard.facts import HistoryView, ProfileFacts
 from dashboard.history.history import History, open_history
 from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.page_access import PageAccess
 from dashboard.server.live import Live
-from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
@@ -57,7 +57,7 @@ async def in_memory(
 ) -> AsyncIterator[tuple[Live, web.Application]]:
     """A page over `state`, whose history begins now; `view` is shown in its place."""
     async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
-        live = Live(state, boot_id, view or history_of(state))
+        live = Live(state, boot_id, view or history_of(state), choices.get("base", ""))
         yield live, make_app(live, history, reader, **choices)
 
 

@@ -42,7 +42,7 @@ class PageAccess:
 
     def exchange(self, request: web.Request) -> web.Response | None:
         """For a page that was opened with ``?token=``: the cookie, and the same address without the token."""
-        if not self._is_token(request.query.get("token", "")) or request.path.startswith("/api/"):
+        if not self._is_token(request.query.get("token", "")) or "/api/" in request.path:
             return None
         # One slash in front: two would lead to another host.
         place = "/" + request.url.without_query_params("token").path_qs.lstrip("/\\")
