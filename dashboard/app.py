@@ -296,7 +296,7 @@ async def _serve_several(runs: Sequence[ShownRun], choices: Choices, access: Pag
             try:
                 pages.append(await _opened(stack, run.peers, run.choices, source, access, doors, base))
             except LocalFault as fault:
-                missing[run.run_id] = "This run cannot be shown at present; whoever runs this page sees why."
+                missing[run.run_id] = "This run cannot be shown at present. The owner of this page sees the reason."
                 _warn(f"{run.run_id} is not shown: {fault}")
         if not pages:
             raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
@@ -323,7 +323,7 @@ async def _watch_on(page: _Page) -> None:
             live = page.live
             _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
             # Not the fault's own words: they may name files of this machine.
-            problem = "this run is not watched at present; whoever runs this page sees why"
+            problem = "this run is not watched at present; the owner of this page sees the reason"
             live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
         finally:
             watching.cancel()
