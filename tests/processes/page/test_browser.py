@@ -312,7 +312,7 @@ def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> N
         await expect(machines).to_have_attribute("open", "")
         await page.locator("#contributors a.person").nth(1).click()
         await expect(page.locator("#contributor-title")).to_contain_text("basement-4090")
-        await expect(page.get_by_role("link", name="Download the signed proof")).to_be_visible()
+        await expect(page.get_by_role("link", name="Check it yourself")).to_be_visible()
         await expect(page.locator(".badge-card")).to_contain_text(f"]({visit.site.url}badge/")
 
     in_browser(check, num_people=60)
