@@ -245,11 +245,11 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     assert f"peer join --run-id {RUN_ID} --peers ADDRESS" in page()
     assert "the owner of the run can tell you one" in page()
     assert "pip install murmuration-swarm" in page()
-    first, second = (f"/dns4/{host}.org/tcp/1/p2p/{peer_id_of(index)}" for index, host in enumerate("ab"))
+    first, second = (f"/ip4/203.0.113.{index}/tcp/1/p2p/{peer_id_of(index)}" for index in (0, 1))
     assert f"--peers {first} {second}" in page(first, second)
     assert "ADDRESS" not in page(first)
     # The same in one line beside the name, where there is an address.
-    assert f"peer join murmuration://{RUN_ID}@a.org:1/{peer_id_of(0)}" in page(first)
+    assert f"peer join murmuration://{RUN_ID}@203.0.113.0:1/{peer_id_of(0)}" in page(first)
     assert "murmuration://" not in page()
 
 
