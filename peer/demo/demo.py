@@ -67,7 +67,7 @@ announce_seconds = 4.0
 """
 LLAMA_VOCABULARY = 1024
 """Learned from a megabyte or two: larger ones would have words that occur once."""
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 """For one process to import torch and join: 5 s on an idle machine, 80 s on two cores that twenty others want."""
 SETTLED_SECONDS = 20.0
 """The late peer gets at least this long before the end, whatever --minutes says."""
@@ -164,8 +164,8 @@ class Demo:
             if time.monotonic() >= end:
                 took = time.monotonic() - waiting[0].started_at
                 raise LocalFault(
-                    f"{waiting[0].name} did not join within {took:.0f} s; expected a few seconds; is the machine busy? "
-                    f"Its last words:\n{waiting[0].last_lines()}"
+                    f"{waiting[0].name} did not join within {took:.0f} s; expected a quarter of a minute. If the machine is busy, close "
+                    f"other programs or try two peers: `peer demo --peers 2`. Its last words:\n{waiting[0].last_lines()}"
                 )
             time.sleep(LOOK_SECONDS)
 
