@@ -164,8 +164,9 @@ class Demo:
             if time.monotonic() >= end:
                 took = time.monotonic() - waiting[0].started_at
                 raise LocalFault(
-                    f"{waiting[0].name} did not join within {took:.0f} s; expected a quarter of a minute. If the machine is busy, close "
-                    f"other programs or try two peers: `peer demo --peers 2`. Its last words:\n{waiting[0].last_lines()}"
+                    f"{waiting[0].name} did not join within {took:.0f} s; expected a quarter of a minute. On a "
+                    "busy machine close other programs, or try two peers: `peer demo --peers 2`. "
+                    f"Its last words:\n{waiting[0].last_lines()}"
                 )
             time.sleep(LOOK_SECONDS)
 
