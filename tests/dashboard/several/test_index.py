@@ -108,14 +108,14 @@ def test_links_are_rooted_once_and_texts_never() -> None:
         ("runs = 3", "has 'runs'"),
         ("[[run]]\npeers = []", "run 1 has no run_id"),
         ('[[run]]\nrun_id = "x"', "run 1: "),
-        (f'[[run]]\nrun_id = "{RUN_ID}"\npeers = "/ip4"', "peers is '/ip4'; expected a list of texts"),
-        (f'[[run]]\nrun_id = "{RUN_ID}"\nport = 3', "port is '3'; expected run_id, invite"),
-        (f'[[run]]\nrun_id = "{RUN_ID}"\n[[run]]\nrun_id = "{RUN_ID}"', "twice"),
+        ('[[run]]\nrun_id = "RUN_ID"\npeers = "/ip4"', "peers is '/ip4'; expected a list of texts"),
+        ('[[run]]\nrun_id = "RUN_ID"\nport = 3', "port is '3'; expected run_id, invite"),
+        ('[[run]]\nrun_id = "RUN_ID"\n[[run]]\nrun_id = "RUN_ID"', "twice"),
     ],
 )
 def test_a_wrong_list_of_runs_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "runs.toml"
-    path.write_text(text)
+    path.write_text(text.replace("RUN_ID", str(RUN_ID)))
     with pytest.raises(UsageFault, match=re.escape(sentence)):
         read_run_list(path)
     path.write_text(f'[[run]]\nrun_id = "{RUN_ID}"\npeers = ["/a"]\n[[run]]\nrun_id = "{OTHER}"\n')
