@@ -73,7 +73,9 @@ def test_the_printed_lines_make_a_swarm_on_one_machine() -> None:
         address = re.search(r"/ip4/\S+/p2p/\w+", seed.shown)
         assert address is not None
         # The second has just what is printed; the third forgets the address, which the first one's folder has.
-        second = Typed(swarm, printed("Join it", made.stdout).replace("ADDRESS", address[0]))
+        _, _, host, _, port, _, peer_id = address[0].split("/")
+        place = f"{host}:{port}/{peer_id}"
+        second = Typed(swarm, printed("Join it", made.stdout).replace("HOST:PORT/PEERID", place))
         third = Typed(swarm, f"peer join --run-id {run_id}")
         first_folder = Path(swarm.environment["XDG_DATA_HOME"]) / "murmuration" / run_id
         folders = [first_folder.with_name(f"{run_id}-{number}") for number in (2, 3)]
