@@ -25,7 +25,9 @@ from dht.admission import tickets
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event
+from peer.panel.own_folder import HeldFolder
 from tests.fuzz.swarm import (
     ADDRESS,
     FRAME,
@@ -144,6 +146,12 @@ def _place(frame: traceback.FrameSummary) -> str:
 
 
 def _stop(*arguments: Any, **options: Any) -> Any:
+    raise LocalFault(_STOP)
+
+
+def _let_go(config: PeerConfig, what: str, held: HeldFolder) -> Any:
+    """A join ends here; the next one of this process needs the folder."""
+    held.lock.close()
     raise LocalFault(_STOP)
 
 
@@ -293,13 +301,13 @@ def _file_targets(desk: _Desk) -> list[Target]:
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
     signed = [mock.patch("peer.observe.receipts.verify", return_value=True)]
     no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
-    no_join = [mock.patch("peer.panel.terminal.opened_terminal", _stop)]
+    no_join = [mock.patch("peer.panel.terminal.opened_terminal", _let_go)]
     no_page = [mock.patch("dashboard.app.start_site", _stop)]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")
     sample = ("sample", "--model", "FILE", "--prompt", "a", "--max-tokens", "8", "--device", "cpu")
     evaluate = ("evaluate", "--model", "FILE", "--device", "cpu")
-    with_config = (*join, "--run-id", RUN_ID, "--config", "FILE")
+    with_config = (*join, "--run-id", RUN_ID, "--peers", ADDRESS, "--config", "FILE")
     return [
         _target("receipts", read("proof.jsonl", "receipts", "verify", "FILE", patches=signed), receipt),
         _target("plan", read("plan.toml", "plan", "FILE"), run_toml, manifest, run_record(manifest)),

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.app import Choices
+from dashboard.app import Choices, ShownRun, serve_dashboards
 from dashboard.samples.plan import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
@@ -57,7 +57,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, action
 
     # What else the command takes from there is real.
     fake = types.ModuleType(module)
-    vars(fake).update({"Choices": Choices} if module == "dashboard.app" else {})
+    real = (Choices, ShownRun, serve_dashboards) if module == "dashboard.app" else ()
+    vars(fake).update({each.__name__: each for each in real})
     setattr(fake, function, called)
     monkeypatch.setitem(sys.modules, module, fake)
     return calls
@@ -360,10 +361,10 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert calls == [(live, Path("m"), True, False, *hf), (saved, Path("model"), False, True, *hf)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
-    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto", False)]
+    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto", False, None)]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_model", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
-    assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
+    assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True, None)]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_tasks", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--tasks", "a,b.yaml", "--limit", "3", "--device", "cpu"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "a,b.yaml", 3, "cpu", False)]
