@@ -18,7 +18,7 @@ from dashboard.observe.labels import label_text
 from dashboard.observe.lanes import merge_lanes
 from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
-from dht.identity.join_link import join_link
+from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
 INSTALL: Final = "pip install murmuration-swarm"
@@ -139,9 +139,9 @@ class DashboardState:
     problem: str = ""
 
     @property
-    def join_link(self) -> str:
+    def join_link(self) -> JoinLink:
         """Run and addresses in one string, which `peer join` takes."""
-        return str(join_link(self.run_id, self.join_addresses))
+        return join_link(self.run_id, self.join_addresses)
 
     @property
     def here(self) -> tuple[PeerRow, ...]:

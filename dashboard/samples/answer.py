@@ -10,12 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.facts import ModelSample, WrittenText
 from dashboard.observe.labels import MAX_MARKS, label_text
+from dashboard.observe.state import HeldOut
 from dashboard.samples.plan import MAX_PROMPT_LENGTH, MAX_PROMPTS
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_TEXT_LENGTH: Final = 1000
 """Characters that are shown and kept of a text."""
 MAX_TEXT_LINES: Final = 24
+MOST_ROUNDS_APART: Final = 4
+"""Of each fragment: further from the sample's versions a held-out loss says little about the text."""
 MAX_NUMBER: Final = 2**53 - 1
 _Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
@@ -45,12 +48,12 @@ class NoSample:
     lasts: bool = False
 
 
-def read_answer(raw: bytes, at: float, held_out_loss: float | None) -> ModelSample | NoSample:
+def read_answer(raw: bytes, at: float, held_out: HeldOut | None) -> ModelSample | NoSample:
     """The sample that the process answered, or why there is none.
 
     Args:
         at: when it was asked.
-        held_out_loss: the newest that the page knows.
+        held_out: the newest that the page knows. It is told beside the text only if it was measured about then.
     """
     try:
         answer = _Answer.model_validate_json(raw)
@@ -65,7 +68,9 @@ def read_answer(raw: bytes, at: float, held_out_loss: float | None) -> ModelSamp
     )
     if not any(one.text.strip() for one in texts):
         return NoSample("the model wrote nothing that can be shown")
-    return ModelSample(at, sum(answer.versions), answer.tokens, held_out_loss, texts)
+    version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
+    is_near = held_out is not None and abs(held_out.version - version) <= apart
+    return ModelSample(at, version, answer.tokens, held_out.loss if held_out and is_near else None, texts)
 
 
 def shown_lines(text: str, max_length: int) -> str:

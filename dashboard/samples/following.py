@@ -69,7 +69,7 @@ async def follow_samples(
         if seen.run.manifest_hash == refused:
             continue
         try:
-            found = read_answer(await ask(order), now, state().held_out_loss)
+            found = read_answer(await ask(order), now, state().held_out)
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):

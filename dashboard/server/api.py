@@ -435,7 +435,7 @@ async def join(site: Site, query: Query) -> Join:
         site,
         REPORTED,
         name=owner.name if owner else None,
-        link=state.join_link,
+        link=str(state.join_link),
         addresses=state.join_addresses,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
         page=owner.page if owner else None,

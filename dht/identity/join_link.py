@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,11 @@ class JoinLink:
         """The string; `parse_join_link` reads it back."""
         written = ",".join(_written(parse_multiaddr(address)) for address in self.addresses)
         return f"{SCHEME}{self.run_id}@{written}" if written else f"{SCHEME}{self.run_id}"
+
+    @property
+    def command(self) -> str:
+        """The line that joins, for any shell: some take the brackets of IPv6 for a pattern of file names."""
+        return f"peer join {shlex.quote(str(self))}"
 
 
 def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:

@@ -41,7 +41,7 @@ def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
     """What somebody types who wants to join at this seed; to a private run an invite leads."""
     if _is_private(config):
         return "peer join --invite FILE"
-    return f"peer join {join_link(config.run_id, addresses)}"
+    return join_link(config.run_id, addresses).command
 
 
 def _is_private(config: PeerConfig) -> bool:

@@ -70,6 +70,7 @@ class Terminal:
             keyboard=sys.stdin,
             # Several processes would wait for each other longer than they may.
             controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
+            began_at=time.time(),
         )
         self._errors = KeptErrors()
         self._is_resting = False

@@ -80,11 +80,12 @@ def make_view(
     act: Callable[[Action], object] = lambda action: None,
     keyboard: TextIO | None = None,
     controls: Controls | None = None,
+    began_at: float = 0.0,
 ) -> EventView:
     """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else.
 
     Args:
-        scene, act, keyboard, controls: of `PanelView`.
+        scene, act, keyboard, controls, began_at: of `PanelView`.
     """
     if output == "auto":
         output = "panel" if stdout.isatty() and environ.get("TERM") not in ("dumb", "") else "plain"
@@ -92,7 +93,7 @@ def make_view(
     if output == "json":
         return JsonView(stdout, stderr)
     if output == "panel":
-        return PanelView(stdout, scene, act, keyboard, environ, controls=controls)
+        return PanelView(stdout, scene, act, keyboard, environ, controls=controls, began_at=began_at)
     return PlainView(stdout, scene, is_verbose=output == "verbose")
 
 

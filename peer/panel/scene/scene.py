@@ -79,7 +79,7 @@ class Scene:
             return self.given_command
         if self.run.is_private:
             return "peer join --invite FILE"
-        return f"peer join {join_link(self.run.run_id, self.addresses)}"
+        return join_link(self.run.run_id, self.addresses).command
 
     @property
     def session_tokens(self) -> int:

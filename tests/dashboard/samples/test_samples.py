@@ -16,7 +16,7 @@ import pytest
 from dashboard.facts import ModelSample, WrittenText
 from dashboard.history.history import open_history
 from dashboard.observe.run_summary import run_facts
-from dashboard.observe.state import DashboardState
+from dashboard.observe.state import DashboardState, HeldOut
 from dashboard.samples.answer import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.plan import PROMPTS, SamplePlan, can_be_asked, kept, next_at, sample_plan
@@ -113,7 +113,9 @@ def test_of_too_many_the_first_the_newest_and_some_of_every_age_stay() -> None:
 
 def test_an_answer_is_a_sample() -> None:
     texts = (WrittenText("def ", "main():\n    pass"),)
-    assert read_answer(answer(), NOW, 2.5) == ModelSample(NOW, 7, 700, 2.5, texts)
+    near, far = HeldOut(2.5, 9, NOW), HeldOut(5.3, 500, NOW)
+    assert read_answer(answer(), NOW, near) == ModelSample(NOW, 7, 700, 2.5, texts)
+    assert read_answer(answer(), NOW, far) == ModelSample(NOW, 7, 700, None, texts)
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,10 @@ def test_any_string_is_a_link_that_is_read_back_or_a_sentence(text: str) -> None
     except UsageFault:
         return
     assert parse_join_link(str(link)) == link
+
+
+def test_the_command_is_one_word_to_any_shell() -> None:
+    near = f"/ip4/203.0.113.5/tcp/4001/p2p/{ADA.peer_id}"
+    assert join_link(RUN_ID, [near]).command == f"peer join murmuration://{RUN_ID}@203.0.113.5:4001/{ADA.peer_id}"
+    link = join_link(RUN_ID, [near, f"/ip6/2001:db8::5/tcp/4001/p2p/{ADA.peer_id}"])
+    assert link.command == f"peer join '{link}'"
