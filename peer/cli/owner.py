@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -127,7 +128,7 @@ def invite(
     if not made.addresses:
         print("            It names no address; give --peers to `peer join`, or to this command.")
     if published is not None:
-        print(f"Listed      in revision {owned.manifest.revision}{_and_published(published)}")
+        print(f"Listed      in revision {owned.manifest.revision}{_and_published(owned, published)}")
     print(f"Use it:     peer join --invite {name}")
 
 
@@ -166,7 +167,7 @@ def revoke(
     owned.change_now(ChangeSection(at_version=at_version, revoke=keys, revoke_invites=serials))
     published = _published(owned, peers or owned.known_addresses(), timeout)
     print(f"Revoked     {key or f'invite {invite}'}, {f'from version {at_version}' if at_version else 'at once'}")
-    print(f"Signed      as revision {owned.manifest.revision}{_and_published(published)}")
+    print(f"Signed      as revision {owned.manifest.revision}{_and_published(owned, published)}")
 
 
 @commands.command(
@@ -212,7 +213,7 @@ def note(
         print(json.dumps({"noted_at": change.noted_at, "note": change.note, "published": published}))
         return
     print(f"Noted       {change.note}")
-    print(f"Signed      as revision {owned.manifest.revision}{_and_published(published)}")
+    print(f"Signed      as revision {owned.manifest.revision}{_and_published(owned, published)}")
 
 
 @commands.command(
@@ -359,7 +360,7 @@ def edit(
 
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
-    print("Next:       peer manifest sign, then peer manifest publish")
+    print(f"Next:       {_for_owner(owned, 'sign')}, then {_for_owner(owned, 'publish')}")
 
 
 @manifest_commands.command(
@@ -376,7 +377,7 @@ def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
     before = owned.manifest
     signed = owned.sign()
     print(f"Signed      revision {signed.revision}: {describe_changes(signed, before)}")
-    print("Next:       peer manifest publish")
+    print(f"Next:       {_for_owner(owned, 'publish')}")
 
 
 @manifest_commands.command(
@@ -408,14 +409,19 @@ def _published(owned: Any, addresses: list[str], timeout: float) -> bool:
         publish(owned, addresses, timeout)
     except NobodyReachable as fault:
         raise NobodyReachable(
-            f"revision {owned.manifest.revision} is signed, but not published: {fault}; run `peer manifest publish` "
-            "when a member is online"
+            f"revision {owned.manifest.revision} is signed, but not published: {fault}; run "
+            f"`{_for_owner(owned, 'publish')}` when a member is online"
         ) from fault
     return True
 
 
-def _and_published(published: bool) -> str:
-    return " and published" if published else "; run `peer manifest publish` when a member is online"
+def _and_published(owned: Any, published: bool) -> str:
+    return " and published" if published else f"; run `{_for_owner(owned, 'publish')}` when a member is online"
+
+
+def _for_owner(owned: Any, step: str) -> str:
+    """The command for the next step with this run's manifest, as it is typed in the same working directory."""
+    return shlex.join(["peer", "manifest", step, "--data-dir", str(owned.folder)])
 
 
 def _write_secret(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ In facts about anchors `version` is the version that is now held.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from averaging.rounds.facts import Fact, bare
 from dht.host import PeerId
@@ -355,6 +356,10 @@ class LeftRun(Fact):
         )
 
 
+NOTED: Final = "the organiser notes: "
+"""Begins what a revision says that has only a note in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestRevised(Fact):
     """The run's owner published another revision of the manifest."""
@@ -364,6 +369,8 @@ class ManifestRevised(Fact):
 
     def sentence(self) -> str:
         changes = bare(self.changes) or "nothing else differs"
+        if changes.startswith(NOTED):
+            return f"{changes[0].upper()}{changes[1:]}."
         return f"Took revision {self.revision} of the manifest: {changes}."
 
 

@@ -11,5 +11,6 @@ The files, each built on those above it:
     views.py       which view there is: panel, plain lines or JSON lines
     metrics.py     figures for Prometheus, on a port of their own
     own_folder.py  the data folder that a peer takes
+    same_again.py  the command that brings a peer back as it was (pure)
     terminal.py    view, event log, keys and Ctrl+C while a peer runs
 """

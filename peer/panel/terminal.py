@@ -22,6 +22,7 @@ from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
 from peer.panel.panel_view import PanelView
+from peer.panel.same_again import same_again
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
 from peer.panel.scene.told import Action, LineLimits, LoadingStep, Remark, Resting, StepName, Told
@@ -65,7 +66,7 @@ class Terminal:
         limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),
-            scene=scene_of(config.run_id, limits, is_seed=is_seed),
+            scene=scene_of(config.run_id, limits, is_seed=is_seed, same_again=same_again(config, what)),
             act=self._act,
             keyboard=sys.stdin,
             # Several processes would wait for each other longer than they may.

@@ -21,6 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.config.run_rules import rule_of
 from peer.config.schedule_section import Cooldown, rate_factor
 from peer.config.section import MAX_WHOLE_NUMBER
+from peer.events.peer_events import NOTED
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE, is_older
 
@@ -116,9 +117,10 @@ def _phrase(change: ChangeSection) -> str:
         parts.append(f"the page is {change.page}" if change.page else "the run has no page")
     if change.ends_run:
         parts.append("the run ends")
-    if change.note:
-        parts.append(f"a note: {change.note}")
-    return f"{', '.join(parts) or 'nothing'} {when}"
+    noted = f'{NOTED}"{change.note}"' if change.note else ""
+    if noted and not parts:
+        return noted
+    return f"{', '.join(parts) or 'nothing'} {when}{noted and f'; {noted}'}"
 
 
 class Revisions:

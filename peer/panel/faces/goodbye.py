@@ -31,7 +31,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
 
 def comeback(scene: Scene) -> str:
     """The command for the next time; the data folder remembers addresses."""
-    return f"peer {'seed' if scene.is_seed else 'join'} {scene.run.run_id}"
+    return scene.same_again or f"peer {'seed' if scene.is_seed else 'join'} {scene.run.run_id}"
 
 
 def _rounds(num_rounds: int, num_confirmed: int) -> str:

@@ -43,6 +43,8 @@ class Scene:
     addresses: tuple[str, ...] = ()
     given_command: str = ""
     """What others type to join here, as far as it was said."""
+    same_again: str = ""
+    """The command that brings this peer back as it was."""
     joined_at: float | None = None
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
@@ -91,9 +93,10 @@ class Scene:
         return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
 
 
-def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool) -> Scene:
+def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool, same_again: str = "") -> Scene:
     """Before anything has happened."""
-    return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=RunFacts(run_id), limits=limits)
+    loading = Checklist.of(is_seed=is_seed)
+    return Scene(is_seed=is_seed, loading=loading, run=RunFacts(run_id), limits=limits, same_again=same_again)
 
 
 def with_event(scene: Scene, event: Event) -> Scene:

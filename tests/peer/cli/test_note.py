@@ -24,7 +24,7 @@ def test_notes_are_signed_bounded_and_listed(tmp_path: Path, capsys: pytest.Capt
     assert app.run(["note", str(folder), "  raised H to 40 "]) == 0
     said = capsys.readouterr().out
     assert "Noted       raised H to 40" in said
-    assert "run `peer manifest publish` when a member is online" in said
+    assert f"run `peer manifest publish --data-dir {folder}` when a member is online" in said
     for number in range(MAX_NOTES):
         assert app.run(["note", str(folder / RUN_RECORD_NAME), f"note {number}"]) == 0
     capsys.readouterr()
