@@ -214,6 +214,12 @@ def document(
     return with_ages(TEMPLATES.get_template(template).render(values, **how), now)
 
 
+def render_missing(detail: str, *, now: float, assets: Assets) -> str:
+    """What people see at an address that leads to nothing; `detail` says why, or is empty."""
+    sentence = f"{detail[:1].upper()}{detail[1:]}." if detail else "The address may be mistyped, or its page is gone."
+    return document("missing.html", {"sentence": sentence}, now, "", assets, NO_PAGE_LINK)
+
+
 def round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
     """What a table of rounds needs."""
     return {

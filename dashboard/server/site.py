@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets
+from dashboard.page.page import render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
 from dashboard.server.doors import Doors
@@ -150,10 +151,15 @@ def html_answer(html: str) -> web.Response:
 
 
 def problem(request: web.Request, status: int, title: str, detail: str = "") -> web.Response:
-    """An error as a JSON problem (RFC 9457) under /api/, else as one plain line."""
+    """An error as a JSON problem (RFC 9457) under /api/; else one plain line, or for a browser's 404 a page."""
     if "/api/" in request.path:
         content = Problem(title=title, status=status, detail=detail or title).model_dump()
         return web.json_response(content, status=status, content_type="application/problem+json")
+    if status == 404 and "text/html" in request.headers.get("Accept", ""):
+        site = request.app[SITE]
+        response = html_answer(render_missing(detail, now=site.clock(), assets=site.assets))
+        response.set_status(404)
+        return response
     text = f"{status} {title}. {detail or 'The page is at /'}\n"
     return web.Response(status=status, text=text)
 

@@ -19,9 +19,9 @@ commands = Commands()
 @exits_with_sentence
 def runs(as_json: AsJson = False) -> int:
     """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
-    from peer.observe.own_runs import own_run, run_line
+    from peer.observe.own_runs import own_runs, run_line
 
-    found = [own_run(run_id) for run_id in runs_here()]
+    found = [one for run_id in runs_here() for one in own_runs(run_id)]
     if as_json:
         print(json.dumps([one.facts() for one in found]))
         return 0

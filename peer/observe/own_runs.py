@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,9 +36,20 @@ class OwnRun:
         return {**asdict(self), "folder": str(self.folder)}
 
 
-def own_run(run_id: str) -> OwnRun:
-    """What is known here about a run, which need not be there."""
-    config = load_config({"run_id": run_id})
+def own_runs(run_id: str) -> list[OwnRun]:
+    """The usual folder of a run, and those that further peers of it took on this machine."""
+    first = own_run(run_id)
+    further = re.compile(re.escape(first.folder.name) + r"-([1-9][0-9]?)")
+    try:
+        found = [(int(name[1]), one) for one in first.folder.parent.iterdir() if (name := further.fullmatch(one.name))]
+    except OSError:
+        found = []
+    return [first, *(own_run(run_id, folder) for _, folder in sorted(found))]
+
+
+def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
+    """What is known here about a run, which need not be there; `data_dir`: in this folder, not the usual one."""
+    config = load_config({"run_id": run_id, "data_dir": data_dir})
     folder: Path = config.data_dir
     try:
         last_at: float | None = config.event_log_path.stat().st_mtime
@@ -57,7 +69,9 @@ def run_line(run: OwnRun, now: float | None = None) -> str:
         state = f"last here {seconds_text(round(age))} ago"
     else:
         state = "never joined from here"
-    return "  ".join(part for part in (run.run_id, state, "yours" if run.is_owner else "", run.page or "") if part)
+    where = "" if run.folder.name == run.run_id else f"in {run.folder}"
+    parts = (run.run_id, state, where, "yours" if run.is_owner else "", run.page or "")
+    return "  ".join(part for part in parts if part)
 
 
 def _holder(folder: Path) -> str | None:

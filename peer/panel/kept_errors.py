@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import sys
 import tempfile
 from typing import BinaryIO
@@ -16,6 +17,8 @@ MAX_BYTES = 1 << 20
 """Read so far, after which the file begins anew."""
 MAX_LINE_BYTES = 4096
 """Of a line that is said; the rest of a longer one is left out."""
+_LOGGER = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL) (?:averaging|dht|peer)(?:\.[a-z0-9_]+)+: ")
+"""Which of our modules logged a line: no word for the person at the panel."""
 
 
 class KeptErrors:
@@ -56,7 +59,8 @@ class KeptErrors:
             return []
         *whole, self._begun = (self._begun + new).split(b"\n")
         self._begun = self._begun[:MAX_LINE_BYTES]
-        return [line[:MAX_LINE_BYTES].decode("utf-8", "replace") for line in whole if line.strip()]
+        texts = (line[:MAX_LINE_BYTES].decode("utf-8", "replace") for line in whole if line.strip())
+        return [_LOGGER.sub("", text) for text in texts]
 
     def close(self) -> None:
         """Standard error is the terminal again; what was not read yet is written there."""

@@ -96,7 +96,8 @@ class CheckpointKeeper:
             log.warning("no checkpoint of the own lineage could be marked (%s)", error.strerror)
             return
         if kept is not None:
-            log.warning("%s stays for a week: the anchors are replaced by those that most members have", kept)
+            # Nobody has to do anything: each return after a pause does this.
+            log.info("%s stays for a week: the anchors are replaced by those that most members have", kept)
 
     async def run(self) -> None:
         """Save every `every_seconds`; never ends."""

@@ -22,6 +22,17 @@ def test_a_name_leads_to_the_page_of_its_key(tmp_path: Path) -> None:
             assert (found.status, found.headers["Location"]) == (303, "/c/Ada1")
         assert (await client.get("/@nobody")).status == 404
         assert (await client.get("/@%3Cscript%3E")).headers["Content-Type"].startswith(("text/plain", "application/"))
+        for path, said in (
+            ("/@%3Cscript%3E", "Nobody is called &#39;&lt;script&gt;&#39; here"),
+            ("/no/where", "mistyped"),
+        ):
+            missing = await client.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+            text = await missing.text()
+            assert (missing.status, missing.content_type) == (404, "text/html")
+            assert said in text
+            assert '<a href="/">' in text
+            assert '<link rel="stylesheet"' in text
+            assert "default-src 'none'" in missing.headers["Content-Security-Policy"]
         page = await (await client.get("/c/Ada1", headers={"Host": "run.example.org"})).text()
         assert 'property="og:image" content="http://run.example.org/card/Ada1.png"' in page
         assert "http://run.example.org/@Ada%20%C3%96" in page
