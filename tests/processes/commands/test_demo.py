@@ -83,7 +83,7 @@ def test_ctrl_c_on_a_terminal_leaves_nothing_behind() -> None:
         assert demo.wait(WAIT_SECONDS) == 130
         text = shown.decode(errors="replace")
         assert "Starting the first peer" in text
-        assert "peer: interrupted." in text
+        assert "peer: Interrupted." in text
         assert "Traceback" not in text
         assert swarm.processes() == []
         assert swarm.socket_directories() == []

@@ -93,7 +93,7 @@ def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: 
         _, errors = look.communicate(timeout=SOON_SECONDS)
     finally:
         look.kill()
-    assert (look.returncode, errors) == (130, "peer: interrupted.\n")
+    assert (look.returncode, errors) == (130, "peer: Interrupted.\n")
     assert set(swarm.socket_directories()) <= directories
 
 

@@ -107,6 +107,6 @@ def test_sigterm_while_it_loads_leaves_the_terminal_as_it_was(swarm: ProcessSwar
     wait_until(lambda: "Your key" in screen.text, "the checklist")
     screen.process.send_signal(signal.SIGTERM)
     assert screen.process.wait(60) == 130
-    wait_until(lambda: "interrupted" in screen.text, "it says so")
+    wait_until(lambda: "Interrupted" in screen.text, "it says so")
     assert screen.flags == screen.before
     assert "\x1b[?1049l" in screen.text
