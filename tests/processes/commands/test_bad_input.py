@@ -188,7 +188,7 @@ def test_members_that_mislead_a_joiner(swarm: ProcessSwarm) -> None:
             member.host.handle(RUN_PROTOCOL, answering(served))
             peer = swarm.start(name, "--join-timeout", "3", peers=[member.address])
             assert await asyncio.to_thread(peer.wait_end) == 4
-            assert_one_sentence(peer.stderr, "o valid record", "expected one signed by the run's owner", "ask the person")
+            assert_one_sentence(peer.stderr, "o valid record", "expected one signed by the run's owner", "ask")
             assert not (swarm.folder_of(name) / "run.record").exists()
 
     async def refuse() -> None:
