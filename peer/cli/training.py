@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -277,6 +278,21 @@ def _run_peer(
 
     # The terminal first: what the child says on standard error must not tear its picture.
     with opened_terminal(config, "peer join", held) as terminal, early_network_child() as child:
+        if (hint := unused_key(config)) is not None:
+            terminal.mention(hint)
         from peer.join.join import run_trainer
 
         return int(run_trainer(config, child, terminal))
+
+
+def unused_key(config: Any) -> str | None:
+    """What to say when this person has a profile that a join does not use; None: nothing. Nobody signs unasked."""
+    from peer.config.peer_config import contributor_key_path
+
+    try:
+        path = contributor_key_path()
+        if config.contributor_key is not None or not path.is_file():
+            return None
+    except (OSError, UsageFault):
+        return None  # no home folder, no profile there
+    return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"
