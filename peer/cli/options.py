@@ -51,6 +51,8 @@ AsPlain = Annotated[
     bool, typer.Option("--plain", help="Plain lines in place of the panel: news, and a line every 30 s.")
 ]
 IsVerbose = Annotated[bool, typer.Option("-v", "--verbose", help="Plain lines about every event.")]
+PAGE_PORT: Final = 8080
+"""Of a page on this machine, unless somebody says otherwise."""
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
 
 

@@ -8,7 +8,7 @@ import webbrowser
 
 from dht.errors import UsageFault
 from peer.cli.named_run import Run, named_run, runs_here
-from peer.cli.options import AsJson, RunId
+from peer.cli.options import PAGE_PORT, AsJson, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 
@@ -35,8 +35,11 @@ def runs(as_json: AsJson = False) -> int:
 @commands.command("open", epilog="\b\nExample:\n  peer open tinybytes")
 @exits_with_sentence
 def open_(run: Run = None, run_id: RunId = None) -> int:
-    """Open the page of a run in the browser; the address is printed, too."""
-    from peer.observe.own_runs import own_run
+    """Open the page of a run in the browser; the address is printed, too.
+
+    A run without a page of its own is looked for at port 8080 of this machine, where `peer dashboard` shows it.
+    """
+    from peer.observe.own_runs import own_run, page_here
 
     named, _ = named_run(run, run_id, None)
     known = runs_here()
@@ -46,7 +49,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
         raise UsageFault(
             "Which run? Expected its id or its name: `peer open RUN`; `peer runs` lists those of this machine."
         )
-    page = own_run(named).page
+    page = own_run(named).page or page_here(named, f"http://127.0.0.1:{PAGE_PORT}")
     if page is None:
         raise UsageFault(
             f"No page of {named} is known here; expected one in its manifest, where its owner puts it with "

@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.named_run import named_run, names_run
-from peer.cli.options import AsJson, LookTimeout, Port
+from peer.cli.options import PAGE_PORT, AsJson, LookTimeout, Port
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 
@@ -31,7 +31,7 @@ def demo(
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
-    port: Port = 8080,
+    port: Port = PAGE_PORT,
     model: Annotated[
         str, typer.Option("--model", metavar="KIND", help="gpt: the built-in one; hf: a small Llama of transformers.")
     ] = "gpt",

@@ -13,7 +13,7 @@ import typer
 from dht.errors import UsageFault
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.named_run import Run, named_run
-from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
+from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.observe.target import Target, checked_target
@@ -68,7 +68,7 @@ def dashboard(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
     ] = "127.0.0.1",
-    port: Port = 8080,
+    port: Port = PAGE_PORT,
     db: Annotated[
         Path | None,
         typer.Option(

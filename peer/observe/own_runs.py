@@ -8,10 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dht.errors import LocalFault
 from dht.quantities import seconds_text
 from peer.config.peer_config import load_config
 from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.known_addresses import manifest_here
+from peer.observe.run_page import ask_page
+
+PAGE_HERE_SECONDS = 3.0
+"""For a dashboard on this machine to answer; a busy one takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,18 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
     return OwnRun(run_id, folder, _holder(folder), last_at, (folder / "owner.key").exists(), page)
+
+
+def page_here(run_id: str, address: str) -> str | None:
+    """The address, if a dashboard of this run answers there; None: another run, a token is asked for, or not up.
+
+    Args:
+        address: of this machine.
+    """
+    try:
+        return address if ask_page(address, PAGE_HERE_SECONDS).run_id == run_id else None
+    except LocalFault:
+        return None
 
 
 def run_line(run: OwnRun, now: float | None = None) -> str:

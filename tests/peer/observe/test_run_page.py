@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
+from peer.observe.own_runs import page_here
 from peer.observe.run_page import MAX_ANSWER_BYTES, ask_page, in_words, is_unprotected, read_answer
 
 ADA = Identity.from_seed(bytes([1]) * 32)
@@ -151,3 +152,10 @@ def test_any_answer_is_a_run_or_a_sentence(content: bytes) -> None:
         return
     assert says.run_id == ONE
     assert set(says.addresses) <= {ADDRESS}
+
+
+def test_a_page_on_this_machine_counts_if_it_shows_this_run() -> None:
+    with page({"/api/v1/join": answer_of(ONE)}) as address:
+        assert page_here(ONE, address) == address
+        assert page_here(OTHER, address) is None
+    assert page_here(ONE, address) is None
