@@ -15,7 +15,15 @@ from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
 from dashboard.page.formats import TEMPLATES
-from dashboard.page.page import SECTIONS, PageLink, about_run, render_page, render_people, render_sections
+from dashboard.page.page import (
+    SECTIONS,
+    PageLink,
+    about_run,
+    render_missing,
+    render_page,
+    render_people,
+    render_sections,
+)
 from dashboard.several.cards import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
@@ -58,6 +66,7 @@ def everything(mark: str) -> dict[str, str]:
         state, view, now=NOW, assets=load_assets(), link=PageLink(mark, mark, mark)
     )
     found["namesakes"] = render_namesakes(state, mark, history.contributors, now=NOW, assets=load_assets())
+    found["missing"] = render_missing(f"nobody is called {mark}", now=NOW, assets=load_assets())
     found["run badge"] = run_badge(state)
     found["badge"] = contributor_badge(mark, view.row)
     return found
