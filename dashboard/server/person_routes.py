@@ -20,9 +20,9 @@ from dashboard.people.words import share_words
 from dashboard.server.api_routes import find_contributor, find_row
 from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem
+from dashboard.share.card_cache import TooManyCards
 from dashboard.share.content import Card
 from dashboard.share.origin import origin_of
-from dashboard.share.shelf import TooManyCards
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
@@ -136,7 +136,7 @@ async def _card(request: web.Request) -> web.Response:
         name, card = view.row.contributor_id, _person_card(site, view)
     try:
         # By what is on it too: a name that was withdrawn is on no card that is kept.
-        png = await site.shelf.card(f"{name} {card.title}", card)
+        png = await site.card_cache.card(f"{name} {card.title}", card)
     except TooManyCards:
         response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
         response.headers["Retry-After"] = "5"

@@ -24,7 +24,7 @@ from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
 from dashboard.server.doors import Doors
 from dashboard.server.live import Live
-from dashboard.share.shelf import Shelf
+from dashboard.share.card_cache import CardCache
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
@@ -72,7 +72,7 @@ class Site:
     access: PageAccess | None
     proof_line: Callable[[bytes], str]
     page_address: str = ""
-    shelf: Shelf = field(default_factory=lambda: Shelf(time.monotonic))
+    card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)

@@ -6,5 +6,5 @@ The files, each built on those above it:
     lettering.py  which letters the font has, and what stands for the others
     content.py    what is written on a card
     drawing.py    the card as a PNG of 1200 x 630 pixels
-    shelf.py      cards that were made lately, one made at a time
+    card_cache.py cards that were made lately, one made at a time
 """

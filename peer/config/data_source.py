@@ -8,7 +8,7 @@ volunteer's own `--data` or configuration, never from a manifest.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,13 @@ SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a manifest. Runs that older software signed may name a path: they can still be read, and nobody follows it."""
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a volunteer's own choice."""
+
+_FIELD_OF_ROWS: Final[dict[str, Any]] = {
+    "min_length": 1,
+    "max_length": 100,
+    "pattern": r"^[^\p{C}]*$",
+    "examples": ["one line of printable text"],
+}
 
 
 class DataSection(Section):
@@ -63,26 +70,17 @@ class DataSection(Section):
     )
     text_field: str = later(
         "text",
-        min_length=1,
-        max_length=100,
-        pattern=r"^[^\p{C}]*$",
-        examples=["one line of printable text"],
+        **_FIELD_OF_ROWS,
         description="field of rows (jsonl, parquet, hf) that has the text",
     )
     label_field: str | None = later(
         None,
-        min_length=1,
-        max_length=100,
-        pattern=r"^[^\p{C}]*$",
-        examples=["one line of printable text"],
+        **_FIELD_OF_ROWS,
         description="field of rows that has the class, for classification; absent: the data has no labels",
     )
     image_field: str | None = later(
         None,
-        min_length=1,
-        max_length=100,
-        pattern=r"^[^\p{C}]*$",
-        examples=["one line of printable text"],
+        **_FIELD_OF_ROWS,
         description="field of rows that has a picture (PNG, JPEG, WebP, BMP, GIF), for image-classification",
     )
     digest: str | None = later(

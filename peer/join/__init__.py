@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     connection.py     what every training loop shares: network process, mailbox, link
-    told.py           what both commands tell their terminal
+    run_facts.py      what both commands tell their terminal
     join.py           `peer join`
     seed.py           `peer seed`, the same in one process and without torch
     run_scheduler.py  learning-rate schedulers that go by the run's clock

@@ -21,7 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
-from peer.join.told import rates_of, run_facts
+from peer.join.run_facts import rates_of, run_facts
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest

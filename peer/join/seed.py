@@ -14,7 +14,7 @@ from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import OwnAddresses
-from peer.join.told import rates_of, run_facts
+from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network

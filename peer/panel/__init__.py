@@ -3,11 +3,11 @@
 The files, each built on those above it:
 
     scene/         what a panel is drawn from (pure)
-    faces/         pictures of it as lines of text (pure)
+    screens/       pictures of it as lines of text (pure)
     painter.py     a screen of its own on a terminal
     keys.py        keys of a terminal, as they are pressed
     kept_errors.py standard error while a panel has the screen
-    panel_view.py  live panel, from scene, faces, painter and keys
+    panel_view.py  live panel, from scene, screens, painter and keys
     views.py       which view there is: panel, plain lines or JSON lines
     metrics.py     figures for Prometheus, on a port of their own
     own_folder.py  the data folder that a peer takes

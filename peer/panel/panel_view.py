@@ -11,17 +11,17 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.events.peer_events import Event
-from peer.panel.faces.flow import part
-from peer.panel.faces.goodbye import goodbye
-from peer.panel.faces.loading_face import loading_face
-from peer.panel.faces.other_faces import addresses_face, details_face, help_face
-from peer.panel.faces.seed_face import seed_face
-from peer.panel.faces.training_face import ACCENT, CARE, DIM, header, training_face
 from peer.panel.keys import Keys
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Controls, hints
-from peer.panel.scene.scene import Scene, with_event, with_note, with_told
-from peer.panel.scene.told import Action, LoadingStep, Told
+from peer.panel.scene.scene import Scene, with_event, with_note, with_update
+from peer.panel.scene.updates import Action, LoadingStep, ViewUpdate
+from peer.panel.screens.flow import part
+from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.loading_screen import loading_screen
+from peer.panel.screens.other_screens import addresses_screen, details_screen, help_screen
+from peer.panel.screens.seed_screen import seed_screen
+from peer.panel.screens.training_screen import ACCENT, CARE, DIM, header, training_screen
 
 REFRESH_SECONDS = 1.0
 """Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
@@ -73,9 +73,9 @@ class PanelView:
         self._scene = with_event(self._scene, event)
         self._now = max(self._now, event.at)
 
-    def tell(self, told: Told) -> None:
-        self._scene = with_told(self._scene, told, self._now)
-        if isinstance(told, LoadingStep):
+    def tell(self, update: ViewUpdate) -> None:
+        self._scene = with_update(self._scene, update, self._now)
+        if isinstance(update, LoadingStep):
             self._drawn_at = None
 
     def note(self, sentence: str) -> None:
@@ -135,7 +135,7 @@ class PanelView:
         width, height = self._drawn_size = self._size_of()
         self._drawn_at = self._now
         try:
-            picture = face(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
+            picture = screen(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
             self._painter.show(picture, self._footer(), width, height)
         except (OSError, ValueError):
             self._broken = True
@@ -146,21 +146,23 @@ class PanelView:
         return part(hints(self._controls, has_keys=self._keys.are_there, is_resting=self._scene.is_resting), DIM)
 
 
-def face(scene: Scene, controls: Controls, now: float, width: int, height: int, ascii_only: bool = False) -> list[Text]:
+def screen(
+    scene: Scene, controls: Controls, now: float, width: int, height: int, ascii_only: bool = False
+) -> list[Text]:
     """The picture for a page: at most `height` lines."""
     width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
     if controls.page == "help":
-        return [*header(scene, now, width), Text(), *help_face(width)]
+        return [*header(scene, now, width), Text(), *help_screen(width)]
     if controls.page == "addresses":
-        return [*header(scene, now, width), Text(), *addresses_face(scene, scene.join_command, width)]
+        return [*header(scene, now, width), Text(), *addresses_screen(scene, scene.join_command, width)]
     if controls.page == "details":
         head = header(scene, now, width)
-        return [*head, Text(), *details_face(scene, now, width, height - len(head) - 1)]
+        return [*head, Text(), *details_screen(scene, now, width, height - len(head) - 1)]
     if not scene.loading.is_over:
-        return loading_face(scene, now, width, height)
+        return loading_screen(scene, now, width, height)
     if scene.is_seed:
-        return seed_face(scene, now, width, height)
-    return training_face(scene, now, width, height, ascii_only=ascii_only)
+        return seed_screen(scene, now, width, height)
+    return training_screen(scene, now, width, height, ascii_only=ascii_only)
 
 
 def _size_of(stream: TextIO) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from peer.panel.panel_view import PanelView
 from peer.panel.same_again import same_again
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
-from peer.panel.scene.told import Action, LineLimits, LoadingStep, Remark, Resting, StepName, Told
+from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Remark, Resting, StepName, ViewUpdate
 from peer.panel.views import EventView, make_view
 
 LOOK_SECONDS = 0.1
@@ -77,7 +77,7 @@ class Terminal:
         self._is_resting = False
         self._is_loading = False
         self._limit: Callable[[LineLimits], object] = lambda limits: None
-        self._waiting: deque[Event | Told | str] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[Event | ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = EventLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
@@ -106,9 +106,9 @@ class Terminal:
         """Tell the owner something that is no event."""
         self._waiting.append(sentence)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, update: ViewUpdate) -> None:
         """Tell the view something that is neither; callable from any thread."""
-        self._waiting.append(told)
+        self._waiting.append(update)
 
     def mention(self, sentence: str) -> None:
         """Tell the owner something that is soon of no use; `note` is for warnings."""

@@ -20,14 +20,14 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses
-from peer.panel.faces.goodbye import goodbye
-from peer.panel.faces.other_faces import age, run_progress, versions
 from peer.panel.panel_view import PanelView
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.loading import LABELS
-from peer.panel.scene.scene import Scene, with_event, with_told
+from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.state import PanelState
-from peer.panel.scene.told import Action, LoadingStep, Remark, Resting, RunFacts, Told
+from peer.panel.scene.updates import Action, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
+from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.other_screens import age, run_progress, versions
 
 Output = Literal["auto", "panel", "plain", "verbose", "json"]
 
@@ -46,7 +46,7 @@ class EventView(Protocol):
         """Take in one event."""
         ...
 
-    def tell(self, told: Told) -> None:
+    def tell(self, update: ViewUpdate) -> None:
         """Take in something else."""
         ...
 
@@ -142,20 +142,20 @@ class PlainView(_NoTerminal):
             text = new.text.replace("{who}", who)
             self._print(event.at, f"{text[:1].upper()}{text[1:].rstrip('.')}.")
 
-    def tell(self, told: Told) -> None:
-        self._scene = with_told(self._scene, told, self._now)
-        if isinstance(told, Remark):
-            self.note(told.text)
-        elif isinstance(told, LoadingStep) and (told.detail or told.is_done):
-            detail = told.detail or "ready"
-            _write_line(self._stdout, f"{LABELS[told.name]}: {detail}")
-        elif isinstance(told, OwnAddresses):
-            for sentence in told.sentences():
+    def tell(self, update: ViewUpdate) -> None:
+        self._scene = with_update(self._scene, update, self._now)
+        if isinstance(update, Remark):
+            self.note(update.text)
+        elif isinstance(update, LoadingStep) and (update.detail or update.is_done):
+            detail = update.detail or "ready"
+            _write_line(self._stdout, f"{LABELS[update.name]}: {detail}")
+        elif isinstance(update, OwnAddresses):
+            for sentence in update.sentences():
                 self.note(sentence)
-        elif isinstance(told, Resting):
-            self.note("paused; this machine serves others meanwhile" if told.is_resting else "training goes on")
-        elif isinstance(told, RunFacts) and told.page:
-            self.note(f"the run's page: {told.page}")
+        elif isinstance(update, Resting):
+            self.note("paused; this machine serves others meanwhile" if update.is_resting else "training goes on")
+        elif isinstance(update, RunFacts) and update.page:
+            self.note(f"the run's page: {update.page}")
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
@@ -189,12 +189,12 @@ class JsonView(_NoTerminal):
     def show(self, event: Event) -> None:
         _write_line(self._stdout, to_json(event))
 
-    def tell(self, told: Told) -> None:
-        if isinstance(told, OwnAddresses):
-            for sentence in told.sentences():
+    def tell(self, update: ViewUpdate) -> None:
+        if isinstance(update, OwnAddresses):
+            for sentence in update.sentences():
                 self.note(sentence)
-        elif isinstance(told, Remark):
-            self.note(told.text)
+        elif isinstance(update, Remark):
+            self.note(update.text)
 
     def tick(self, now: float) -> None:
         pass

@@ -25,10 +25,10 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
-from peer.panel.panel_view import face
+from peer.panel.panel_view import screen
 from peer.panel.scene.controls import Controls, Page, hints
-from peer.panel.scene.scene import Scene, scene_of, with_event, with_told
-from peer.panel.scene.told import LineLimits, LoadingStep, RunFacts
+from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
+from peer.panel.scene.updates import LineLimits, LoadingStep, RunFacts
 from peer.plain_console import PlainConsole
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
@@ -64,7 +64,7 @@ def an_evening(*, is_seed: bool = False) -> Scene:
         OwnAddresses((ADDRESS,)),
     ]
     for one in told:
-        scene = with_told(scene, one)
+        scene = with_update(scene, one)
     events = [Event(STARTED_AT, ME, PeerJoined(KIRAN)), Event(STARTED_AT, ME, PeerJoined(JO))]
     events.append(Event(STARTED_AT, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0, 0, 0))))
     for minute in range(1, 135):
@@ -88,8 +88,8 @@ def an_evening(*, is_seed: bool = False) -> Scene:
     for event in sorted(events, key=lambda event: event.at):
         scene = with_event(scene, event)
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
-    scene = with_told(scene, seen(NOW - 2, 3, names))
-    return with_told(scene, seen(NOW - 1, 2, ()))
+    scene = with_update(scene, seen(NOW - 2, 3, names))
+    return with_update(scene, seen(NOW - 1, 2, ()))
 
 
 def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...]) -> SwarmSeen:
@@ -117,14 +117,14 @@ def a_beginning() -> Scene:
         LoadingStep("model", "860 k parameters on cpu", is_done=True),
         LoadingStep("state"),
     ):
-        scene = with_told(scene, step)
+        scene = with_update(scene, step)
     return with_event(scene, Event(NOW, ME, CatchUpProgressed(4_300_000, 10_000_000, 2e6, 23.0)))
 
 
 def a_wait() -> Scene:
     """A peer that finds nobody."""
-    scene = with_told(scene_of(RUN_ID, LineLimits(), is_seed=False), LoadingStep("key", "Ada", is_done=True))
-    scene = with_told(scene, LoadingStep("program", "cpu", is_done=True))
+    scene = with_update(scene_of(RUN_ID, LineLimits(), is_seed=False), LoadingStep("key", "Ada", is_done=True))
+    scene = with_update(scene, LoadingStep("program", "cpu", is_done=True))
     return with_event(scene, Event(NOW, ME, WaitingForPeers("none of 1 known addresses answers", 12.0)))
 
 
@@ -133,7 +133,7 @@ def lines_of(
 ) -> list[Text]:
     """The picture with its last line, as the painter puts them on a terminal."""
     controls = Controls(page, can_rest=not scene.is_seed)
-    picture = face(scene, controls, now, width, height - 1, ascii_only)
+    picture = screen(scene, controls, now, width, height - 1, ascii_only)
     picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
     return [*picture, Text(hints(controls, has_keys=True, is_resting=scene.is_resting), style="bright_black")]
 

@@ -6,7 +6,7 @@ import threading
 
 from dht.host import PeerId
 from peer.events.peer_events import Event, SwarmLost
-from peer.panel.scene.told import Remark, Told
+from peer.panel.scene.updates import Remark, ViewUpdate
 
 
 class StuckView:
@@ -26,9 +26,9 @@ class StuckView:
     def tick(self, now: float) -> None:
         pass
 
-    def tell(self, told: Told) -> None:
-        if isinstance(told, Remark):
-            self.note(told.text)
+    def tell(self, update: ViewUpdate) -> None:
+        if isinstance(update, Remark):
+            self.note(update.text)
 
     def suspend_soon(self) -> None:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from peer.panel.scene.told import Action, LineLimits
+from peer.panel.scene.updates import Action, LineLimits
 
 Page = Literal["main", "details", "help", "addresses"]
 _PAGES: dict[str, Page] = {"d": "details", "?": "help", "h": "help", "i": "addresses"}

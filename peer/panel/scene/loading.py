@@ -14,7 +14,7 @@ from peer.events.peer_events import (
     PeerJoined,
     WaitingForPeers,
 )
-from peer.panel.scene.told import LoadingStep, StepName
+from peer.panel.scene.updates import LoadingStep, StepName
 
 LABELS: dict[StepName, str] = {
     "key": "Your key",

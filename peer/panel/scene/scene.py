@@ -16,7 +16,7 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import NewsLine, is_passed, news_of
 from peer.panel.scene.state import PanelState, fold
-from peer.panel.scene.told import LineLimits, LoadingStep, Remark, Resting, RunFacts, Told
+from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
@@ -142,23 +142,23 @@ def with_note(scene: Scene, sentence: str, at: float) -> Scene:
     return _with_news(scene, [NewsLine(at, "note", sentence)])
 
 
-def with_told(scene: Scene, told: Told, at: float = 0.0) -> Scene:
-    """The scene after something else, told at a time in unix seconds."""
-    match told:
+def with_update(scene: Scene, update: ViewUpdate, at: float = 0.0) -> Scene:
+    """The scene after something else, which came at a time in unix seconds."""
+    match update:
         case Remark():
-            return _with_news(scene, [NewsLine(at, "person", told.text)])
+            return _with_news(scene, [NewsLine(at, "person", update.text)])
         case LoadingStep():
-            return replace(scene, loading=scene.loading.with_step(told))
+            return replace(scene, loading=scene.loading.with_step(update))
         case RunFacts():
-            return replace(scene, run=told)
+            return replace(scene, run=update)
         case LineLimits():
-            return replace(scene, limits=told)
+            return replace(scene, limits=update)
         case Resting():
-            return replace(scene, is_resting=told.is_resting)
+            return replace(scene, is_resting=update.is_resting)
         case OwnAddresses():
-            return replace(scene, addresses=told.addresses, given_command=told.join_command)
+            return replace(scene, addresses=update.addresses, given_command=update.join_command)
         case SwarmSeen():
-            return _with_swarm(scene, told)
+            return _with_swarm(scene, update)
 
 
 def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dashboard.share import drawing
+from dashboard.share.card_cache import CARD_SECONDS, MAX_CARDS, MAX_WAITING, CardCache, TooManyCards
 from dashboard.share.content import Card
 from dashboard.share.drawing import HEIGHT, WIDTH, card_png
 from dashboard.share.lettering import drawable, has_letter
-from dashboard.share.shelf import CARD_SECONDS, MAX_CARDS, MAX_WAITING, Shelf, TooManyCards
 
 CARD = Card("Ada", "brave-heron 92", "starlings", "1.45 million tokens", "rank 2 of 14", [1.0, 2.0, 4.0])
 
@@ -56,16 +56,16 @@ def test_a_shelf_makes_each_card_once_and_again_when_it_is_old(monkeypatch: pyte
     monkeypatch.setattr(drawing, "card_png", lambda card: made.append(card.title) or b"png")  # type: ignore[func-returns-value]
 
     async def run() -> None:
-        shelf = Shelf(lambda: now[0])
-        assert await asyncio.gather(*(shelf.card("ada", CARD) for _ in range(5))) == [b"png"] * 5
+        card_cache = CardCache(lambda: now[0])
+        assert await asyncio.gather(*(card_cache.card("ada", CARD) for _ in range(5))) == [b"png"] * 5
         assert made == ["Ada"]
         now[0] = CARD_SECONDS + 1
-        await shelf.card("ada", CARD)
+        await card_cache.card("ada", CARD)
         assert made == ["Ada", "Ada"]
         for number in range(MAX_CARDS + 3):
-            await shelf.card(f"{number}", CARD)
+            await card_cache.card(f"{number}", CARD)
         made.clear()
-        await shelf.card("ada", CARD)
+        await card_cache.card("ada", CARD)
         assert made == ["Ada"]
 
     asyncio.run(run())
@@ -81,11 +81,11 @@ def test_whoever_comes_when_too_many_wait_is_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(drawing, "card_png", slow)
 
     async def run() -> None:
-        shelf = Shelf(lambda: 0.0)
-        waiting = [asyncio.ensure_future(shelf.card(f"{number}", CARD)) for number in range(MAX_WAITING)]
+        card_cache = CardCache(lambda: 0.0)
+        waiting = [asyncio.ensure_future(card_cache.card(f"{number}", CARD)) for number in range(MAX_WAITING)]
         await asyncio.sleep(0)
         with pytest.raises(TooManyCards):
-            await shelf.card("one more", CARD)
+            await card_cache.card("one more", CARD)
         go_on.set()
         assert await asyncio.gather(*waiting) == [b"png"] * MAX_WAITING
 

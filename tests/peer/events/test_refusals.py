@@ -18,9 +18,9 @@ from peer.events.refusals import LOG_TAIL_BYTES, MAX_REMOTES, refusals_in_log, w
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
 from peer.observe.status import local_facts, local_lines
-from peer.panel.faces.other_faces import details_face
 from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.scene.state import PanelState, fold
+from peer.panel.screens.other_screens import details_screen
 from tests.kit.panels import text_of
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")
@@ -109,7 +109,7 @@ def test_who_is_left_out_stays_so_through_later_refusals() -> None:
 
 def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
     def swarm_of(state: PanelState, now: float) -> str:
-        return text_of(details_face(PanelScene(state=replace(state, recent=())), now, 80, 24))
+        return text_of(details_screen(PanelScene(state=replace(state, recent=())), now, 80, 24))
 
     state = fold(fold(PanelState(), joined(0.0)), refused(1.0, OTHER))
     # One refusal in passing concerns nobody: a friend on a busy machine.

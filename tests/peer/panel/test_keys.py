@@ -13,7 +13,7 @@ import pytest
 
 from peer.panel.keys import Keys, keys_in
 from peer.panel.panel_view import PanelView
-from peer.panel.scene.told import Action, LineLimits
+from peer.panel.scene.updates import Action, LineLimits
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal
 

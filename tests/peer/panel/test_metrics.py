@@ -19,7 +19,7 @@ from peer.config.peer_config import PeerConfig
 from peer.events.log import EVENT_TYPES
 from peer.events.peer_events import Evaluated, Event, JoinedRun, PeerJoined, TrainingProgressed
 from peer.panel.metrics import PeerMetrics, serving_metrics
-from peer.panel.scene.told import Remark, Told
+from peer.panel.scene.updates import Remark, ViewUpdate
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
 
@@ -139,9 +139,9 @@ def test_a_peer_serves_the_figures_of_its_own_events(tmp_path: Path) -> None:
         def suspend_soon(self) -> None: ...
         def restore(self) -> None: ...
 
-        def tell(self, told: Told) -> None:
-            if isinstance(told, Remark):
-                self.notes.put(told.text)
+        def tell(self, update: ViewUpdate) -> None:
+            if isinstance(update, Remark):
+                self.notes.put(update.text)
 
     view = Noted()
     config = PeerConfig(run_id="tiny.abcdefghij234567abcd", data_dir=tmp_path, metrics_port=0)

@@ -10,10 +10,10 @@ import pytest
 from peer.cli import training
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
-from peer.panel.faces.goodbye import comeback
 from peer.panel.same_again import same_again
 from peer.panel.scene.scene import scene_of
-from peer.panel.scene.told import LineLimits
+from peer.panel.scene.updates import LineLimits
+from peer.panel.screens.goodbye import comeback
 
 RUN_ID = "own." + "a" * 20
 

@@ -13,7 +13,7 @@ from peer.events.log import from_json
 from peer.events.peer_events import CatchUpProgressed, Event, JoinedRun, LeftRun, PeerJoined, WaitingForPeers
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.panel_view import PanelView
-from peer.panel.scene.told import LoadingStep, Remark, Resting, RunFacts
+from peer.panel.scene.updates import LoadingStep, Remark, Resting, RunFacts
 from peer.panel.views import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, make_view, summary
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, StringTerminal, committed, folded, joined, progressed

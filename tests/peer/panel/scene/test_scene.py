@@ -24,8 +24,8 @@ from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
-from peer.panel.scene.scene import Scene, scene_of, with_event, with_note, with_told
-from peer.panel.scene.told import Action, LineLimits, LoadingStep, Resting
+from peer.panel.scene.scene import Scene, scene_of, with_event, with_note, with_update
+from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
 
 JOINED = Event(1.0, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0)))
@@ -60,7 +60,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         Event(10.0, ME, SwarmLost(60.0)),
         Event(11.0, ME, SwarmFound(2, 60.0)),
     )
-    scene = with_told(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
+    scene = with_update(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
     assert said(scene) == [
         "You are in: training on cpu, with 1 other here",
         "Kiran joined",
@@ -91,7 +91,7 @@ def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
 def test_a_better_rank_is_news_and_a_note_is_said_once() -> None:
     scene = after(JOINED, progress(2.0, 4_000_000, 2.0))
     for rank in (3, 2, 2, 1):
-        scene = with_told(scene, seen(5.0, rank, ()))
+        scene = with_update(scene, seen(5.0, rank, ()))
     scene = with_note(with_note(scene, "the disk is full", 6.0), "the disk is full", 7.0)
     assert said(scene)[-2:] == ["You are rank 1 of 14 now", "the disk is full"]
     assert said(scene).count("the disk is full") == 1
@@ -155,9 +155,9 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
 
 
 def test_pausing_is_in_the_scene_until_training_goes_on() -> None:
-    scene = with_told(an_evening(), Resting(True))
+    scene = with_update(an_evening(), Resting(True))
     assert scene.is_resting
-    assert not with_told(scene, Resting(False)).is_resting
+    assert not with_update(scene, Resting(False)).is_resting
 
 
 def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,5 +165,5 @@ def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     scene = after(JOINED)
     for batch in range(4):
         names = tuple((PeerId(f"peer-{batch}-{n}"), "x") for n in range(2))
-        scene = with_told(scene, SwarmSeen(at=NOW, names=names))
+        scene = with_update(scene, SwarmSeen(at=NOW, names=names))
         assert len(scene.names) <= 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.text import Text
 
 from dht.quantities import bytes_text, plural, seconds_text
-from peer.panel.faces.flow import ends, joined, labelled, part
-from peer.panel.faces.other_faces import age
-from peer.panel.faces.training_face import (
+from peer.panel.scene.scene import Scene
+from peer.panel.screens.flow import ends, joined, labelled, part
+from peer.panel.screens.other_screens import age
+from peer.panel.screens.training_screen import (
     ACCENT,
     CARE,
     DIM,
@@ -18,12 +19,11 @@ from peer.panel.faces.training_face import (
     news_lines,
     people_table,
 )
-from peer.panel.scene.scene import Scene
 
 TALL = 40
 
 
-def seed_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """At most `height` lines. One of them may be longer than `width`: a command to be copied has no break in it."""
     state = scene.state
     since = "" if scene.joined_at is None else f", up {seconds_text(round(max(0.0, now - scene.joined_at)))}"

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from dht.quantities import count_text, plural, seconds_text
 from peer.events.swarm_seen import PersonSeen
-from peer.panel.faces.curve import curve
-from peer.panel.faces.flow import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
+from peer.panel.screens.curve import curve
+from peer.panel.screens.flow import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -32,7 +32,7 @@ SILENT_ROUND_SECONDS = 120.0
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
 
-def training_face(scene: Scene, now: float, width: int, height: int, *, ascii_only: bool = False) -> list[Text]:
+def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_only: bool = False) -> list[Text]:
     """At most `height` lines of at most `width` columns; what does not fit any more is left out whole."""
     head = header(scene, now, width)
     if width >= TWO_COLUMNS:

@@ -23,7 +23,7 @@ class TooManyCards(Exception):
 
 
 @dataclass
-class Shelf:
+class CardCache:
     """Cards by name; `clock` gives seconds that only grow."""
 
     clock: Callable[[], float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dht.streams.pacing import RateLimits
 from peer.config.manifest import RunManifest
-from peer.panel.scene.told import LineLimits, RunFacts
+from peer.panel.scene.updates import LineLimits, RunFacts
 
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:

@@ -66,7 +66,7 @@ class Remark:
     text: str
 
 
-Told = Remark | LoadingStep | RunFacts | LineLimits | Resting | SwarmSeen | OwnAddresses
+ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | SwarmSeen | OwnAddresses
 
 Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

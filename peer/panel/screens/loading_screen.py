@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from peer.panel.faces.flow import joined, part, wrapped
-from peer.panel.faces.training_face import ACCENT, CARE, DIM, GOOD, news_lines
 from peer.panel.scene.loading import LABELS, Line
 from peer.panel.scene.scene import Scene
+from peer.panel.screens.flow import joined, part, wrapped
+from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD, news_lines
 
 SPINNER = "⠋⠙⠹⠸⠼⠴"
 FRAMES_PER_SECOND = 5
 _LABEL_WIDTH = 10
 
 
-def loading_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+def loading_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """What is done, under way and to come until this peer is a member."""
     doing = "opening as a seed" if scene.is_seed else "joining"
     lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(doing, CARE)]), Text()]

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from averaging.rounds.facts import Fact
 from peer.events.peer_events import Event, LeftRun, NetworkRestarted, PeerJoined, PeerLeft, RefusedPeer, SwarmLost
 from peer.events.swarm_seen import SwarmSeen
-from peer.panel.faces.curve import curve, sparkline
-from peer.panel.faces.flow import part, without_signs, wrapped
-from peer.panel.faces.goodbye import goodbye
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Page
-from peer.panel.scene.scene import Scene, with_event, with_note, with_told
-from peer.panel.scene.told import Resting
+from peer.panel.scene.scene import Scene, with_event, with_note, with_update
+from peer.panel.scene.updates import Resting
+from peer.panel.screens.curve import curve, sparkline
+from peer.panel.screens.flow import part, without_signs, wrapped
+from peer.panel.screens.goodbye import goodbye
 from tests.kit.panels import KIRAN, ME, NOW, a_beginning, a_wait, an_evening, lines_of, render_svg, text_of
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "panel"
@@ -60,7 +60,7 @@ def test_the_other_pages_stay_as_they_are(regenerate_golden: bool) -> None:
 
 
 def test_the_picture_in_the_documents_is_of_this_panel(regenerate_golden: bool) -> None:
-    """`pytest --regenerate-golden tests/peer/panel/faces` draws it anew."""
+    """`pytest --regenerate-golden tests/peer/panel/screens` draws it anew."""
     path = Path(__file__).parents[4] / "docs" / "images" / "panel.svg"
     picture = render_svg(lines_of(an_evening(), *PICTURE_SIZE), PICTURE_SIZE[0])
     if regenerate_golden:
@@ -117,7 +117,7 @@ def test_a_command_to_copy_has_no_break_in_it() -> None:
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
     told = SwarmSeen(at=NOW, names=((KIRAN, "[red]Kiran[/red] \x1b[31m"),))
-    scene = with_event(with_told(an_evening(), told), Event(NOW, ME, PeerLeft(KIRAN, "it said goodbye")))
+    scene = with_event(with_update(an_evening(), told), Event(NOW, ME, PeerLeft(KIRAN, "it said goodbye")))
     terminal = io.StringIO()
     painter = Painter(terminal, {"TERM": "xterm"})
     lines = lines_of(scene, 80, 24)
@@ -136,7 +136,7 @@ def test_states_have_their_colours_and_own_figures_theirs() -> None:
 
     assert styles(an_evening())["training 2 h 14 min"] == "green"
     assert styles(an_evening())["4.15 M tokens"] == "bold cyan"
-    assert styles(with_told(an_evening(), Resting(True)))["paused 2 h 14 min"] == "yellow"
+    assert styles(with_update(an_evening(), Resting(True)))["paused 2 h 14 min"] == "yellow"
     assert styles(with_event(an_evening(), Event(NOW, ME, SwarmLost(60.0))))["training alone 2 h 14 min"] == "yellow"
 
 

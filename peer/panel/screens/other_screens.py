@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.text import Text
 
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
-from peer.panel.faces.flow import labelled, part
-from peer.panel.faces.training_face import ACCENT, DIM
 from peer.panel.scene.scene import Scene
 from peer.panel.scene.state import PanelState
+from peer.panel.screens.flow import labelled, part
+from peer.panel.screens.training_screen import ACCENT, DIM
 
 HELP = (
     ("q", "leave: your machine finishes its step and its round, saves, and says goodbye; again: leave at once"),
@@ -26,7 +26,7 @@ WORDS = (
 )
 
 
-def help_face(width: int) -> list[Text]:
+def help_screen(width: int) -> list[Text]:
     """The keys, and the words of the panel."""
     lines = [part("Keys", "bold")]
     for key, what in HELP:
@@ -37,7 +37,7 @@ def help_face(width: int) -> list[Text]:
     return lines
 
 
-def addresses_face(scene: Scene, command: str, width: int) -> list[Text]:
+def addresses_screen(scene: Scene, command: str, width: int) -> list[Text]:
     """Where this machine is reached. Lines may be longer than `width`: what is to be copied has no break in it."""
     lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
     if not command:
@@ -48,7 +48,7 @@ def addresses_face(scene: Scene, command: str, width: int) -> list[Text]:
     return lines
 
 
-def details_face(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """Figures of rounds and line, and the newest events in their own words."""
     lines: list[Text] = []
     for label, told in facts(scene.state, now):
