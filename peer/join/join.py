@@ -250,11 +250,7 @@ def _meet(
     training = manifest.training
     check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
-        check_can_shard(
-            training.optimizer,
-            has_adapter=manifest.model.adapter is not None,
-            has_buffers=manifest.model.buffers == "mean",
-        )
+        check_can_shard(training.optimizer, base_bits=config.base_bits)
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
         data=source,

@@ -49,7 +49,10 @@ class Part:
         return self.start + self.local.numel()
 
     def range_of(self, rank: int, num_ranks: int) -> tuple[int, int]:
-        """Where the part of any rank begins and ends in the flattened tensor."""
+        """Where what any rank answers for begins and ends in the flattened tensor: its rows, or of a whole one rank 0's
+        copy."""
+        if not self.is_sharded:
+            return (0, self.local.numel()) if rank == 0 else (0, 0)
         row = math.prod(self.divided[1:])
         first, behind = range_of_rows(self.divided[0], rank, num_ranks)
         return row * first, row * behind

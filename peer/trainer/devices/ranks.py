@@ -173,7 +173,7 @@ class Ranks:
                 values = torch.empty(fragment.num_values)
                 is_work = order.kind == OrderKind.SEND_WORK
                 (portion.gather_work if is_work else portion.gather_live)(fragment, values)
-                places = [piece.place for piece in portion.pieces(fragment)]
+                places = portion.places(fragment, self.rank, self.size)
                 self._send(torch.cat([values[place] for place in places]) if places else torch.empty(0))
             case _:
                 raise LocalFault(f"rank {self.rank} was ordered {order.kind.name}, which is no work on its portion")

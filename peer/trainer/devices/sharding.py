@@ -8,22 +8,19 @@ from torch import nn
 from dht.errors import UsageFault
 
 
-def check_can_shard(optimizer: str, *, has_adapter: bool = False, has_buffers: bool = False) -> None:
-    """Whether an inner optimizer works on rows of matrices, and a model can be cut into them.
+def check_can_shard(optimizer: str, *, base_bits: str = "full") -> None:
+    """Whether an inner optimizer works on rows of matrices, and the weights can be cut into them.
+
+    Args:
+        base_bits: of the frozen weights; fewer than "full" are blocks of bitsandbytes, which no row boundary respects.
 
     Raises:
-        UsageFault: it needs whole matrices, there is an adapter beside weights of another type, or running statistics
-            are averaged.
+        UsageFault: one of them needs whole matrices.
     """
-    if has_buffers:
+    if base_bits != "full":
         raise UsageFault(
-            "the run averages running statistics, of which --shard leaves each process its own; expected a run without "
-            "them; train without --shard: every device then holds the whole model"
-        )
-    if has_adapter:
-        raise UsageFault(
-            "the run trains an adapter beside a frozen base, which --shard cannot divide; expected a run that trains "
-            "all of its model; train without --shard: the adapter itself takes little memory"
+            f"--base-bits {base_bits} and --shard are both given, and weights of so few bits are not cut into rows; "
+            "expected one of them; with --shard alone each device holds its rows of the frozen weights too"
         )
     if optimizer == "muon":
         raise UsageFault(
@@ -34,6 +31,9 @@ def check_can_shard(optimizer: str, *, has_adapter: bool = False, has_buffers: b
 
 def shard(model: nn.Module, device: torch.device, *, offloads: bool) -> nn.Module:
     """Leave every process its rows of all parameters, on `device`; the same module, whole while a layer computes.
+
+    Frozen parameters are cut as well: of a run that trains an adapter they are nearly all there is. Buffers stay whole,
+    and each process has its own; those of rank 0 are sent, kept and measured, as with DDP.
 
     Args:
         offloads: keep rows, gradients and the optimizer's state in host memory.

@@ -64,6 +64,8 @@ def test_what_devices_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
         check_division(8, 16)
     with pytest.raises(UsageFault, match=r"muon, which needs whole matrices.*expected adamw"):
         check_can_shard("muon")
+    with pytest.raises(UsageFault, match=r"--base-bits 4 and --shard.*expected one of them"):
+        check_can_shard("adamw", base_bits="4")
     check_can_shard("adamw")
     place = Place(1, 1, 2, "", 0)
     with pytest.raises(DeviceFault, match="'cuda' is not there"):

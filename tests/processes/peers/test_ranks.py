@@ -3,35 +3,71 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
 import torch
+from PIL import Image
+from pyarrow import parquet
 
 from dht.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
 from peer.config.data_source import DataSection
-from peer.config.layouts import layout_of
+from peer.config.hf_config import canonical_config
+from peer.config.layouts import averaged_parts, layout_of
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
+from peer.described_model import DescribedModel
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
+from peer.owner.new_run import create_run
 from peer.simulation.scenarios.spec import tiny_manifest
-from peer.trainer.data.corpus import Corpus, open_corpus
+from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import part_of
 from peer.trainer.devices.rank_groups import RankGroup, RankSetup
 from peer.trainer.devices.ranks import OrderKind, RankLost, Ranks
 from peer.trainer.devices.sharding import shard
+from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.gpt import build_model
 
 CPU = torch.device("cpu")
+LLAMA = {
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "vocab_size": 256,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 2}
+RUN = """
+[data]
+evaluation_batches = 2
+held_out_fraction = 0.2
+[training]
+batch_size = 4
+accumulation_steps = 2
+learning_rate = 1e-2
+warmup_steps = 2
+[averaging]
+num_fragments = 3
+sync_every = 2
+"""
 PEER = "peer-a"
 
 
@@ -49,8 +85,11 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
     )
 
 
-def corpus_of(manifest: RunManifest) -> Corpus:
-    return open_corpus(manifest.data.source, vocab_size=257, context=16, held_out_fraction=0.1)
+def new_run(folder: Path, described: DescribedModel, model: str, source: str) -> RunManifest:
+    """A run of an architecture of transformers, with data that lies in a folder of this machine."""
+    (folder / "run.toml").write_text(f"{RUN}[model]\n{model}\n")
+    made = create_run("tiny", folder / "run.toml", folder / "owner", model=described).manifest
+    return made.model_copy(update={"data": made.data.model_copy(update={"source": source})})
 
 
 class OnePeer:
@@ -63,18 +102,25 @@ class OnePeer:
         *,
         is_sharded: bool = False,
         folder: Path | None = None,
+        base: Path | None = None,
     ) -> None:
-        model: torch.nn.Module = build_model(manifest.model, manifest.seed)
+        model = build_run_model(manifest, base)
         self.model = shard(model, CPU, offloads=False) if is_sharded else model
-        parameters = list(self.model.named_parameters())
-        self.layout = layout_of(manifest, [(name, tuple(value.shape)) for name, value in parameters])
+        parts = averaged_parts(self.model, manifest)
+        self.layout = layout_of(manifest, *([(name, tuple(value.shape)) for name, value in part] for part in parts))
         self.mailbox = Mailbox.in_process(self.layout.sizes)
         self.link = TrainerLink(
-            parameters, self.layout, self.mailbox, sync_every=2, clock=lambda: 0.0, pause=None, ranks=ranks
+            [*parts[0], *parts[1]],
+            self.layout,
+            self.mailbox,
+            sync_every=2,
+            clock=lambda: 0.0,
+            pause=None,
+            ranks=ranks,
         )
         self.trainer = Trainer(
             self.model,
-            corpus_of(manifest),
+            open_run_corpus(manifest, manifest.data.source, folder and folder.parent),
             manifest.training,
             self.link,
             seed=manifest.seed,
@@ -122,7 +168,7 @@ class OnePeer:
 
 @contextmanager
 def some_ranks(
-    manifest: RunManifest, folder: Path, *, is_sharded: bool, size: int = 2
+    manifest: RunManifest, folder: Path, *, is_sharded: bool, size: int = 2, base: Path | None = None
 ) -> Iterator[tuple[Ranks, RankGroup]]:
     """Rank 0 in this process, the others in real ones."""
     group = RankGroup(size, None)
@@ -131,7 +177,7 @@ def some_ranks(
         setup = RankSetup(
             manifest=manifest.to_bytes().hex(),
             data=manifest.data.source,
-            base="",
+            base="" if base is None else str(base),
             base_bits="full",
             device="cpu",
             threads=1,
@@ -218,6 +264,62 @@ def test_one_device_may_be_sharded_too(manifest: RunManifest, tmp_path: Path) ->
         single.work(3)
         for one, other in zip(single.live(), alone.live(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_an_adapter_is_trained_beside_a_base_cut_into_rows(tmp_path: Path, manifest: RunManifest) -> None:
+    """DoRA, which reads the base's own matrices besides what LoRA does."""
+    base, folder = tmp_path / "base", tmp_path / "checkpoints"
+    torch.manual_seed(0)
+    module: Any = build_architecture(canonical_config(LLAMA), "causal-lm")
+    module.save_pretrained(base)
+    described = describe_model(base, None, AdapterChoice("dora", 4, None, ("q_proj", "down_proj")))
+    run = new_run(tmp_path, described, "context = 16", manifest.data.source)
+    folder.mkdir()
+    alone = OnePeer(run, base=base)
+    alone.work(4)
+    with some_ranks(run, folder, is_sharded=True, base=base) as (ranks, _):
+        pair = OnePeer(run, ranks, is_sharded=True, folder=folder, base=base)
+        frozen = [one for one in pair.model.parameters() if not one.requires_grad]
+        assert {one.dtype for one in frozen} == {torch.bfloat16}
+        assert sum(part_of(one).local.numel() for one in frozen) <= 0.6 * sum(one.numel() for one in frozen)
+        pair.work(4)
+        torch.testing.assert_close(pair.losses, alone.losses, rtol=1e-3, atol=0)
+        for one, other in zip(pair.works, alone.works, strict=True):
+            torch.testing.assert_close(one, other, rtol=0.05, atol=5e-4)
+        assert pair.evaluate() == pytest.approx(alone.evaluate(), rel=1e-3)
+        saved = keep(pair, folder)
+    third = OnePeer(run, folder=folder, base=base)
+    keeper = third.trainer.training._keeper
+    assert keeper is not None
+    assert keeper.restore(1)
+    assert all(torch.equal(one, other) for one, other in zip(third.live(), saved, strict=True))
+
+
+def test_running_statistics_are_those_of_the_first_process_sharded_or_not(tmp_path: Path) -> None:
+    colours = [((200, index % 50, 0), 0) if index % 2 else ((0, index % 50, 200), 1) for index in range(60)]
+    pictures = [(BytesIO(), Image.new("RGB", (8, 8), colour)) for colour, _ in colours]
+    for file, picture in pictures:
+        picture.save(file, "png")
+    columns = {"image": [file.getvalue() for file, _ in pictures], "label": [label for _, label in colours]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "pictures.parquet")
+    (tmp_path / "config.json").write_text(json.dumps(RESNET))
+    described = describe_model(tmp_path / "config.json")
+    run = new_run(tmp_path, described, 'image_size = 8\nbuffers = "mean"', f"parquet:{tmp_path}")
+    found = []
+    for is_sharded in (False, True):
+        folder = tmp_path / f"{is_sharded}"
+        folder.mkdir()
+        with some_ranks(run, folder, is_sharded=is_sharded) as (ranks, _):
+            pair = OnePeer(run, ranks, is_sharded=is_sharded, folder=folder)
+            pair.work(4)
+            loss = pair.evaluate()
+            pair.work(1)
+            found.append((pair.losses, pair.live(), loss))
+    (losses, live, loss), (others, theirs, other) = found
+    torch.testing.assert_close(losses, others, rtol=1e-3, atol=1e-5)
+    for one, its in zip(live, theirs, strict=True):
+        torch.testing.assert_close(one, its, rtol=0.02, atol=5e-4)
+    assert loss == pytest.approx(other, rel=1e-3)
 
 
 def test_a_process_that_dies_ends_the_peer_with_a_sentence(manifest: RunManifest, tmp_path: Path) -> None:
