@@ -60,7 +60,6 @@ from averaging.wire.messages import (
     Offer,
     Redirect,
     ShardPlan,
-    SliceResult,
     TopCommit,
     Wait,
     own_entry,
@@ -391,8 +390,7 @@ class CellScope(FlatScope):
         if waiting is None or not event.included:
             return
         row = order.slices[event.position]
-        result = SliceResult(row.start, row.end, row.cell, row.owner, event.digest, event.included)
-        signature = rounds.notary.sign_slice(order, order.leader, result)
+        signature = rounds.notary.sign_slice(order, order.leader, row.result(event.digest, event.included))
         of_round = (rounds.fragment, rounds.version, order.attempt)
         rounds.send(order.leader, SliceReport(*of_round, number, event.digest, event.included, signature))
         others = self._slices.arrived.get(key, {}).values()

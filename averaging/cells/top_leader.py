@@ -119,7 +119,7 @@ class TopLeading:
         else:
             for index, row in enumerate(self.plan.slices):
                 if row.owner == peer_id and index not in self.results:
-                    self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
+                    self.results[index] = row.result()
 
     def on_report(self, sender: PeerId, message: SliceReport, now: float) -> None:
         """An owner's report; one that does not belong to this plan or is not signed counts nothing."""
@@ -133,9 +133,7 @@ class TopLeading:
             what = f"its mean of values [{row.start}, {row.end}) of all cells of fragment {plan.fragment}"
             self.tell(WronglySigned(sender, f"{what} is not signed by it"))
             return
-        self.results[message.slice] = SliceResult(
-            row.start, row.end, row.cell, row.owner, message.digest, included, message.signature
-        )
+        self.results[message.slice] = row.result(message.digest, included, message.signature)
         self.cell_timing.reported.observe(PeerId(plan.cells[row.cell].name), now - self.planned_at)
 
     def check(self, expected: Collection[str], now: float) -> TopCommit | Abandon | None:
@@ -215,7 +213,7 @@ class TopLeading:
         self.planned_at, self.closes_at = now, now + plan.commit_deadline_seconds
         for index, row in enumerate(slices):
             if not row.owner:
-                self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
+                self.results[index] = row.result()
         for leader in relayed_to(cells, None):
             self.send(leader, self.plan)
 
@@ -229,10 +227,7 @@ class TopLeading:
         silent = {plan.cells[row.cell].name for index, row in enumerate(plan.slices) if index not in self.results}
         for name in sorted(silent):
             self.cell_timing.reported.missed(PeerId(name))
-        slices = tuple(
-            self.results.get(index) or SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
-            for index, row in enumerate(plan.slices)
-        )
+        slices = tuple(self.results.get(index) or row.result() for index, row in enumerate(plan.slices))
         if not any(result.digest for result in slices):
             return Abandon(self.fragment, self.version, self.attempt, "no owner of a slice finished in time")
         return self.notary.sign_slices(

@@ -114,7 +114,7 @@ class Leading:
             return
         for index, shard in enumerate(self.plan.shards):
             if self.plan.roster[shard.reducer].peer_id == peer_id and index not in self.results:
-                self.results[index] = ShardResult(shard.start, shard.end, shard.reducer, b"", ())
+                self.results[index] = shard.result()
 
     def on_reduced(self, peer_id: PeerId, message: Reduced, now: float) -> bool:
         """Take a reducer's report. Returns False when it does not belong to this round or this reducer."""
@@ -131,9 +131,7 @@ class Leading:
             what = f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} is not signed by it"
             self.tell(WronglySigned(peer_id, what))
             return False
-        self.results[message.shard] = ShardResult(
-            shard.start, shard.end, shard.reducer, message.digest, members, message.signature
-        )
+        self.results[message.shard] = shard.result(message.digest, members, message.signature)
         self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 
@@ -332,10 +330,7 @@ class Leading:
             for peer_id in silent:
                 self.timing.reduced.missed(peer_id)
             self._tell_expired("mean", silent, now - self.planned_at, arrivals)
-        shards = tuple(
-            self.results.get(index) or ShardResult(shard.start, shard.end, shard.reducer, b"", ())
-            for index, shard in enumerate(self.plan.shards)
-        )
+        shards = tuple(self.results.get(index) or shard.result() for index, shard in enumerate(self.plan.shards))
         if not any(shard.digest for shard in shards):
             return Abandon(self.fragment, self.version, self.attempt, "no reducer finished before the deadline")
         roster = self.plan.roster

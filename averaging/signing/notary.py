@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgpack
 
@@ -72,54 +72,56 @@ class Seen(Protocol):
     def add(self, digest: bytes) -> None: ...
 
 
+def _digest(fields: list[Any]) -> bytes:
+    return hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def _statement(domain: bytes, scope: Scope, *fields: Any) -> bytes:
+    return domain + _digest([scope.run_id, scope.manifest_hash, *fields])
+
+
 def roster_digest(roster: Sequence[RosterEntry]) -> bytes:
     """32 bytes that stand for all members of a round and what they contributed."""
-    rows = [[e.peer_id, e.tokens, e.steps, e.base_version, e.sequence, e.num_rounds] for e in roster]
-    return hashlib.sha256(msgpack.packb(rows, use_bin_type=True)).digest()
+    return _digest([[e.peer_id, e.tokens, e.steps, e.base_version, e.sequence, e.num_rounds] for e in roster])
 
 
 def shard_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, members: bytes, shard: ShardResult) -> bytes:
     """What the reducer of a shard signs; `members` is the `roster_digest` of the round."""
-    fields = [
-        *(scope.run_id, scope.manifest_hash),
+    return _statement(
+        *(SHARD_DOMAIN, scope),
         *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, members),
         *(shard.start, shard.end, shard.digest, mask_of(shard.included)),
-    ]
-    return SHARD_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    )
 
 
 def leader_statement(scope: Scope, message: LedMessage) -> bytes:
     """What a leader signs: every field of a commit or of a plan of slices, others' signatures too: nobody can change
     those."""
     whole = hashlib.sha256(encode(replace(message, signature=b""))).digest()
-    fields = [scope.run_id, scope.manifest_hash, whole]
-    return LEADER_DOMAINS[type(message)] + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return _statement(LEADER_DOMAINS[type(message)], scope, whole)
 
 
 def cells_digest(cells: Sequence[CellRow]) -> bytes:
     """32 bytes that stand for all cells of a round and what they bring."""
-    fields = [[getattr(row, name) for name in CellRow.__slots__] for row in cells]
-    return hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return _digest([[getattr(row, name) for name in CellRow.__slots__] for row in cells])
 
 
 def credential_statement(
     scope: Scope, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]
 ) -> bytes:
     """What a cell's leader signs for a reducer: it made the cell's mean of values [run), in the part of that digest."""
-    fields = [scope.run_id, scope.manifest_hash, fragment, version, part_digest, reducer, *run]
-    return CREDENTIAL_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return _statement(CREDENTIAL_DOMAIN, scope, fragment, version, part_digest, reducer, *run)
 
 
 def slice_statement(
     scope: Scope, round_: SlicePlan | SliceOrder | TopCommit, leader: PeerId, cells: bytes, one: SliceResult
 ) -> bytes:
     """What the owner of a slice signs; `cells` is the `cells_digest` of the round."""
-    fields = [
-        *(scope.run_id, scope.manifest_hash),
+    return _statement(
+        *(SLICE_DOMAIN, scope),
         *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, cells),
         *(one.start, one.end, one.digest, mask_of(one.included)),
-    ]
-    return SLICE_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    )
 
 
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
@@ -127,17 +129,13 @@ def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest
 
     Nothing of the plan is in it: a member that signs two payloads for the same values of one version has two faces.
     """
-    fields = [
-        *(scope.run_id, scope.manifest_hash, sent.fragment, sent.version),
-        *(sent.sequence, sent.start, sent.end, sent.tokens, digest),
-    ]
-    return CONTRIBUTION_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    place = sent.fragment, sent.version, sent.sequence, sent.start, sent.end
+    return _statement(CONTRIBUTION_DOMAIN, scope, *place, sent.tokens, digest)
 
 
 def accusation_statement(scope: Scope, said: Accusation) -> bytes:
     """What an auditor signs."""
-    fields = [scope.run_id, scope.manifest_hash, said.fragment, said.version, said.shard, said.digest]
-    return ACCUSATION_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return _statement(ACCUSATION_DOMAIN, scope, said.fragment, said.version, said.shard, said.digest)
 
 
 class Checker:
@@ -154,8 +152,7 @@ class Checker:
 
     def is_reducers(self, plan: Plan, leader: PeerId, reducer: PeerId, report: Reduced) -> bool:
         """Whether a report of this plan is signed by the shard's reducer."""
-        shard = plan.shards[report.shard]
-        result = ShardResult(shard.start, shard.end, shard.reducer, report.digest, report.included)
+        result = plan.shards[report.shard].result(report.digest, report.included)
         statement = shard_statement(self.scope, plan, leader, roster_digest(plan.roster), result)
         return self._holds(reducer, statement, report.signature)
 
@@ -187,7 +184,7 @@ class Checker:
     def is_owners(self, plan: SlicePlan, leader: PeerId, report: SliceReport) -> bool:
         """Whether a report of this plan is signed by the slice's owner."""
         row = plan.slices[report.slice]
-        result = SliceResult(row.start, row.end, row.cell, row.owner, report.digest, report.included)
+        result = row.result(report.digest, report.included)
         statement = slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result)
         return self._holds(row.owner, statement, report.signature)
 

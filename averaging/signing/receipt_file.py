@@ -54,12 +54,7 @@ def commit_of(frame: bytes, run: RunFrame, verify: Verify) -> Commit:
     Raises:
         ReceiptFault: it is none, or not signed by its leader and all its reducers for this run and manifest.
     """
-    try:
-        commit, _ = frames.decode(frame, PeerId(""), run.limits)
-    except PeerFault as fault:
-        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
-    if not isinstance(commit, Commit):
-        raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
+    commit = _commit_in(frame, run)
     if objection := Checker(Scope(run.run_id, run.manifest_hash), verify).objection(commit):
         raise ReceiptFault(f"{objection}, for run {run.run_id} and its manifest {run.manifest_hash.hex()[:12]}")
     return commit
@@ -71,12 +66,7 @@ def line_of(frame: bytes, run: RunFrame) -> str:
     Raises:
         ReceiptFault: the frame is no commit of this run's model.
     """
-    try:
-        commit, _ = frames.decode(frame, PeerId(""), run.limits)
-    except PeerFault as fault:
-        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
-    if not isinstance(commit, Commit):
-        raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
+    commit = _commit_in(frame, run)
     fields = {
         "kind": KIND,
         "run_id": run.run_id,
@@ -150,6 +140,16 @@ def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Rec
     if not rounds:
         raise ReceiptFault("no receipt in it; expected one JSON object per line")
     return Receipts(run_id, tuple(rounds), sum(sizes))
+
+
+def _commit_in(frame: bytes, run: RunFrame) -> Commit:
+    try:
+        commit, _ = frames.decode(frame, PeerId(""), run.limits)
+    except PeerFault as fault:
+        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
+    if not isinstance(commit, Commit):
+        raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
+    return commit
 
 
 def _filled(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

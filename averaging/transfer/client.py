@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
@@ -36,19 +36,26 @@ MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (MAX_HEADER_BYTES + 8)
 """All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
 
 
+@contextlib.asynccontextmanager
+async def _asking(host: Host, doorkeeper: Doorkeeper, donor: PeerId, request: list[Any]) -> AsyncIterator[Stream]:
+    """A stream on which the one request was sent; its answer is acknowledged when it was understood."""
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(request))
+        yield stream
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+
+
 async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, version: int) -> bytes:
     """The digest that `donor` had of this fragment at `version`; empty when it does not know.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["digest", fragment, version]))
+    async with _asking(host, doorkeeper, donor, ["digest", fragment, version]) as stream:
         answer = unpack(await in_time(stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
     if len(answer) != 2 or answer[0] != "digest" or type(answer[1]) is not bytes or len(answer[1]) not in (0, 32):
         raise PeerFault(donor, f"answered a digest request with {answer!r:.60}")
     return bytes(answer[1])
@@ -62,13 +69,8 @@ async def fetch_commits(
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["commits", fragment, from_version]))
+    async with _asking(host, doorkeeper, donor, ["commits", fragment, from_version]) as stream:
         answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, KEPT_COMMITS + 2)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
     if answer[0] != "commits" or not all(type(frame) is bytes for frame in answer[1:]):
         raise PeerFault(donor, "answered a request for commits with something else")
     commits = [frames.decode(frame, donor, limits)[0] for frame in answer[1:]]
@@ -84,13 +86,8 @@ async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment:
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["log", fragment, from_version]))
+    async with _asking(host, doorkeeper, donor, ["log", fragment, from_version]) as stream:
         answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, MAX_LOGGED_COMMITS + 1)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
     if answer[0] != "log" or not all(type(frame) is bytes for frame in answer[1:]):
         raise PeerFault(donor, "answered a request for its log of commits with something else")
     return answer[1:]
@@ -104,14 +101,8 @@ async def fetch_header(
     Raises:
         PeerFault: the donor is gone, refused, or announced something else than `num_values` values.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["header", fragment]))
-        header = await _receive_header(stream, "header", num_values)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
-    return header
+    async with _asking(host, doorkeeper, donor, ["header", fragment]) as stream:
+        return await _receive_header(stream, "header", num_values)
 
 
 async def fetch_state(
@@ -159,14 +150,8 @@ async def fetch_file_header(
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["file-header", digest]))
-        header = file_header_in(await in_time(stream.receive(64 + 32 * num_chunks), donor), donor, num_chunks)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
-    return header
+    async with _asking(host, doorkeeper, donor, ["file-header", digest]) as stream:
+        return file_header_in(await in_time(stream.receive(64 + 32 * num_chunks), donor), donor, num_chunks)
 
 
 class ChunkStream:

@@ -43,6 +43,10 @@ class SliceRow:
     cell: int
     owner: PeerId
 
+    def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> SliceResult:
+        """What became of it; void by default."""
+        return SliceResult(self.start, self.end, self.cell, self.owner, digest, included, signature)
+
 
 @dataclass(frozen=True, slots=True)
 class CellPart(Commit):

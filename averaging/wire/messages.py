@@ -55,6 +55,10 @@ class ShardPlan:
     end: int
     reducer: int
 
+    def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> ShardResult:
+        """What became of it; void by default."""
+        return ShardResult(self.start, self.end, self.reducer, digest, included, signature)
+
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,18 @@ _MACHINE_PUT = (
     "first_at = excluded.first_at, last_at = excluded.last_at, uptime_seconds = excluded.uptime_seconds, "
     "witnessed = excluded.witnessed, reported = excluded.reported, rounds = excluded.rounds, missed = excluded.missed"
 )
+
+
+@contextlib.asynccontextmanager
+async def _transaction(database: aiosqlite.Connection) -> AsyncIterator[None]:
+    """All of what is written inside, or nothing."""
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        yield
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
 
 
 class MachineNums:
@@ -135,14 +148,10 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
     if not is_new:
         await _upgrade(database)
     else:
-        await database.execute("BEGIN IMMEDIATE")
-        await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        for statement in TABLES.split(";"):
-            if statement.strip():
-                await database.execute(statement)
-        await database.execute("INSERT INTO meta VALUES ('run_id', ?), ('created_at', ?)", (run_id, now))
-        await database.commit()
+        async with _transaction(database):
+            await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            await _execute_all(database, TABLES)
+            await database.execute("INSERT INTO meta VALUES ('run_id', ?), ('created_at', ?)", (run_id, now))
 
 
 async def load(
@@ -184,8 +193,7 @@ async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums)
     Raises:
         sqlite3.Error: nothing was written.
     """
-    try:
-        await database.execute("BEGIN IMMEDIATE")
+    async with _transaction(database):
         rows = [_machine_row(machine, nums) for machine in batch.machines.values()]
         await database.executemany(_MACHINE_PUT, rows)
         await _write_commits(database, batch.commits, nums)
@@ -218,10 +226,6 @@ async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums)
             samples = [(sample.at, sample_text(sample)) for sample in batch.samples]
             await database.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?)", samples)
         await database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(batch.meta.items()))
-        await database.commit()
-    except BaseException:
-        await database.rollback()
-        raise
 
 
 async def forget_old(database: aiosqlite.Connection, now: float) -> None:
@@ -270,8 +274,7 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
     loaded = Loaded()
     await _load_machines(database, loaded)
     ledger, nums = loaded.ledger, loaded.nums
-    try:
-        await database.execute("BEGIN IMMEDIATE")
+    async with _transaction(database):
         seen = dict(await _rows(database, "SELECT id, seen_at FROM rounds"))
         await database.execute("DELETE FROM rounds")
         count = 0
@@ -287,10 +290,6 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
         await _write_credit_again(database, ledger, nums)
         await _roll_up_again(database, "looks", "minutes", 60)
         await _roll_up_again(database, "minutes", "run_hours", SECONDS_PER_HOUR)
-        await database.commit()
-    except BaseException:
-        await database.rollback()
-        raise
     return count
 
 
@@ -304,21 +303,21 @@ async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nu
     await _write_bookings(database, ledger.counting.counted(), nums)
 
 
+async def _execute_all(database: aiosqlite.Connection, statements: str) -> None:
+    """Brings the tables to `SCHEMA_VERSION`, with the last of the statements that lead there."""
+    for statement in statements.split(";"):
+        if statement.strip():
+            await database.execute(statement)
+    await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
 async def _upgrade(database: aiosqlite.Connection) -> None:
     ((version,),) = await _rows(database, "PRAGMA user_version")
     if version == SCHEMA_VERSION:
         return
-    try:
-        await database.execute("BEGIN IMMEDIATE")
+    async with _transaction(database):
         for schema in range(version, SCHEMA_VERSION):
-            for statement in UPGRADES[schema].split(";"):
-                if statement.strip():
-                    await database.execute(statement)
-        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        await database.commit()
-    except BaseException:
-        await database.rollback()
-        raise
+            await _execute_all(database, UPGRADES[schema])
 
 
 async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes:
@@ -451,13 +450,8 @@ async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_round
     loaded.rounds = [replace(one, is_counted=marks.get(one.num, 0)) for one in newest]
     if marks != {num: mark for num, mark in is_counted.items() if mark}:
         # Another rule made it (schema 1), or some of its rows cannot be read any more.
-        try:
-            await database.execute("BEGIN IMMEDIATE")
+        async with _transaction(database):
             await _write_credit_again(database, ledger, loaded.nums)
-            await database.commit()
-        except BaseException:
-            await database.rollback()
-            raise
 
 
 async def _load_rollup(database: aiosqlite.Connection, loaded: Loaded) -> None:
