@@ -102,7 +102,7 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         "What each command prints with `--help`.",
-        prose(f"Exit codes: {codes}."),
+        "Exit codes:\n\n" + "\n".join(f"- {' '.join(code.split())}" for code in codes.split(";")),
     ]
     for name, command in commands():
         parts += [f"## {name}", f"```\n{help_of(name, command)}\n```"]

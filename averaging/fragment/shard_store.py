@@ -22,8 +22,9 @@ from dht.host import PeerId
 MAX_TIMES_GIVEN = 4
 """So often one remote gets the same result: it asks each holder again once or twice, and its line may break between."""
 MAX_RESULT_ROUNDS = 64
-"""So many times what one remote may hold in results it may send for one version: honest reducers send their means again
-for every attempt to close it."""
+"""For one version a remote may send so many times what it may hold in results. Honest reducers send their means again
+for every attempt to close it.
+"""
 
 
 def payload_digest(payload: Buffer) -> bytes:

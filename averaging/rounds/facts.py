@@ -144,8 +144,8 @@ class LeaderReplaced(Fact):
 class DeadlineExpired(Fact):
     """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
 
-    `awaited` is what for: a trainer's "offer", a member's "contribution", the "first mean" of any reducer or the "mean"
-    of all of them, a holder's "result".
+    `awaited` is what for: a trainer's "offer", a member's "contribution" or a holder's "result". "first mean" is that
+    of any reducer, "mean" those of all of them.
     """
 
     fragment: int

@@ -23,8 +23,9 @@ EVEN_RATIO = 0.7
 TYPICAL_BITS_PER_SECOND = 10e6
 """Of a home line, for those of whom nothing is known while most are unknown."""
 MOST_OF_MEDIAN = 1.5
-"""A claimed upload rate beyond so many medians gives no larger part of a fragment where claims are not believed: twice
-an equal one (shares follow rates with three times their differences)."""
+"""Where claims are not believed, an upload rate beyond so many medians gives no larger part of a fragment. That is
+twice an equal part, because shares follow rates with three times their differences.
+"""
 
 
 def plan_shards(

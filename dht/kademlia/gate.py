@@ -50,8 +50,9 @@ MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
 """Run records are published for a week at a time; the expiry is not signed, so it needs a bound."""
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
-"""An entry that a holder with a slower clock still serves must not make us drop its whole dictionary, which hivemind
-does for one invalid entry. Readers filter by their own clock afterwards."""
+"""A holder with a slower clock may still serve an expired entry. That entry must not make us drop its whole dictionary,
+which hivemind does for one invalid entry. Readers filter by their own clock afterwards.
+"""
 
 MAX_CALLS_PER_PEER: Final = 128
 """Of one remote at once: a poll for all peers asks for 16 keys together, of few holders, beside stores of its own."""

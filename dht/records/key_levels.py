@@ -46,7 +46,7 @@ READ_SHARE: Final = 1 / 4
 COMFORT: Final = 1.15
 """A peer follows the commonest vote only where its own count is so far from the limits that it will not turn back."""
 SECONDS_PER_KEY: Final = 1.25
-"""Between two keys that are read in turn: four in a look every 5 s, about as much as all keys of a full level 0."""
+"""Between two keys that are read in turn. A look every 5 s reads four, about as much as all keys of a full level 0."""
 TURN_SECONDS_PER_KEY: Final = 1.5
 """That, and what looks themselves take."""
 

@@ -48,8 +48,9 @@ MAX_PEER_RECORD_BYTES: Final = 1280
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
 """The manifest and its envelope."""
 MAX_PEER_RECORD_LIFE_SECONDS: Final = 300.0
-"""Records live 90 to 105 s, and `longer_seconds` in a swarm of many; three times that bounds how long a replayed or
-clock-skewed record can haunt a view."""
+"""Records live 90 to 105 s, and `longer_seconds` in a swarm of many. Three times that bounds how long a replayed or
+clock-skewed record can haunt a view.
+"""
 MAX_FRAGMENTS: Final = 4096
 """A bound on arrays; the record's bytes bound them further."""
 DIGEST_BYTES: Final = 8

@@ -18,8 +18,9 @@ from dht.streams.pacing import URGENT_BYTES, Pace, Paces
 MAX_FRAME_BYTES = 2**32 - 1
 
 READ_BUFFER_BYTES = 1024 * 1024
-"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream;
-asyncio's own 64 KiB would stop and resume the transport sixty times for one 4 MiB frame."""
+"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream.
+Asyncio's own limit of 64 KiB would stop and resume the transport sixty times for one 4 MiB frame.
+"""
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """A sender waits while more than this is queued: about what one local socket takes at once."""

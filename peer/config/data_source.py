@@ -54,7 +54,7 @@ class DataSection(Section):
             "https://HOST/PATH/meta.json",
         ],
         description="the library text that every machine has, a data set that each can get, or the kind of data that "
-        "each volunteer brings with `--data`; a path is neither signed nor followed",
+        "each volunteer brings with `--data`. A path is neither signed nor followed",
     )
     held_out_fraction: float = Field(
         default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"

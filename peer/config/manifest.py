@@ -125,7 +125,7 @@ class AveragingSection(Section):
         ge=0,
         le=MAX_NUM_ROUNDS,
         description="a peer's j-th contribution to a fragment weighs j / (newcomer_rounds + 1) of a full one, until "
-        "that is 1; 0: full weight at once",
+        "that is 1. With 0 it has full weight at once",
     )
     lag_penalty: float = Field(
         default=0.0,
@@ -147,8 +147,8 @@ class AveragingSection(Section):
     )
     cell_by: Literal["hash", "site"] = Field(
         default="hash",
-        description="which members form a cell: hash: as many cells as the swarm needs; site: those of one site, "
-        "however few, so that little passes between sites",
+        description="which members form a cell. With hash there are as many cells as the swarm needs. With site those of "
+        "one site form one, however few, so that little passes between sites",
     )
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
@@ -181,8 +181,8 @@ class AveragingSection(Section):
         default=None,
         ge=0,
         le=16,
-        description="rounds of which a member recomputes one reducer's mean, as a share of all; above 1: several means "
-        f"a round; absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with the others",
+        description="rounds of which a member recomputes one reducer's mean, as a share of all. Above 1: several means "
+        f"a round. Absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with the others",
     )
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"

@@ -95,7 +95,8 @@ class ModelSection(Section):
     buffers: Literal["local", "mean"] = later(
         "local",
         description="custom and hf only: persistent buffers of real numbers, such as a batch norm's running "
-        "statistics; local: each peer's own; mean: averaged in their own fragment, for newcomers too",
+        "statistics. With local they are each peer's own. With mean they are averaged in their own fragment, for "
+        "newcomers too",
     )
     num_buffer_values: int | None = later(
         None, ge=1, le=10**10, description="custom and hf only: values in these buffers, where they are averaged"
