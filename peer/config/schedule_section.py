@@ -32,8 +32,8 @@ class ScheduleSection(Section):
 
     kind: Literal["constant", "cosine", "wsd"] = Field(
         default="constant",
-        description="after the warm-up: constant; cosine: half a cosine down to the floor (arXiv 1608.03983). With wsd: "
-        "stable at the peak, then down to the floor by 1 - sqrt (arXiv 2405.18392)",
+        description="after the warm-up: constant; cosine: half a cosine down to the floor (arXiv 1608.03983). With "
+        "wsd it is stable at the peak, then goes down to the floor by 1 - sqrt (arXiv 2405.18392)",
     )
     tokens: int | None = Field(
         default=None,
