@@ -147,8 +147,8 @@ class AveragingSection(Section):
     )
     cell_by: Literal["hash", "site"] = Field(
         default="hash",
-        description="which members form a cell. With hash there are as many cells as the swarm needs. With site those of "
-        "one site form one, however few, so that little passes between sites",
+        description="which members form a cell. With hash there are as many cells as the swarm needs. With site those "
+        "of one site form one, however few, so that little passes between sites",
     )
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
