@@ -43,8 +43,8 @@ def doctor(
     alone. It ends with 0 when joining makes sense, else with what stands in the way: 1 this machine, 3 nobody
     reachable, 4 versions, 5 device.
     """
-    from peer.config.manifest import read_toml
     from peer.config.peer_config import user_data_dir_here
+    from peer.config.validation import read_toml
 
     flags = with_named_run(context.obj, run)
     is_named = (flags["run_id"], invite) != (None, None)

@@ -194,4 +194,5 @@ def _model_source(
     if run_id is None and invite is None:
         raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite)
+    target.look_first(timeout_seconds)
     return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -270,6 +271,7 @@ def _run_peer(
         from peer.panel.terminal import opened_terminal
 
         with opened_terminal(config, "peer seed", held) as terminal:
+            _look_first(config, terminal)
             from peer.join.seed import run_seed
 
             return int(run_seed(config, terminal))
@@ -277,12 +279,45 @@ def _run_peer(
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what the child says on standard error must not tear its picture.
-    with opened_terminal(config, "peer join", held) as terminal, early_network_child() as child:
+    with opened_terminal(config, "peer join", held) as terminal:
         if (hint := unused_key(config)) is not None:
             terminal.mention(hint)
-        from peer.join.join import run_trainer
+        _look_first(config, terminal)
+        with early_network_child() as child:
+            from peer.join.join import run_trainer
 
-        return int(run_trainer(config, child, terminal))
+            return int(run_trainer(config, child, terminal))
+
+
+def _look_first(config: Any, terminal: Any) -> None:
+    """Wait until a member answers, before anything heavy is loaded, unless the run can begin on this machine.
+
+    Raises:
+        LocalFault: nobody answered in time, or another run is trained there.
+    """
+    from dht.identity.keys import Identity
+    from peer.config.peer_config import read_cached_peers
+    from peer.events.peer_events import Event, WaitingForPeers
+    from peer.network.membership.first_look import JOIN_ADVICE, look_first
+    from peer.network.membership.invitation import load_pass
+
+    if config.run_record_path.exists():
+        return
+    own = Identity.load_or_create(config.identity).peer_id
+    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    if not addresses:
+        return  # the network side says so
+
+    def wait(reason: str, seconds: float) -> None:
+        terminal.show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
+
+    look_first(
+        *(config.run_id, addresses, config.join_timeout_seconds),
+        own=own,
+        asks=load_pass(config.data_dir) is None,
+        on_waiting=wait,
+        advice=JOIN_ADVICE,
+    )
 
 
 def unused_key(config: Any) -> str | None:

@@ -48,6 +48,7 @@ def status(
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
     target = checked_target(*named_run(run, run_id, peers), invite, data_dir)
     backend = _chosen(host_backend)
+    target.look_first(timeout)
     from peer.config.peer_config import load_config
     from peer.observe.status import show_status
 

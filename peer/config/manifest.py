@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,20 +24,17 @@ from pydantic import (
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
-from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
 from peer.config.data_source import DataSection
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later, without_unset_later_fields
 from peer.config.training_section import TrainingSection
-from peer.config.validation import explain, shown
+from peer.config.validation import explain, read_toml, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
 
-MAX_TOML_BYTES = 1 << 20
-"""Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
 
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
@@ -525,19 +521,3 @@ def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in fields.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Raises:
-        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML.
-    """
-    try:
-        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
-    except OSError as error:
-        raise UsageFault(
-            f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error

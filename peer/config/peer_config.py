@@ -17,8 +17,7 @@ from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
-from peer.config.manifest import read_toml
-from peer.config.validation import explain
+from peer.config.validation import explain, read_toml
 
 RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""

@@ -11,6 +11,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from dht.errors import UsageFault
+from dht.regular_files import read_regular
+
+MAX_TOML_BYTES = 1 << 20
+"""Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
+
 MAX_SHOWN_CHARACTERS = 60
 """Values are quoted up to this length: enough to recognise your own typing, too short to flood a terminal."""
 
@@ -196,3 +202,21 @@ def _sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
         for name, field in model.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML.
+    """
+    import tomllib  # takes as long as everything else here, and most command lines name no file
+
+    try:
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
+    except OSError as error:
+        raise UsageFault(
+            f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
-from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, read_cached_peers, write_cached_peers
 from peer.observe import run_page
+
+if TYPE_CHECKING:
+    from peer.config.manifest import RunManifest
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -51,9 +54,15 @@ def addresses_of_page(config: PeerConfig) -> list[str]:
 def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
     """The manifest that is kept on this machine, checked; None: none, or it cannot be used."""
     try:
-        record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
+        content = read_regular(record_path, MAX_RUN_RECORD_BYTES)
+    except OSError:
+        return None
+    from peer.config.manifest import RunManifest  # many classes, which most command lines have no need of
+
+    try:
+        record = decode_run_record(content, run_id=run_id)
         return RunManifest.from_bytes(record.manifest)
-    except (OSError, ValueError, PeerFault):
+    except (ValueError, PeerFault):
         return None  # whoever needs the manifest says what is wrong with it
 
 

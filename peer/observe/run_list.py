@@ -33,7 +33,7 @@ def read_run_list(path: Path) -> list[ListedRun]:
     Raises:
         UsageFault: the file cannot be read, or an entry is wrong; the sentence names the entry.
     """
-    from peer.config.manifest import read_toml
+    from peer.config.validation import read_toml
 
     fields = read_toml(path)
     entries = fields.get("run")

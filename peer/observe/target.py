@@ -16,11 +16,25 @@ class Target:
     Attributes:
         addresses: of members to dial first.
         observer_folder: where its key and pass are, if the run is private.
+        is_new: nothing of the run is on this machine, neither its manifest nor an invite.
     """
 
     run_id: str
     addresses: list[str]
     observer_folder: Path
+    is_new: bool = False
+
+    def look_first(self, timeout_seconds: float) -> None:
+        """Before anything heavy is loaded: wait until somebody answers, and see that it is this run.
+
+        Raises:
+            UsageFault: another run is trained there.
+            NobodyReachable: nobody answered in time.
+        """
+        from peer.network.membership.first_look import look_first
+
+        advice = "" if self.observer_folder.exists() else "; a private run needs --invite FILE"
+        look_first(self.run_id, self.addresses, timeout_seconds, asks=self.is_new, advice=advice)
 
 
 def checked_target(
@@ -56,4 +70,5 @@ def checked_target(
         # An earlier invitation to look may have been used from the default folder.
         with contextlib.suppress(UsageFault):
             folder = load_config({"run_id": config.run_id}).observer_path
-    return Target(config.run_id, addresses, folder)
+    is_new = not folder.exists() and not config.run_record_path.exists()
+    return Target(config.run_id, addresses, folder, is_new)

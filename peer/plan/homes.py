@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dht.errors import UsageFault
-from peer.config.manifest import read_toml
-from peer.config.validation import explain
+from peer.config.validation import explain, read_toml
 from peer.plan.round_traffic import MemberLink
 
 MAX_GROUPS = 32

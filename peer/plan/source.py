@@ -10,7 +10,8 @@ from dht.errors import MurmurationError, UsageFault
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from dht.regular_files import open_regular
 from peer.config.layouts import buffer_shapes_of, shapes_of
-from peer.config.manifest import RunManifest, read_toml
+from peer.config.manifest import RunManifest
+from peer.config.validation import read_toml
 from peer.plan.planning import SizesOf
 
 UNNAMED = "unnamed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_r
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
+from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.network.membership.revisions import apply_member_rules
 from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run
@@ -119,18 +120,11 @@ async def find_run(
         reason = (
             f"{plural(num_members, 'member')} answered, but none has the record of {wanted.run_id} yet"
             if num_members
-            else _why_nobody(addresses, complaints.unreachable, time.time() + patience - waited)
+            else why_nobody(addresses, complaints.unreachable, time.time() + patience - waited)
         )
         wanted.on_waiting(reason, waited)
         await asyncio.sleep(min(pause, max(0.1, patience - waited)))
         pause = min(2 * pause, CONNECTED_SECONDS)
-
-
-def _why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
-    """Why the first address does not answer, and how long it is tried."""
-    others = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
-    clock = time.strftime("%H:%M", time.localtime(until))
-    return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
 
 
 async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -> list[str]:
@@ -181,10 +175,7 @@ def _not_found(
             "owner; ask the person who gave you the run id, and give --peers of another member"
         )
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
-        return UsageFault(
-            f"{addresses[0]} is the address of this peer's own identity; expected another member's; if another process "
-            "uses this key file, give this one its own --identity file"
-        )
+        return own_address(addresses[0])
     if complaints.wrong_peers and not num_members:
         return NobodyReachable(
             f"another peer than the named one answers at {complaints.wrong_peers[0]}; expected the PeerId at the end "
@@ -205,12 +196,7 @@ def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: floa
             f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
             "ask the person who gave you the run id."
         )
-    return (
-        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s ({addresses[0]}: "
-        f"{reasons.get(addresses[0], 'no answer')}); expected "
-        "one live member of the run; check the address, this machine's network, or raise --join-timeout; members of a "
-        "private run answer only invited keys: join with --invite."
-    )
+    return f"{nobody_answered(wanted.run_id, addresses, waited, reasons)}{JOIN_ADVICE}."
 
 
 def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:

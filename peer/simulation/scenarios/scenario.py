@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dht.errors import UsageFault
-from peer.config.manifest import AveragingSection, read_toml
+from peer.config.manifest import AveragingSection
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.config.training_section import TrainingSection
-from peer.config.validation import explain, shown
+from peer.config.validation import explain, read_toml, shown
 from peer.simulation.scenarios.spec import LieKind
 
 SHIPPED = ("home", "datacenters", "storm", "laptops")

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from dht.identity.keys import Identity
 from peer.cli import app
 from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
 from peer.network.membership.run_protocol import other_run
 from peer.version import SOFTWARE
 
 UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
-HEAVY = {"torch", "hivemind", "aiohttp", "transformers"}
+NOBODY_THERE = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
+HEAVY = {"torch", "hivemind", "aiohttp", "transformers", "libp2p", "numpy"}
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +128,11 @@ def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
         *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
         *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
     ]
+    unreachable = [
+        ["join", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--join-timeout", "1"],
+        ["status", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--timeout", "0.1"],
+        ["export", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--timeout", "0.1"],
+    ]
     code = f"""
 import json, sys
 from peer.cli.app import run
@@ -133,6 +140,9 @@ found = {{}}
 for words in {lines!r}:
     code = run(words)
     found[" ".join(words)] = [code, sorted({HEAVY!r} & set(sys.modules))]
+for words in {unreachable!r}:
+    code = run(words)
+    found[" ".join(words)] = [code - 1, sorted({HEAVY!r} & set(sys.modules))]
 run(["simulate", "--list", "--json"])
 found["--list"] = [2, sorted({HEAVY!r} & set(sys.modules))]
 print()

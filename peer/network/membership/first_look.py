@@ -1,0 +1,166 @@
+"""A first look at a run's addresses: does anybody answer there, and is it this run? Loads nothing that takes long.
+
+A wrong address or run id is told before torch or a DHT is loaded, and waiting for a member costs no processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from dht.errors import LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
+from dht.quantities import plural
+from peer.network.membership.run_protocol import in_other_run, run_of
+
+KNOCK_SECONDS: Final = 5.0
+"""For a connection to open: a line at home with a full queue takes two."""
+PAUSE_SECONDS: Final = 1.0
+MAX_ADDRESSES: Final = 16
+"""As many as a joiner dials at once."""
+ASK_SECONDS: Final = 5.0
+"""For members to say which run is theirs; a run that nobody told of is looked for further on."""
+JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer only invited keys: join with --invite"
+
+_REASONS: Final = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.EHOSTUNREACH: "no route to host",
+    errno.ENETUNREACH: "network is unreachable",
+    errno.EADDRNOTAVAIL: "network is unreachable",
+}
+
+
+def look_first(
+    run_id: str,
+    addresses: Sequence[str],
+    patience_seconds: float,
+    *,
+    own: PeerId | None = None,
+    asks: bool = True,
+    on_waiting: Callable[[str, float], object] = lambda reason, seconds: None,
+    advice: str = "",
+) -> None:
+    """Wait until somebody answers at one of the addresses, and ask which run is trained there. Blocks.
+
+    Args:
+        own: this peer's PeerId, when it joins.
+        asks: whether to ask for the run; a private run answers nobody that it does not know.
+        on_waiting: told (why, seconds waited) while nobody answers.
+        advice: what to do when nobody does, for the end of that sentence.
+
+    Raises:
+        UsageFault: only this peer itself is named, or another run is trained there.
+        NobodyReachable: nobody answered in time.
+    """
+    if own is not None and addresses and all(parse_peer_multiaddr(address)[0] == own for address in addresses):
+        raise own_address(addresses[0])
+    tried = addresses[:MAX_ADDRESSES]
+    began = time.monotonic()
+    until = time.time() + patience_seconds
+    while True:
+        silent = knock(tried, min(KNOCK_SECONDS, max(0.1, began + patience_seconds - time.monotonic())))
+        if silent is None:
+            break
+        waited = time.monotonic() - began
+        if waited >= patience_seconds:
+            raise NobodyReachable(f"{nobody_answered(run_id, addresses, waited, silent)}{advice}.")
+        on_waiting(why_nobody(addresses, silent, until), waited)
+        time.sleep(min(PAUSE_SECONDS, max(0.0, patience_seconds - waited)))
+    other = asyncio.run(_run_there(run_id, tried)) if asks else None
+    if other is not None:
+        raise UsageFault(in_other_run(run_id, other))
+
+
+def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | None:
+    """Why nobody answers: address -> reason. None: somebody does, or may, as at an address without TCP. Blocks."""
+    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+
+    def try_one(text: str, address: Multiaddr) -> None:
+        answers.put((text, _reason(address, timeout_seconds)))
+
+    for text in addresses:
+        # Nobody waits for a name that cannot be looked up: the thread ends with the process.
+        threading.Thread(target=try_one, args=(text, parse_peer_multiaddr(text)[1]), daemon=True).start()
+    end = time.monotonic() + timeout_seconds
+    silent: dict[str, str] = {}
+    while len(silent) < len(set(addresses)):
+        try:
+            text, reason = answers.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            break
+        if reason is None:
+            return None
+        silent[text] = reason
+    return {text: silent.get(text, "no answer") for text in addresses}
+
+
+def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
+    """Why the first address does not answer, and how long it is tried (unix seconds)."""
+    others = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
+    clock = time.strftime("%H:%M", time.localtime(until))
+    return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
+
+
+def nobody_answered(run_id: str, addresses: Sequence[str], waited: float, reasons: Mapping[str, str]) -> str:
+    """The sentence about it, up to what is to be done."""
+    where = "at the address" if len(addresses) == 1 else f"at any of {plural(len(addresses), 'address')}"
+    return (
+        f"nobody of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}: "
+        f"{reasons.get(addresses[0], 'no answer')}); expected one live member; check the address and this machine's "
+        "network"
+    )
+
+
+def own_address(address: str) -> UsageFault:
+    """What is said when a peer is to join at itself."""
+    return UsageFault(
+        f"{address} is the address of this peer's own identity; expected another member's; if another process uses "
+        "this key file, give this one its own --identity file"
+    )
+
+
+def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
+    """Why no connection opens; None: one does, or this address has another kind of them."""
+    names = [value for name, value in address.parts if name in ("ip4", "ip6", "dns", "dns4", "dns6")]
+    ports = [value for name, value in address.parts if name == "tcp"]
+    if not names or not ports:
+        return None
+    try:
+        with socket.create_connection((names[0], int(ports[0])), timeout_seconds):
+            return None
+    except socket.gaierror:
+        return "this name has no address, or it cannot be looked up now"
+    except OSError as error:
+        return _REASONS.get(error.errno or 0, "no answer")
+
+
+async def _run_there(run_id: str, addresses: Sequence[str]) -> str | None:
+    """Which other run the members there say they train; None: this one, or nobody says."""
+    allow_parts_of_hivemind()
+    from dht.p2pd.host import P2pdHost
+
+    is_local = all("/127.0.0.1/" in address for address in addresses)
+    try:
+        async with P2pdHost(Identity.generate(), [f"/ip4/{'127.0.0.1' if is_local else '0.0.0.0'}/tcp/0"]) as host:
+
+            async def ask(address: str) -> str | None:
+                try:
+                    await host.connect(address, ASK_SECONDS)
+                except PeerFault:
+                    return None
+                return await run_of(host, run_id, [address])
+
+            async with asyncio.timeout(ASK_SECONDS):
+                answers = await asyncio.gather(*(ask(address) for address in addresses))
+    except (TimeoutError, LocalFault):
+        return None  # what comes next says what is wrong
+    return next((answer for answer in answers if answer is not None), None)
