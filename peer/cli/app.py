@@ -33,6 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         if words in (["--version"], ["-V"]):
             print(SOFTWARE)
             return 0
+        _say_at_once(words)
     return _run_command(words)
 
 
@@ -56,6 +57,19 @@ def _run_command(words: list[str]) -> int:
     except SystemExit as ended:
         code = ended.code
     return code if isinstance(code, int) else int(code is not None)
+
+
+def _say_at_once(words: list[str]) -> None:
+    """Head the checklist of a peer on a terminal before anything is loaded, which takes half a second.
+
+    The cursor goes back to the beginning of the line, and whatever comes next is longer.
+    """
+    doing = {"join": "joining", "seed": "opening as a seed"}.get(words[0] if words else "")
+    quiet = {"-h", "--help", "--help-all", "--json", "--plain", "-v", "--verbose"}
+    if doing is None or quiet.intersection(words) or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    if os.environ.get("TERM", "dumb") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf"):
+        print(f"≋ {doing} …", end="\r", flush=True)
 
 
 def _asked_for_help(words: list[str]) -> list[str]:
