@@ -103,7 +103,7 @@ def _planned(run: str, timeout_seconds: float) -> Any:
         return load_planned_run(Path(run))
     run_id, peers = named_run(run, None, None)
     from peer.config.peer_config import load_config
-    from peer.observe.known_addresses import manifest_here
+    from peer.observe.kept_manifest import manifest_here
     from peer.observe.target import checked_target
 
     config = load_config({"run_id": run_id})

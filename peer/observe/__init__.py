@@ -7,6 +7,7 @@ The files, each built on those above it:
     run_list.py  the file of a dashboard that shows several runs
     observer.py  an observer of a run: manifest, members, anchors, signed commits
     run_page.py  what the page of a run says to those who want to join
+    kept_manifest.py  the manifest of a run that is kept here
     known_addresses.py  addresses that nobody gave by hand: of earlier sessions, and of the run's page
     own_runs.py  what the data folders here say about runs
     receipts.py  `peer receipts verify`

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dht.errors import LocalFault, PeerFault, UsageFault
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
-from dht.regular_files import read_regular
+from dht.errors import LocalFault, UsageFault
 from peer.config.peer_config import PeerConfig, read_cached_peers, write_cached_peers
 from peer.observe import run_page
-
-if TYPE_CHECKING:
-    from peer.config.manifest import RunManifest
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -36,6 +30,10 @@ def check_addresses(config: PeerConfig) -> None:
 
 def addresses_of_page(config: PeerConfig) -> list[str]:
     """What the page of a run gives that its owner named in the manifest here; nothing, and a line, when it fails."""
+    if not config.run_record_path.exists():
+        return []
+    from peer.observe.kept_manifest import manifest_here  # many classes, which most command lines have no need of
+
     manifest = manifest_here(config.run_record_path, config.run_id)
     page = None if manifest is None else manifest.page_address
     if page is None:
@@ -49,21 +47,6 @@ def addresses_of_page(config: PeerConfig) -> list[str]:
         _say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
         return []
     return list(says.addresses)
-
-
-def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
-    """The manifest that is kept on this machine, checked; None: none, or it cannot be used."""
-    try:
-        content = read_regular(record_path, MAX_RUN_RECORD_BYTES)
-    except OSError:
-        return None
-    from peer.config.manifest import RunManifest  # many classes, which most command lines have no need of
-
-    try:
-        record = decode_run_record(content, run_id=run_id)
-        return RunManifest.from_bytes(record.manifest)
-    except (ValueError, PeerFault):
-        return None  # whoever needs the manifest says what is wrong with it
 
 
 def _say(sentence: str) -> None:

@@ -12,7 +12,7 @@ from dht.errors import LocalFault
 from dht.quantities import seconds_text
 from peer.config.peer_config import load_config
 from peer.folder_lock import FolderInUse, FolderLock
-from peer.observe.known_addresses import manifest_here
+from peer.observe.kept_manifest import manifest_here
 from peer.observe.run_page import ask_page
 
 PAGE_HERE_SECONDS = 3.0

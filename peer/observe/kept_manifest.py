@@ -1,0 +1,19 @@
+"""The manifest of a run that is kept on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dht.errors import PeerFault
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.manifest import RunManifest
+
+
+def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
+    """The manifest at this path, checked; None: none, or it cannot be used."""
+    try:
+        record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
+        return RunManifest.from_bytes(record.manifest)
+    except (OSError, ValueError, PeerFault):
+        return None  # whoever needs the manifest says what is wrong with it
