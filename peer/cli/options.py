@@ -90,7 +90,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
         *("devices", "shard", "offload", "precision", "compile", "checkpoint_activations", "attention"),
         *("optimizer_bits", "micro_batch", "threads"),
     ),
-    "Data and weights": ("base", "base_bits"),
+    "Data and weights": ("data_limit_gib", "base", "base_bits"),
     "Limits": (
         *("download_limit_mbit", "serve_limit_mbit", "max_transfers", "max_streams_per_peer"),
         *("max_memory_mb_per_peer", "max_steps", "join_timeout_seconds", "checkpoint_minutes", "checkpoints_kept"),

@@ -22,7 +22,8 @@ from peer.cli.usage.plain_help import Commands
 commands = Commands()
 
 NOT_OF_A_SEED = (
-    *("device", "devices", "shard", "offload", "data", "base", "base_bits", "max_steps", "threads"),
+    *("device", "devices", "shard", "offload", "data", "data_limit_gib", "base", "base_bits"),
+    *("max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
 )
 """Fields of `PeerConfig` that are about training."""

@@ -155,6 +155,9 @@ class PeerConfig(BaseModel):
         description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
         "run's own source",
     )
+    data_limit_gib: float = Field(
+        default=20.0, ge=0.01, le=10**6, description="GiB of disk for downloaded and tokenized data; the oldest goes"
+    )
     precision: Precision = Field(
         default="auto",
         description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",

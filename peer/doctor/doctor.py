@@ -112,7 +112,8 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
     run = replace(run, model_fault=model_fault)
     if observer.manifest.model.kind != "custom":
         try:
-            run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data))
+            limit_bytes = int(config.data_limit_gib * 2**30)
+            run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data, limit_bytes))
         except LocalFault as fault:
             run = replace(run, data_fault=str(fault))
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds

@@ -208,7 +208,9 @@ def _build_trainer(
     choices = ComputeChoices.of(config)
     prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
-    corpus = open_run_corpus(manifest, source, config.data_dir, terminal.note)
+    corpus = open_run_corpus(
+        manifest, source, config.data_dir, terminal.note, limit_bytes=int(config.data_limit_gib * 2**30)
+    )
     chooser = "which every machine has" if config.data is None else "as chosen here"
     terminal.mention(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None

@@ -50,7 +50,8 @@ from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
 NOT_OF_AN_OWN_LOOP = (
-    *("device", "devices", "shard", "offload", "data", "base", "base_bits", "max_steps", "threads"),
+    *("device", "devices", "shard", "offload", "data", "data_limit_gib", "base", "base_bits"),
+    *("max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
     *("metrics_port", "metrics_host", "track", "output"),
 )

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.quantities import bytes_text, count_text, plural, seconds_text
+from peer.config.data_source import TOKENS
 from peer.config.layouts import num_orthogonalised, seed_layout
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
 from peer.plain_console import PlainConsole, console_of_output
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile
@@ -40,7 +42,9 @@ def run_plan(manifest: RunManifest, profile_path: Path | None, *, as_json: bool,
     elif is_full:
         _print_plan(console_of_output(), manifest, profile, plan)
     else:
-        print("\n".join(lines_for_a_home(plan)))
+        is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
+        default: float = PeerConfig.model_fields["data_limit_gib"].default
+        print("\n".join(lines_for_a_home(plan, default if is_kept else None)))
     return 0
 
 
@@ -50,8 +54,12 @@ def show_table(as_json: bool) -> int:
     return 0
 
 
-def lines_for_a_home(plan: RunPlan) -> list[str]:
-    """Traffic, memory, disk and time, for people who want to join. Of several kinds of home the most that one needs."""
+def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list[str]:
+    """Traffic, memory, disk and time, for people who want to join. Of several kinds of home the most that one needs.
+
+    Args:
+        data_limit_gib: disk for downloaded and tokenized data; None: the run's data takes none.
+    """
     homes = plan.homes
     up, down = (
         HOURS_PER_DAY * max(getattr(home, f"{way}_bytes_per_hour") for home in homes) for way in ("upload", "download")
@@ -65,7 +73,8 @@ def lines_for_a_home(plan: RunPlan) -> list[str]:
         f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {mbit_up:.2g} Mbit/s up and "
         f"{mbit_down:.2g} Mbit/s down are enough",
         f"Memory      about {bytes_text(memory)}, and what the model computes with",
-        f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}",
+        f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}"
+        + ("" if data_limit_gib is None else f"; data at most {bytes_text(data_limit_gib * 2**30)} (--data-limit-gib)"),
         f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
         f"{together} (--full says more)",
     ]

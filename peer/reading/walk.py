@@ -100,9 +100,15 @@ class UnitWalk:
                 return [Span(self.epoch, unit, first, count), *more]
         return None
 
-    def upcoming(self, view: ReadingView, number: int) -> list[int]:
-        """Units that will be read next, as things are: the present one first, at most `number`."""
-        free: list[int] = self._in_order(view).tolist()
+    def upcoming(
+        self, view: ReadingView, number: int, goes_first: Callable[[int], bool] = lambda unit: False
+    ) -> list[int]:
+        """Units that will be read next, as things are: the present one first, at most `number`.
+
+        Args:
+            goes_first: whether a unit goes before others.
+        """
+        free: list[int] = sorted(self._in_order(view).tolist(), key=lambda unit: not goes_first(unit))
         return ([] if self._unit is None else [self._unit]) + free[: number - (self._unit is not None)]
 
     def reading(self, data: int) -> Reading:

@@ -87,10 +87,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.trainer.text": ("peer peer.config", False, "blake3 datasets numpy pyarrow"),
     "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
-        "dht.records peer peer.reading peer.config peer.files peer.trainer.text peer.trainer.examples",
+        "dht.records peer peer.config peer.files peer.trainer.text peer.trainer.examples",
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
+    "peer.trainer.order": ("dht.records peer.reading peer.trainer.data", True, "numpy"),
     "peer.trainer.prepare": ("peer peer.trainer.text peer.trainer.examples peer.trainer.data", False, ""),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",

@@ -1,10 +1,8 @@
-"""What is trained on: tokens of text, one stream to train on, one that is held out, and who reads what.
+"""What is trained on: tokens of text, one stream to train on, and one that is held out.
 
 The files, each built on those above it:
 
     streams.py          sequences of tokens that blocks are read from
-    positions.py        where blocks begin when each peer draws for itself
-    order.py            which blocks come next
     labelled.py         examples with labels, as rows of one length
     shards.py           shards of tokens, and the meta.json about them
     tokenizing.py       text to tokens with a tokenizer.json, and a new one from text

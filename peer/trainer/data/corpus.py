@@ -78,6 +78,7 @@ def open_run_corpus(
     data_dir: Path | None = None,
     note: Callable[[str], None] = lambda text: None,
     tokenizer_path: Path | None = None,
+    limit_bytes: int | None = None,
 ) -> Corpus:
     """`open_corpus` with what the run's manifest says about data; text of a run with a tokenizer is tokenized.
 
@@ -86,6 +87,7 @@ def open_run_corpus(
         data_dir: of the peer: its files of the run, and the cache of tokenized text; None: text cannot be tokenized.
         note: takes sentences for the owner.
         tokenizer_path: the run's checked tokenizer, where it lies elsewhere than in the data folder.
+        limit_bytes: of downloaded and tokenized data on the disk; None: what the disk has.
 
     Raises:
         UsageFault: as `open_corpus`.
@@ -108,9 +110,9 @@ def open_run_corpus(
         path = tokenizer_path
         if path is None and data.tokenizer is not None:
             path = run_file_path(data_dir, manifest, data.tokenizer)
-        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules)
+        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules, limit_bytes)
     if source.startswith(WEB):
-        return _downloaded(manifest, source, data_dir, note, rules)
+        return _downloaded(manifest, source, data_dir, note, rules, limit_bytes)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     return open_corpus(
         source,
@@ -129,6 +131,7 @@ def _downloaded(
     data_dir: Path | None,
     note: Callable[[str], None],
     rules: ExampleRules | None,
+    limit_bytes: int | None,
 ) -> Corpus:
     data, vocab_size = manifest.data, manifest.model.vocab_size
     if data.digest is None or data_dir is None:
@@ -136,7 +139,7 @@ def _downloaded(
             f"{source} cannot be used here: the run names no data.digest, or there is no data folder; expected shards "
             "of this machine; give --data tokens:DIR"
         )
-    stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note)
+    stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes)
     named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     check_fits(stock.meta, source, vocab_size, None if named is None else named.digest, rules)
     training, folder = stock.corpus_parts(vocab_size, rules)
@@ -151,6 +154,7 @@ def _tokenized(
     cache: Path,
     note: Callable[[str], None],
     examples: ExampleRules | None,
+    limit_bytes: int | None,
 ) -> Corpus:
     data, model = manifest.data, manifest.model
     is_picture = examples is not None and examples.picture is not None
@@ -166,7 +170,7 @@ def _tokenized(
     num_evaluated = data.evaluation_batches * manifest.training.batch_size * each
     limit = NUM_SHADES if is_picture else model.vocab_size
     rules = TextRules(tokenizer, data.text_field, data.held_out_fraction, limit, model.context, num_evaluated, examples)
-    stock = TextStock(source, rules, cache, note)
+    stock = TextStock(source, rules, cache, note, limit_bytes)
     held_out, bytes_per_token = stock.held_out()
     facts = f"{plural(len(stock.parts), 'part')}, {'decoded' if is_picture else 'tokenized'} as it is read"
     return Corpus(stock.training(), held_out, facts, bytes_per_token, stock.close)

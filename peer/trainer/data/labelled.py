@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, identity_of
+from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, Wants, identity_of
 from peer.trainer.examples.rules import HEAD_VALUES, ExampleRules
 from peer.trainer.text.files import Tokens
 
@@ -31,11 +31,11 @@ class LabelledStream:
         limit: int,
         open_group: Callable[[int], tuple[str, Tokens] | None],
         identity: int,
-        want_groups: Callable[[Sequence[int]], None] = lambda groups: None,
+        stock: Wants | None = None,
     ) -> None:
         self._rules = rules
         self._values = GroupedStream(
-            num_groups, max(limit, len(rules.labels), rules.num_values + 1), open_group, identity, want_groups
+            num_groups, max(limit, len(rules.labels), rules.num_values + 1), open_group, identity, stock
         )
         self._limit = limit
         self.identity = identity
@@ -44,6 +44,11 @@ class LabelledStream:
     def num_groups(self) -> int:
         """Those that are not here yet, too."""
         return self._values.num_groups
+
+    @property
+    def is_full(self) -> bool:
+        """See `Groups.is_full`."""
+        return self._values.is_full
 
     @property
     def num_tokens(self) -> int:
@@ -58,6 +63,10 @@ class LabelledStream:
     def want(self, groups: Sequence[int]) -> None:
         """See `Groups.want`."""
         self._values.want(groups)
+
+    def let_go(self) -> None:
+        """See `Groups.let_go`."""
+        self._values.let_go()
 
     @classmethod
     def of_segments(cls, segments: Sequence[tuple[str, Tokens]], rules: ExampleRules, limit: int) -> LabelledStream:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from dht.errors import UsageFault
@@ -12,7 +13,7 @@ from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
-from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
+from peer.trainer.data.streams import GroupedStream, TokenStream, Wants, identity_of
 from peer.trainer.examples.rules import ExampleRules, rules_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
 
@@ -69,17 +70,31 @@ class ShardFolder:
             )
         return stream
 
-    def training(self, want: Callable[[Sequence[int]], None] = lambda groups: None) -> GroupedStream | LabelledStream:
-        """What is trained on; `want`: see `peer.trainer.data.streams.Groups.want`."""
+    def remove(self, shard: Shard) -> None:
+        """Delete its file; what cannot be deleted stays."""
+        path = self.folder / shard.name
+        self._files.forget(path)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def training(
+        self, stock: Wants | None = None, opens: Callable[[int], tuple[str, Tokens] | None] | None = None
+    ) -> GroupedStream | LabelledStream:
+        """What is trained on.
+
+        Args:
+            stock: see `GroupedStream`.
+            opens: in place of `open`, by the number of a shard among those to train on.
+        """
         training = self.meta.training
         identity = identity_of([shard.digest for shard in training])
 
         def open_group(group: int) -> tuple[str, Tokens] | None:
-            return self.open(training[group])
+            return self.open(training[group]) if opens is None else opens(group)
 
         if self.rules is not None:
-            return LabelledStream(len(training), self.rules, self._vocab_size, open_group, identity, want)
-        return GroupedStream(len(training), self._vocab_size, open_group, identity, want)
+            return LabelledStream(len(training), self.rules, self._vocab_size, open_group, identity, stock)
+        return GroupedStream(len(training), self._vocab_size, open_group, identity, stock)
 
     def facts(self) -> str:
         """How much of it is here, for people."""
@@ -148,14 +163,25 @@ def training_stream(shards: ShardFolder, context: int) -> GroupedStream | Labell
     return shards.training()
 
 
-def data_facts(manifest: RunManifest, own: str | None) -> str:
-    """What this machine would train on, in a phrase; reads no shard.
+def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None = None) -> str:
+    """What this machine would train on, and what that may take of its disk, in a phrase; reads no shard.
+
+    Args:
+        limit_bytes: what the volunteer gives to downloaded and tokenized data; None: not said.
 
     Raises:
         UsageFault: the volunteer has to say which data, or it is not what the run needs.
     """
+    source = source_here(manifest.data.source, own, manifest.data.reader)
+    facts = _read_here(manifest, source)
+    is_kept = source.startswith((HUB, WEB)) or (manifest.data.reader and not source.startswith(TOKENS))
+    if limit_bytes is None or not is_kept:
+        return facts
+    return f"{facts}; takes {bytes_text(limit_bytes)} of the disk at most (--data-limit-gib)"
+
+
+def _read_here(manifest: RunManifest, source: str) -> str:
     data = manifest.data
-    source = source_here(data.source, own, data.reader)
     if source.startswith(HUB):
         return f"{source}, read from the hub while training"
     if source.startswith(WEB):

@@ -1,51 +1,140 @@
-"""Groups of data that are brought here in the background while others are trained on."""
+"""Groups of data that are brought here in the background while others are trained on, within a limit on the disk.
+
+The ones that were wanted longest ago go when there is no room for the next one. The thread of the stock only asks for
+that. The reader gives its consent (`Stock.let_go`) between two batches, so nothing goes that it has been told to read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from dht.errors import LocalFault
+from dht.quantities import bytes_text
 
 PAUSES_SECONDS = (1.0, 5.0, 20.0, 60.0)
 """After the first failures of a group, and then again and again the last one: a server restarts within a minute."""
+DISK_KEPT_BYTES = 1 << 30
+"""Left free for everything else on the disk, checkpoints above all."""
+
+
+class GroupFiles(Protocol):
+    """Where groups lie on the disk."""
+
+    @property
+    def folder(self) -> Path:
+        """Of this data alone; other data has its folder beside it."""
+        ...
+
+    @property
+    def num_groups(self) -> int: ...
+
+    def bring(self, group: int) -> None:
+        """Get a group, and return when it is here; called from the thread of the stock.
+
+        Raises:
+            LocalFault: it cannot be had now.
+        """
+        ...
+
+    def bytes_here(self, group: int) -> int | None:
+        """Of its files; None: it is not here."""
+        ...
+
+    def bytes_expected(self, group: int) -> int | None:
+        """Of one that is not here; None: not known in advance."""
+        ...
+
+    def remove(self, group: int) -> None:
+        """Delete its files."""
+        ...
 
 
 class Stock:
     """Brings wanted groups, one after the other, in a thread of its own.
 
     Args:
-        bring: gets a group, and returns when it is here; called from that thread.
-        note: takes a sentence when a group cannot be had, and when groups come again.
+        note: takes a sentence when a group cannot be had, when groups come again, and when the limit is too small.
+        limit_bytes: for all data in the folder above, as close as lengths are known; None: what the disk has.
+
+    Attributes:
+        is_full: a group had to go before another one came.
     """
 
-    def __init__(self, bring: Callable[[int], None], note: Callable[[str], None]) -> None:
-        self._bring = bring
+    def __init__(self, files: GroupFiles, note: Callable[[str], None], limit_bytes: int | None = None) -> None:
+        self._files = files
         self._note = note
+        self._limit_bytes = limit_bytes
+        self._asked: Sequence[int] | None = None
         self._wanted: list[int] = []
-        self._here: set[int] = set()
+        self._here: dict[int, int] | None = None  # bytes of each, the one that was wanted longest ago first
+        self._others: list[tuple[Path, int]] = []
+        self._pinned: set[int] = set()
+        self._leaving: list[int] = []
+        self.is_full = False
         self._num_failures = 0
+        self._has_complained = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+
+    def pin(self, group: int) -> None:
+        """This one stays, whatever the limit: it is measured on."""
+        self._pinned.add(group)
 
     def want(self, groups: Sequence[int]) -> None:
         """These in this order, in place of those that were wanted before."""
         with self._changed:
+            if groups == self._asked:
+                return
+            if self._here is None:
+                sizes = ((group, self._files.bytes_here(group)) for group in range(self._files.num_groups))
+                self._here = {group: size for group, size in sizes if size is not None}
+                self._others = _other_data(self._files.folder)
+            self._asked = groups
+            for group in reversed(groups):
+                if group in self._here:
+                    self._here[group] = self._here.pop(group)
             self._wanted = [group for group in groups if group not in self._here]
+            self._leaving = []
             if self._thread is None and self._wanted:
                 self._thread = threading.Thread(target=self._work, name="data", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
+    def let_go(self) -> Sequence[int]:
+        """Delete what has to make room, and return it. Nothing that was given out before is read after this call."""
+        if not self._leaving:
+            return ()
+        with self._changed:
+            gone, self._leaving = self._leaving, []
+            for group in gone:
+                self._files.remove(group)
+                if self._here is not None:
+                    self._here.pop(group, None)
+            self._changed.notify()
+        return gone
+
+    def lose(self, group: int) -> None:
+        """Its files are not what they were: bring it again when it is wanted."""
+        with self._changed:
+            self._files.remove(group)
+            if self._here is not None:
+                self._here.pop(group, None)
+            self._asked = None
+
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._wanted:
-                    self._changed.wait()
-                # After a failure another group goes first: one that is broken does not hold up the rest.
-                group = self._wanted[self._num_failures % len(self._wanted)]
+                while not self._wanted or self._leaving or not self._has_room(self._next()):
+                    self._changed.wait(PAUSES_SECONDS[-1])  # somebody may free some disk
+                group = self._next()
             try:
-                self._bring(group)
+                self._files.bring(group)
             except LocalFault as error:
                 if self._num_failures == 0:
                     self._note(f"data cannot be had now: {error}; training goes on with what is here")
@@ -55,8 +144,63 @@ class Stock:
                     self._changed.wait(pause)
                 continue
             with self._changed:
-                self._here.add(group)
+                assert self._here is not None
+                self._here[group] = self._files.bytes_here(group) or 0
                 self._wanted = [one for one in self._wanted if one != group]
             if self._num_failures:
                 self._num_failures = 0
                 self._note("data comes again")
+
+    def _next(self) -> int:
+        # After a failure another group goes first: one that is broken does not hold up the rest.
+        return self._wanted[self._num_failures % len(self._wanted)]
+
+    def _has_room(self, group: int) -> bool:
+        """Whether a group may come now; if not, groups are asked to go."""
+        assert self._here is not None
+        needed = self._files.bytes_expected(group) or max(self._here.values(), default=1 << 20)
+        while (excess := self._used() + needed - self._limit()) > 0 and self._others:
+            shutil.rmtree(self._others.pop(0)[0], ignore_errors=True)
+        if excess <= 0:
+            return True
+        self.is_full = True
+        asked = list(self._asked or ())
+        # One that is wanted later goes before one that is wanted sooner comes.
+        sooner = set(asked[: asked.index(group) + 1]) if group in asked else set(asked)
+        leaving: list[int] = []
+        for one, size in self._here.items():
+            if excess > 0 and one not in sooner and one not in self._pinned:
+                leaving.append(one)
+                excess -= size
+        if excess <= 0:
+            self._leaving = leaving
+        elif not self._has_complained:
+            self._has_complained = True
+            self._note(
+                f"data takes {bytes_text(self._used())} of the {bytes_text(self._limit())} that it may have on this "
+                f"disk; expected room for {bytes_text(needed)} more; training goes on with what is here; give more "
+                "with --data-limit-gib, or free some disk"
+            )
+        return False
+
+    def _used(self) -> int:
+        return sum((self._here or {}).values()) + sum(size for _, size in self._others)
+
+    def _limit(self) -> int:
+        free = 1 << 60
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self._files.folder).free
+        on_disk = max(0, self._used() + free - DISK_KEPT_BYTES)
+        return on_disk if self._limit_bytes is None else min(self._limit_bytes, on_disk)
+
+
+def _other_data(own: Path) -> list[tuple[Path, int]]:
+    """(folder, bytes) of data of other sources or earlier text, oldest first; nobody reads it now."""
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in own.parent.iterdir():
+            if folder == own or folder.is_symlink() or not re.fullmatch("[0-9a-f]{8}|[0-9a-f]{16}", folder.name):
+                continue
+            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+            found.append((folder.stat().st_mtime, folder, size))
+    return [(folder, size) for _, folder, size in sorted(found)]

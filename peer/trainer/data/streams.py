@@ -27,6 +27,11 @@ class Groups(Protocol):
     def num_groups(self) -> int: ...
 
     @property
+    def is_full(self) -> bool:
+        """Whether a group has to go before another one comes."""
+        ...
+
+    @property
     def identity(self) -> int:
         """32 bits that are the same for all who have the same data."""
         ...
@@ -38,6 +43,19 @@ class Groups(Protocol):
     def want(self, groups: Sequence[int]) -> None:
         """These will be read next, in this order: get them in the background."""
         ...
+
+    def let_go(self) -> None:
+        """What was chosen before has been read: groups that have to make room for others may go now."""
+        ...
+
+
+class Wants(Protocol):
+    """Brings groups and lets them go, as `peer.trainer.data.stock.Stock` does."""
+
+    @property
+    def is_full(self) -> bool: ...
+    def want(self, groups: Sequence[int]) -> None: ...
+    def let_go(self) -> Sequence[int]: ...
 
 
 class TrainingStream(Groups, Protocol):
@@ -74,12 +92,20 @@ class OneGroup:
         """All of it is one group."""
         return 1
 
+    @property
+    def is_full(self) -> bool:
+        """Nothing has to come."""
+        return False
+
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(0, number of tokens)."""
         return 0, self._num_tokens
 
     def want(self, groups: Sequence[int]) -> None:
         """All of it is here."""
+
+    def let_go(self) -> None:
+        """All of it stays."""
 
 
 class TokenStream:
@@ -104,12 +130,20 @@ class TokenStream:
         """All of it is one group."""
         return 1
 
+    @property
+    def is_full(self) -> bool:
+        """Nothing has to come."""
+        return False
+
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(0, number of tokens)."""
         return 0, self.num_tokens
 
     def want(self, groups: Sequence[int]) -> None:
         """All of it is here."""
+
+    def let_go(self) -> None:
+        """All of it stays."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,7 +180,7 @@ class GroupedStream:
 
     Args:
         open_group: (name, tokens) of a group; None: it is not here yet.
-        want_groups: see `Groups.want`.
+        stock: brings groups; None: no more will come, and none go.
     """
 
     def __init__(
@@ -155,19 +189,25 @@ class GroupedStream:
         vocab_size: int,
         open_group: Callable[[int], tuple[str, Tokens] | None],
         identity: int,
-        want_groups: Callable[[Sequence[int]], None] = lambda groups: None,
+        stock: Wants | None = None,
     ) -> None:
         self._num_groups = num_groups
         self._vocab_size = vocab_size
         self._open_group = open_group
         self.identity = identity
-        self._want_groups = want_groups
+        self._stock = stock
         self._groups: dict[int, tuple[str, Tokens]] = {}
+        self._absent: set[int] = set()  # as far as was looked since `let_go`: an order asks about each again and again
 
     @property
     def num_groups(self) -> int:
         """Those that are not here yet, too."""
         return self._num_groups
+
+    @property
+    def is_full(self) -> bool:
+        """See `Groups.is_full`."""
+        return self._stock is not None and self._stock.is_full
 
     @property
     def num_tokens(self) -> int:
@@ -181,7 +221,14 @@ class GroupedStream:
 
     def want(self, groups: Sequence[int]) -> None:
         """See `Groups.want`."""
-        self._want_groups(groups)
+        if self._stock is not None:
+            self._stock.want(groups)
+
+    def let_go(self) -> None:
+        """See `Groups.let_go`."""
+        for group in () if self._stock is None else self._stock.let_go():
+            self._groups.pop(group, None)
+        self._absent.clear()
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TrainingStream.batch`."""
@@ -202,9 +249,12 @@ class GroupedStream:
         return block
 
     def _group(self, group: int) -> tuple[str, Tokens] | None:
+        if group in self._absent:
+            return None
         if group not in self._groups:
             opened = self._open_group(group)
             if opened is None:
+                self._absent.add(group)
                 return None
             self._groups[group] = opened
         return self._groups[group]

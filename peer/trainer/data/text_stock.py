@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,6 @@ SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
 """A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""
 ROWS_PER_PART = 2000
 """Of the hub, where bytes are not known in advance: 1 to 10 MB of usual documents."""
-MAX_CACHE_BYTES = 20 << 30
-"""Of shards in the cache: 10 billion tokens of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +70,17 @@ class TextStock:
     Args:
         cache: folder for what is tokenized; the shards of other data lie beside these.
         note: takes sentences for the owner.
+        limit_bytes: see `Stock`.
     """
 
-    def __init__(self, source: str, rules: TextRules, cache: Path, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        source: str,
+        rules: TextRules,
+        cache: Path,
+        note: Callable[[str], None],
+        limit_bytes: int | None = None,
+    ) -> None:
         self._source = source
         self._rules = rules
         self.parts, identity = parts_of_source(source)
@@ -84,23 +88,44 @@ class TextStock:
             raise UsageFault(f"{source} holds no text; expected some to train on")
         key = identity_of(identity, *rules.identity)
         self.identity = key
-        self._folder = cache / f"{key:08x}"
+        self.folder = cache / f"{key:08x}"
         self._dtype = dtype_of(rules.tokenizer)
         self._suffix = "u16" if self._dtype.itemsize == 2 else "u32"
         self._note = note
         self._files = OpenFiles()
         self._lock = threading.Lock()
         self._worker: TokenizeWorker | None = None
-        self._stock = Stock(self.bring, note)
+        self._stock = Stock(self, note, limit_bytes)
 
     def open(self, group: int) -> tuple[str, Tokens] | None:
         """(name, tokens to train on) of a part; None: it is not tokenized yet."""
         facts = self._facts(group)
         return None if facts is None else self._tokens(facts["training"])
 
-    def want(self, groups: Sequence[int]) -> None:
-        """See `peer.trainer.data.streams.Groups.want`."""
-        self._stock.want(groups)
+    @property
+    def num_groups(self) -> int:
+        """Of all parts."""
+        return len(self.parts)
+
+    def bytes_here(self, group: int) -> int | None:
+        """See `GroupFiles.bytes_here`."""
+        facts = self._facts(group)
+        if facts is None:
+            return None
+        return sum(int(shard["tokens"]) * self._dtype.itemsize for shard in _shards_of(facts))
+
+    def bytes_expected(self, group: int) -> int | None:
+        """See `GroupFiles.bytes_expected`."""
+        return None
+
+    def remove(self, group: int) -> None:
+        """See `GroupFiles.remove`."""
+        facts = self._facts(group)
+        with contextlib.suppress(OSError):
+            self._facts_path(group).unlink(missing_ok=True)
+            for shard in () if facts is None else _shards_of(facts):
+                self._files.forget(self.folder / shard["name"])
+                (self.folder / shard["name"]).unlink(missing_ok=True)
 
     def bring(self, group: int) -> None:
         """Tokenize a part now, unless that was done before.
@@ -112,14 +137,13 @@ class TextStock:
             if self._facts(group) is not None:
                 return
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise LocalFault(f"{self._folder} cannot be made ({error.strerror}); expected room there") from error
-            self._make_room()
+                raise LocalFault(f"{self.folder} cannot be made ({error.strerror}); expected room there") from error
             if self._worker is None:
                 tokenizer = self._rules.tokenizer
                 self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)
-            training, held_out = (self._folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
+            training, held_out = (self.folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
             rules = self._rules
             order = TokenizeOrder(
                 self.parts[group],
@@ -152,6 +176,7 @@ class TextStock:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
         for group in range(len(self.parts)):
             self.bring(group)
+            self._stock.pin(group)
             facts = self._facts(group)
             if facts is not None:
                 complaints += Counter(facts["complaints"])
@@ -190,8 +215,8 @@ class TextStock:
         examples = self._rules.examples
         if examples is not None:
             limit = self._rules.vocab_size
-            return LabelledStream(len(self.parts), examples, limit, self.open, self.identity, self.want)
-        return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self.want)
+            return LabelledStream(len(self.parts), examples, limit, self.open, self.identity, self._stock)
+        return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self._stock)
 
     def close(self) -> None:
         """End the worker."""
@@ -201,30 +226,24 @@ class TextStock:
     def _tokens(self, shard: dict[str, Any] | None) -> tuple[str, Tokens]:
         name = "" if shard is None else shard["name"]
         length = 0 if shard is None else shard["tokens"]
-        return f"{self._source} ({name})", FileTokens(self._files, self._folder / name, self._dtype, 0, length)
+        return f"{self._source} ({name})", FileTokens(self._files, self.folder / name, self._dtype, 0, length)
 
     def _facts_path(self, group: int) -> Path:
-        return self._folder / f"part-{group:06d}.json"
+        return self.folder / f"part-{group:06d}.json"
 
     def _facts(self, group: int) -> dict[str, Any] | None:
         try:
             facts: dict[str, Any] = json.loads(read_regular(self._facts_path(group), 1 << 16))
+            for shard in _shards_of(facts):
+                if (self.folder / shard["name"]).stat().st_size != shard["tokens"] * self._dtype.itemsize:
+                    return None
         except (OSError, ValueError):
             return None
         return facts
 
-    def _make_room(self) -> None:
-        """Let the oldest parts go when the cache is full, or the disk nearly so; those of the held-out part stay."""
-        sizes = {path: path.stat() for path in self._folder.glob("part-*.u*")}
-        total = sum(stat.st_size for stat in sizes.values())
-        limit = min(MAX_CACHE_BYTES, total + shutil.disk_usage(self._folder).free // 2)
-        for path in sorted(sizes, key=lambda path: sizes[path].st_atime):
-            if total < limit:
-                return
-            with contextlib.suppress(OSError):
-                path.with_suffix(".json").unlink()
-                os.unlink(path)
-            total -= sizes[path].st_size
+
+def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [shard for shard in (facts["training"], facts["held_out"]) if shard is not None]
 
 
 def parts_of_source(source: str) -> tuple[list[TextPart], int]:

@@ -35,6 +35,7 @@ from peer.trainer.data.shards import (
 from peer.trainer.data.stock import PAUSES_SECONDS, Stock
 from peer.trainer.data.streams import GroupedStream
 from peer.trainer.examples.rules import ExampleRules
+from peer.trainer.text.files import Tokens
 from peer.version import SOFTWARE
 
 TIMEOUT_SECONDS = 30.0
@@ -52,22 +53,26 @@ class WebStock:
         digest: of meta.json.
         cache: folder for data; the shards lie in a folder of their own in it.
         note: takes sentences for the owner.
+        limit_bytes: see `Stock`.
 
     Raises:
         UsageFault: meta.json is not what the manifest says.
         LocalFault: it cannot be had.
     """
 
-    def __init__(self, url: str, digest: str, cache: Path, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, digest: str, cache: Path, note: Callable[[str], None], limit_bytes: int | None = None
+    ) -> None:
         self._url = url
-        self._folder = cache / digest[:16]
+        self.folder = cache / digest[:16]
         self._note = note
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LocalFault(f"{self._folder} cannot be made ({error.strerror}); expected room there") from error
+            raise LocalFault(f"{self.folder} cannot be made ({error.strerror}); expected room there") from error
         self.meta = self._meta(digest)
-        self._stock = Stock(lambda group: self.fetch(self.meta.training[group]), note)
+        self._stock = Stock(self, note, limit_bytes)
+        self._shards: ShardFolder | None = None
 
     def corpus_parts(
         self, vocab_size: int, rules: ExampleRules | None = None
@@ -79,8 +84,42 @@ class WebStock:
         """
         for shard in self.meta.held_out:
             self._patiently(partial(self.fetch, shard))
-        folder = ShardFolder(self._folder, self.meta, vocab_size, rules)
-        return folder.training(self._stock.want), folder
+        folder = ShardFolder(self.folder, self.meta, vocab_size, rules)
+        self._shards = folder
+        return folder.training(self._stock, self._open), folder
+
+    @property
+    def num_groups(self) -> int:
+        """Shards to train on."""
+        return len(self.meta.training)
+
+    def bring(self, group: int) -> None:
+        """See `GroupFiles.bring`."""
+        self.fetch(self.meta.training[group])
+
+    def bytes_here(self, group: int) -> int | None:
+        """See `GroupFiles.bytes_here`."""
+        shard = self.meta.training[group]
+        return self.meta.num_bytes(shard) if (self.folder / shard.name).exists() else None
+
+    def bytes_expected(self, group: int) -> int | None:
+        """See `GroupFiles.bytes_expected`."""
+        return self.meta.num_bytes(self.meta.training[group])
+
+    def remove(self, group: int) -> None:
+        """See `GroupFiles.remove`."""
+        if self._shards is not None:
+            self._shards.remove(self.meta.training[group])
+
+    def _open(self, group: int) -> tuple[str, Tokens] | None:
+        """A shard that the disk has spoilt is downloaded again."""
+        assert self._shards is not None
+        try:
+            return self._shards.open(self.meta.training[group])
+        except UsageFault as fault:
+            self._note(f"{fault}; it is downloaded again")
+            self._stock.lose(group)
+            return None
 
     def fetch(self, shard: Shard) -> None:
         """Download a shard, unless it is here.
@@ -89,15 +128,15 @@ class WebStock:
             UsageFault: what came is not what meta.json says.
             LocalFault: it cannot be had, or there is no room for it.
         """
-        path = self._folder / shard.name
+        path = self.folder / shard.name
         if path.exists():
             return
         draft = path.with_name(f"{path.name}.part")
         num_bytes = self.meta.num_bytes(shard)
-        free = shutil.disk_usage(self._folder).free
+        free = shutil.disk_usage(self.folder).free
         if free < num_bytes + (1 << 30):
             raise LocalFault(
-                f"{self._folder} has {bytes_text(free)} left, and {shard.name} takes {bytes_text(num_bytes)}; expected "
+                f"{self.folder} has {bytes_text(free)} left, and {shard.name} takes {bytes_text(num_bytes)}; expected "
                 "1 GB more than that; free some disk"
             )
         _download(urljoin(self._url, shard.name), draft, num_bytes)
@@ -123,14 +162,14 @@ class WebStock:
         return None
 
     def _meta(self, digest: str) -> Meta:
-        found = read_meta(self._folder, digest)
+        found = read_meta(self.folder, digest)
         if found is not None:
             return found
         contents: list[bytes] = []
         self._patiently(lambda: contents.append(_read(self._url, MAX_META_BYTES)))
         content = contents[-1]
         meta = parse_meta(content, self._url, digest)
-        write_new(self._folder / META_NAME, content)
+        write_new(self.folder / META_NAME, content)
         return meta
 
 

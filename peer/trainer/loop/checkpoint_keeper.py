@@ -22,12 +22,12 @@ from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME,
 from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
-from peer.trainer.data.order import BlockOrder
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
 from peer.trainer.loop.checkpoint_values import Held, split
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.order.order import BlockOrder
 
 FALLBACK_COPY_BYTES = 1 << 30
 """Where the machine's memory is not known: the whole state of a model of 60 million parameters."""

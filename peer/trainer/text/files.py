@@ -76,6 +76,12 @@ class OpenFiles:
             )
         return content
 
+    def forget(self, path: Path) -> None:
+        """Close it: a deleted file takes room on the disk as long as it is open."""
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
 
 def _close_all(descriptors: OrderedDict[Path, int]) -> None:
     while descriptors:

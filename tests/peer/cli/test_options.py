@@ -34,6 +34,7 @@ GIVEN: dict[str, object] = {
     "listen": ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"),
     "announce": ("/ip4/203.0.113.9/tcp/4001",),
     "data": "text:books",
+    "data_limit_gib": 2.5,
     "base": "weights",
     "base_bits": "8",
     "precision": "fp16",

@@ -16,12 +16,12 @@ from dht.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run
 from peer.trainer.data.corpus import Corpus, open_run_corpus
-from peer.trainer.data.order import PermutedOrder
 from peer.trainer.data.shards import read_meta
 from peer.trainer.examples.pictures import content_of, pixels_of
 from peer.trainer.examples.rules import ExampleRules, labels_from, rules_of
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.order.order import PermutedOrder
 from peer.trainer.prepare import prepare_data
 from tests.kit.trainer.prepared_data import small_tokenizer
 

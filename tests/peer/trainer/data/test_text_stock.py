@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,9 +13,10 @@ import pytest
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data import stock as stock_module
 from peer.trainer.data import text_stock as module
-from peer.trainer.data.order import PermutedOrder
 from peer.trainer.data.stock import Stock
+from peer.trainer.data.streams import GROUP_POSITIONS
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
+from peer.trainer.order.order import PermutedOrder
 from peer.trainer.text import hub as hub_module
 from peer.trainer.text.documents import Complaints, documents
 from peer.trainer.text.held_out import hash_fraction
@@ -62,17 +64,115 @@ def test_text_is_tokenized_part_by_part_and_kept(tmp_path, rules, monkeypatch):
     assert len(notes) == 1
 
 
-def test_a_full_cache_lets_the_oldest_parts_go(tmp_path, rules, monkeypatch):
-    monkeypatch.setattr(module, "SMALLEST_PART_BYTES", 10_000)
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 1)
-    json_lines(tmp_path / "corpus.jsonl", sentences(100))
-    stock = TextStock(f"jsonl:{tmp_path}", rules, tmp_path / "cache", lambda text: None)
+def test_a_small_limit_reads_every_block_of_an_epoch_and_never_loses_what_is_read(tmp_path, rules, monkeypatch):
+    """Parts go and come again while they are trained on; the disk holds a few of them."""
+    monkeypatch.setattr(module, "SMALLEST_PART_BYTES", 5_000)
+    monkeypatch.setattr("peer.trainer.text.files.MAX_OPEN_FILES", 1)
+    json_lines(tmp_path / "corpus.jsonl", sentences(250))
+    notes: list[str] = []
+    stock = TextStock(f"jsonl:{tmp_path}/corpus.jsonl", rules, tmp_path / "cache", notes.append, 14_000)
+    bring, brought = stock.bring, []
+    monkeypatch.setattr(stock, "bring", lambda group: (brought.append(group), bring(group)))
     try:
-        stock.bring(0)
-        stock.bring(1)
-        assert [stock.open(group) is None for group in (0, 1)] == [True, False]
+        stock.held_out()
+        training, order = stock.training(), PermutedOrder(0, "me")
+        most, seen, gone, pause = 0, set(), False, threading.Event()
+        deadline = time.monotonic() + 20
+        while order.state()["epoch"] < 1 and time.monotonic() < deadline:
+            if (positions := order.next(8, CONTEXT, training)) is None:
+                pause.wait(0.01)  # as the loop waits for the thread
+                continue
+            training.batch(positions, CONTEXT)
+            seen |= set(positions.tolist())
+            here = [group for group in range(stock.num_groups) if stock.bytes_here(group) is not None]
+            most = max(most, sum(stock.bytes_here(group) for group in here))
+            gone = gone or len(here) < len({position // GROUP_POSITIONS for position in seen})
+        assert gone, "nothing had to go: the limit is too large for this test"
+        assert most <= 14_000 + 3_000
+        assert {position // GROUP_POSITIONS for position in seen} == set(range(stock.num_groups))
+        assert len(brought) < 2 * stock.num_groups  # what is here is read to its end before it goes
+        assert notes == [notes[0]]
+        # The first part, which is measured on, is still here.
+        assert stock.bytes_here(0)
     finally:
         stock.close()
+
+
+class Files:
+    """Groups of 10 bytes each, none of them on a disk."""
+
+    def __init__(self, folder, num_groups, here=()):
+        self.folder = folder
+        self.num_groups = num_groups
+        self.here = set(here)
+        self.came = threading.Semaphore(0)
+
+    def bring(self, group):
+        self.here.add(group)
+        self.came.release()
+
+    def bytes_here(self, group):
+        return 10 if group in self.here else None
+
+    def bytes_expected(self, group):
+        return 10
+
+    def remove(self, group):
+        self.here.discard(group)
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    pause = threading.Event()
+    while not condition() and time.monotonic() < deadline:
+        pause.wait(0.001)
+    assert condition()
+
+
+def test_nothing_goes_before_the_reader_says_so_and_what_has_gone_comes_again(tmp_path):
+    files = Files(tmp_path / "own", 4, here=(0, 1))
+    stock = Stock(files, lambda text: None, limit_bytes=20)
+    stock.want([1, 2])
+    until(lambda: stock._leaving)
+    assert files.here == {0, 1}
+    assert stock.let_go() == [0]
+    assert files.came.acquire(timeout=10)
+    assert files.here == {1, 2}
+    stock.want([0, 1])  # the part that was believed to be here
+    until(lambda: stock._leaving)
+    assert stock.let_go() == [2]
+    assert files.came.acquire(timeout=10)
+    assert files.here == {0, 1}
+
+
+def test_a_limit_below_what_is_wanted_keeps_the_first_and_is_said_once(tmp_path):
+    files, notes = Files(tmp_path / "own", 4), []
+    stock = Stock(files, notes.append, limit_bytes=25)
+    stock.want(range(4))
+    until(lambda: notes)
+    assert files.here == {0, 1}
+    assert "20 B of the 25 B" in notes[0]
+    assert "--data-limit-gib" in notes[0]
+    stock.want([3, 0])  # the first one that is wanted comes first, and those that are wanted no more go
+    until(lambda: stock._leaving)
+    assert stock.let_go() == [1]
+    until(lambda: files.here == {0, 3})
+    assert len(notes) == 1
+
+
+def test_data_of_another_source_goes_first(tmp_path):
+    old = tmp_path / "0123abcd"
+    old.mkdir()
+    (old / "part-000000.u16").write_bytes(b"x" * 15)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_bytes(b"x" * 15)
+    files = Files(tmp_path / "4567abcd", 2, here=(0,))
+    stock = Stock(files, lambda text: None, limit_bytes=20)
+    stock.want([1])
+    assert files.came.acquire(timeout=10)
+    assert not old.exists()
+    assert (tmp_path / "mine" / "letter").exists()
+    assert files.here == {0, 1}
 
 
 def test_a_field_that_is_not_there_and_text_that_is_none_are_sentences(tmp_path, rules):
@@ -99,7 +199,7 @@ def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, 
     stock.close()
 
 
-def test_what_cannot_be_had_is_tried_again_and_said_once(monkeypatch):
+def test_what_cannot_be_had_is_tried_again_and_said_once(tmp_path, monkeypatch):
     monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
     notes, tried, over = [], [], threading.Event()
 
@@ -110,7 +210,9 @@ def test_what_cannot_be_had_is_tried_again_and_said_once(monkeypatch):
         if set(tried[4:]) == {7, 8}:
             over.set()
 
-    stock = Stock(bring, notes.append)
+    files = Files(tmp_path, 9)
+    files.bring = bring
+    stock = Stock(files, notes.append)
     stock.want([7, 8])
     assert over.wait(10)
     assert {7, 8} <= set(tried[:4])  # one that fails does not hold up the other

@@ -12,6 +12,7 @@ from dht.errors import LocalFault, UsageFault
 from peer.trainer.data import web_stock as module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.web_stock import WebStock
+from tests.kit.processes.process_swarm import wait_until
 from tests.kit.trainer.prepared_data import prepared
 
 
@@ -73,6 +74,7 @@ def test_only_what_is_read_is_downloaded_and_only_once(made, server, tmp_path):
     assert [path for path, _ in server.requests] == expected
     assert training.group_range(1) is None
     stock.fetch(meta.training[1])
+    training.let_go()
     assert training.group_range(1)[1] == meta.training[1].tokens
     # Those who have the folder, and those who download, share the epoch.
     here = open_corpus(f"tokens:{made[0]}", vocab_size=300, context=16, held_out_fraction=0.1)
@@ -93,6 +95,42 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(made, server, tmp_path)
     server.cut = None
     stock.fetch(shard)
     assert server.requests[-1] == (f"/{shard.name}", "bytes=3000-")
+
+
+def test_a_shard_that_the_disk_has_spoilt_or_that_was_deleted_is_downloaded_again(made, server, tmp_path):
+    _, meta, digest, _ = made
+    notes: list[str] = []
+    stock = WebStock(server.url, digest, tmp_path, notes.append)
+    training, folder = stock.corpus_parts(300)
+    stock.fetch(meta.training[0])
+    path = folder.folder / meta.training[0].name
+    path.write_bytes(bytes(path.stat().st_size))
+    assert training.group_range(0) is None
+    assert not path.exists()
+    assert notes == [notes[0]]
+    assert "is downloaded again" in notes[0]
+    training.want([0])
+    wait_until(lambda: training.let_go() or training.group_range(0) is not None, "the shard to come again")
+
+
+def test_shards_beyond_the_limit_make_room_for_those_that_are_wanted(made, server, tmp_path):
+    _, meta, digest, _ = made
+    sizes = [meta.num_bytes(shard) for shard in meta.training]
+    stock = WebStock(server.url, digest, tmp_path, lambda text: None, limit_bytes=max(sizes) + min(sizes))
+    training, folder = stock.corpus_parts(300)
+
+    def here() -> set[int]:
+        training.let_go()
+        return {group for group in range(len(sizes)) if (folder.folder / meta.training[group].name).exists()}
+
+    last = len(sizes) - 1
+    for group in (0, 1, last, 0):
+        training.want([group])
+        wait_until(lambda group=group: group in here(), f"shard {group}")
+        assert training.group_range(group)[1] == meta.training[group].tokens
+        training.read(group, 0, 8)
+        assert sum(sizes[one] for one in here()) <= max(sizes) + min(sizes)
+    assert [path for path, _ in server.requests].count(f"/{meta.training[0].name}") == 2
 
 
 def test_what_a_server_changes_is_refused(made, server, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from dht.records.reading import NUM_UNITS
 from peer.mailbox.mailbox import Mailbox
 from peer.reading.view import view_of
-from peer.trainer.data.order import PermutedOrder, RandomOrder
-from peer.trainer.data.positions import block_positions
 from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, OneGroup
+from peer.trainer.order.order import PermutedOrder, RandomOrder
+from peer.trainer.order.positions import block_positions
 
 CONTEXT = 4
 
@@ -115,9 +116,8 @@ def test_it_goes_on_from_a_checkpoint():
 
 def test_what_comes_next_is_wanted_ahead():
     wanted: list[list[int]] = []
-    groups = GroupedStream(
-        40, 256, lambda group: (str(group), np.zeros(500, np.uint8)), 1, lambda chosen: wanted.append(list(chosen))
-    )
+    stock = SimpleNamespace(want=lambda chosen: wanted.append(list(chosen)), let_go=lambda: (), is_full=False)
+    groups = GroupedStream(40, 256, lambda group: (str(group), np.zeros(500, np.uint8)), 1, stock)
     order = PermutedOrder(0, "me")
     read = []
     for _ in range(100):

@@ -12,8 +12,8 @@ from dht.records.reading import NUM_UNITS, Reading
 from peer.reading.permutation import mixed_key, permuted
 from peer.reading.view import NOBODY, ReadingView, key_of
 from peer.reading.walk import Span, UnitWalk
-from peer.trainer.data.positions import random_positions
 from peer.trainer.data.streams import Groups
+from peer.trainer.order.positions import random_positions
 
 NUM_UPCOMING = 3
 """Units whose data is got ahead: the present one, the next, and one more while that one comes."""
@@ -59,6 +59,7 @@ class RandomOrder:
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
         """See `BlockOrder.next`."""
+        groups.let_go()
         groups.want(range(groups.num_groups))
         if all(groups.group_range(group) is None for group in range(groups.num_groups)):
             return None
@@ -103,13 +104,14 @@ class PermutedOrder:
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
         """See `BlockOrder.next`."""
+        groups.let_go()
         view = self._look() or NOBODY
         spans = self._walk.next_blocks(num_blocks, lambda epoch, unit: self._size(epoch, unit, context, groups), view)
         reading = self._walk.reading(groups.identity)
         if (reading.epoch, reading.unit) != self._told or spans is None:
             self._told = reading.epoch, reading.unit
             self._tell(reading)
-            upcoming = self._walk.upcoming(view, NUM_UPCOMING)
+            upcoming = self._walk.upcoming(view, NUM_UPCOMING, self._first_ahead(spans is None, context, groups))
             groups.want(
                 list(dict.fromkeys(group for unit in upcoming for group in _groups_of(unit, groups.num_groups)))
             )
@@ -117,6 +119,7 @@ class PermutedOrder:
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
         """See `BlockOrder.again`."""
+        groups.let_go()
         self._num_again += 1
         size_of = self._size
         spans = self._walk.again(num_blocks, lambda epoch, unit: size_of(epoch, unit, context, groups), self._num_again)
@@ -130,6 +133,13 @@ class PermutedOrder:
         """See `BlockOrder.restore`."""
         if state:
             self._walk.restore(state)
+
+    def _first_ahead(self, is_missing: bool, context: int, groups: Groups) -> Callable[[int], bool]:
+        """Which units go first in what is wanted: those that are not here, if a batch waits for them. Else, where
+        something has to go for all that comes, those that are here: they are read to their end before that."""
+        if not is_missing and not groups.is_full:
+            return lambda unit: False
+        return lambda unit: (self._size(self._walk.epoch, unit, context, groups) is None) == is_missing
 
     def _size(self, epoch: int, unit: int, context: int, groups: Groups) -> int | None:
         """Blocks of a unit; None: a part of it is not here."""
