@@ -17,7 +17,7 @@ U32 = npt.NDArray[np.uint32]
 def all_finite(values: F32) -> bool:
     """True when no value is NaN or infinite.
 
-    A sum is finite only if every term is; adding is many times as fast as looking at every value, which is left for
+    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
     sums that overflow.
     """
     # The question is what such values would warn of.

@@ -5,8 +5,8 @@
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. Our kernels use
 one thread each; with more, they run on as many slices at once, and what others use takes torch's own threads. With one
-thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
-reads. `--others` adds hivemind's compressions and bitsandbytes (see `other_systems/codecs.py`), in the same run.
+thread the share of a core is what the operation takes at a line of 400 Mbit/s. It makes or reads every bit of that
+line. `--others` adds hivemind's compressions and bitsandbytes (see `other_systems/codecs.py`), in the same run.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
     python -m benchmarks.bench_dashboard history [--peers 2000] [--rounds 100000] [--requests 100]
     python -m benchmarks.bench_dashboard bytes [--peers 300] [--looks 150]
 
-`viewers`: this process serves, pinned to one core, and publishes a changed run every second; a second process, on the
+`viewers`: this process serves, pinned to one core, and publishes a changed run every second. A second process, on the
 other cores, holds that many event streams open and reads them. Reported are the server's CPU time per second and how
 long after publishing the last byte of an update had been read.
 
 `history`: a made-up history is written into a real file by the same code that follows a real run, and then asked over
 HTTP. Every request comes after a publication, so nothing is answered from what was made for an earlier one.
 
-`bytes`: what a visitor's line carries, compressed as browsers ask for it: the first view of each tab with scripts,
-style and the points of the curves; and an hour of an open tab, from some minutes of looks two seconds apart in which
-every peer writes a record every ten seconds and a round of eight closes every six.
+`bytes`: what a visitor's line carries, compressed as browsers ask for it. That is the first view of each tab with
+scripts, style and the points of the curves, and an hour of an open tab. The hour follows from some minutes of looks two
+seconds apart. In these every peer writes a record every ten seconds, and a round of eight closes every six.
 """
 
 from __future__ import annotations

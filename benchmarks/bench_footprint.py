@@ -3,10 +3,10 @@
     python -m benchmarks.bench_footprint [--models 25,250] [--rounds 2] [--json]
 
 Two real peers over loopback: one trains the built-in GPT with AdamW, the other computes nothing, in steps as long as
-the trainer's first ones; H is P, so that every step sends a fragment. When every fragment has had so many
-common rounds, peaks are read from /proc (Linux). Shared memory, the mailbox, counts in both processes that map it; what
-is a process's own is told apart. A copy is 4 bytes per parameter, MB are 2^20 bytes. The target: the network process
-takes at most four copies and 150 MB. With 250 M parameters both peers together take about 20 GB and some minutes.
+the trainer's first ones. H is P, so every step sends a fragment. When every fragment has had so many common rounds,
+peaks are read from /proc (Linux). Shared memory, the mailbox, counts in both processes that map it; what is a process's
+own is told apart. A copy is 4 bytes per parameter, MB are 2^20 bytes. The target: the network process takes at most
+four copies and 150 MB. With 250 M parameters both peers together take about 20 GB and some minutes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_memory [--rounds 1000] [--peers 3] [--values 200000] [--json]
 
-The exchanges of all peers run in this one process over a simulated network in virtual time, so that a leak of one peer
-shows as many times over as there are peers. A failed round: all peers are cut off from each other as soon as it has
-begun, long enough for every deadline to pass, and meet again. What is printed is the memory after each tenth.
+The exchanges of all peers run in this one process over a simulated network in virtual time. So a leak of one peer shows
+as many times over as there are peers. A failed round: all peers are cut off from each other as soon as it has begun. It
+lasts long enough for every deadline to pass, and then they meet again. What is printed is the memory after each tenth.
 """
 
 from __future__ import annotations

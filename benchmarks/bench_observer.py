@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_observer --members 6 --seconds 60
 
-Real members with their daemons on loopback, which publish their records anew as often as peers do; one observer after
+Real members with their daemons on loopback, which publish their records anew as often as peers do. One observer after
 the other looks at them every two seconds, as the dashboard's does. Memory and CPU are read from /proc (Linux).
 """
 
@@ -63,7 +63,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 async def observe(backend: HostBackend, addresses: list[str]) -> None:
-    """The observer's process: looks for ever, and tells of each look in one line."""
+    """The observer's process: looks without end, and tells of each look in one line."""
     async with observer_network(backend, addresses) as (_, store):
         while True:
             await store.bootstrap(addresses)

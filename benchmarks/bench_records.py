@@ -3,12 +3,13 @@
     python -m benchmarks.bench_records [--peers 32,128,256,512,1024,2048,4096] [--measured 4] [--json]
 
 What is real: `Membership` of the measured peers, `HivemindStore`, hivemind's DHTNode with its routing table and its
-searches, gate, validation, holders' storage with its limits, signed records of a peer with four fragments, and every
-message in its encoded form. What is not: the line (a call is answered at once, and costs its message's bytes without
-libp2p's framing, about 1 KiB), time (looks follow each other at once; figures are per minute of two looks and one
-announcement every 10 s), joining (routing tables are filled beforehand), churn. A look-up of a key's holders is
-believed for 300 s, or 1500 s for keys that are read in turn; those of the first turn are spread over that. Measured are
-usual members: one in 2^level is a beacon, which publishes under a second key, 30 requests a minute more.
+searches, gate, validation, and holders' storage with its limits. So are signed records of a peer with four fragments,
+and every message in its encoded form. What is not: the line (a call is answered at once, and costs its message's bytes
+without libp2p's framing, about 1 KiB). Time is not: looks follow each other at once, and figures are per minute of two
+looks and one announcement every 10 s. Nor are joining (routing tables are filled beforehand) and churn. A look-up of a
+key's holders is believed for 300 s, or 1500 s for keys that are read in turn. Those of the first turn are spread over
+that. Measured are usual members: one in 2^level is a beacon, which publishes under a second key, 30 requests a minute
+more.
 """
 
 from __future__ import annotations

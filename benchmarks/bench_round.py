@@ -6,16 +6,16 @@
     python -m benchmarks.bench_round --lab NETLAB.py --up 20 --down 100 --queue 500 --ping --busy 2 --no-pace
 
 A round's time is from the first member's offer (the work lies ready, nothing is encoded yet) until the last member has
-applied the commit: its anchor has moved and the change lies ready for its trainer. The digest that the next round of
-the fragment begins with can be known a little later, which is said beside it. The first round is told apart: streams
+applied the commit. Then its anchor has moved and the change lies ready for its trainer. The digest that the next round
+of the fragment begins with can be known a little later, which is said beside it. The first round is told apart: streams
 are opened and no deadline is learned yet. Without --lab the members talk over loopback at whatever speed it has.
 NETLAB.py: see `benchmarks/lines/home_lines.py`.
 
 With --ping the first member's home pings a server while rounds after the first run, which is what others on its line
-feel; --busy adds processes that do nothing but count; with --no-pace uploads do not pace themselves.
+feel. The flag --busy adds processes that do nothing but count. With --no-pace uploads do not pace themselves.
 
-The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
-reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
+The limit beside it is what the bytes alone need. Every member sends its contribution to the other reducers and its
+reduced shard to the other members. That is 2 (M-1)/M of the encoded size, at its upload rate.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MOST_ROUNDS_PER_TIMED = 3
 def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> list[dict[str, Any]]:
     """Each round's time, bytes and whether every member was in it with the same outcome.
 
-    Work that missed a round is offered again at once, before the others are told to begin: the round after such a one
+    Work that missed a round is offered again at once, before the others are told to begin. The round after such a one
     is counted and checked, but its time says nothing, and one more is run in its place.
     """
     rounds: list[dict[str, Any]] = []
@@ -124,8 +124,8 @@ def _brief(number: int, one: dict[str, Any]) -> str:
 def limit_seconds(options: argparse.Namespace) -> float | None:
     """What the bytes alone need on the lines; None over loopback.
 
-    With unequal lines: the best that any assignment of reducers can do. Member i sends at least its contribution
-    minus its own shard, and share s_i of the result to M - 1 others; shares sum to 1.
+    With unequal lines: the best that any assignment of reducers can do. Member i sends at least its contribution minus
+    its own shard, and share s_i of the result to M - 1 others. Shares sum to 1.
     """
     if options.lab is None:
         return None

@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_scale [--peers 32,128,512,2048,4096] [--values 4194304] [--mbit 50] [--json]
 
-What is real: every peer's `RoundMachine` with its effects, and every frame's bytes, made by the real encoder
-(headers) and counted by the codec's sizes (payloads). What is modelled: a line that sends one frame after the other at
-its upload rate and takes them at five times that, and a fixed one-way latency. What is left out: tensors, computing,
-TCP, libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within
-0.4 s, as peers of one speed do.
+What is real: every peer's `RoundMachine` with its effects, and every frame's bytes. The real encoder makes the headers,
+and the codec's sizes count the payloads. What is modelled: a line that sends one frame after the other at its upload
+rate and takes them at five times that. The one-way latency is fixed. What is left out: tensors, computing, TCP,
+libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within 0.4 s,
+as peers of one speed do.
 
 Views hold what a machine needs: its own cell, the cell of the top leader, and one name of each other cell. Real views
 hold everybody (`benchmarks/bench_records.py` measures what that costs).

@@ -3,8 +3,8 @@
     python -m benchmarks.bench_sites [--per-site 2,4,8] [--minutes 6] [--values 262144] [--flat] [--json]
 
 Each site has a fast network inside (0.5 ms); between the sites there are 40 ms, and every peer uploads 100 Mbit/s. All
-that the peers of one site send to the other is counted, records excepted: offers, means, commits, and what is fetched
-by who missed a round. `--flat` measures the same without cells.
+that the peers of one site send to the other is counted, records excepted. That is offers, means, commits, and what a
+peer that missed a round fetches. `--flat` measures the same without cells.
 """
 
 from __future__ import annotations

@@ -4,15 +4,16 @@
     python -m benchmarks.bench_stall --lab NETLAB.py --up 400 --rtt 30       (root; see benchmarks/lines/)
     python -m benchmarks.bench_stall --device cuda --layers 12 --width 768
 
-One peer trains the built-in GPT on one core; a second one computes nothing in steps as long as the trainer's, and takes
-part in the rounds; with H = P every step sends a fragment. The same trainer process first trains without a swarm, then
-in it. `apart`: its network process and daemon have another core, which they share with the other peer and the emulator;
+One peer trains the built-in GPT on one core. A second one computes nothing in steps as long as the trainer's, and takes
+part in the rounds. With H = P every step sends a fragment. The same trainer process first trains without a swarm, then
+in it. `apart`: its network process and daemon have another core, which they share with the other peer and the emulator.
 `same`: they share the trainer's, and only the others are elsewhere. Each arm ends with as long a time without a swarm
 again, so that a machine that slowed down shows.
 
-Reported: inner steps per second off and on; the share of wall time that the trainer waited for the network side
-(the mailbox's own counter), and the share that it copied to and from the mailbox, also in milliseconds per 25 M values
-given and taken; CPU seconds of network process and daemon per 10^9 bytes moved up and down.
+Reported are inner steps per second off and on, and shares of wall time. One share is that in which the trainer waited
+for the network side (the mailbox's own counter). The other is that in which it copied to and from the mailbox, also in
+milliseconds per 25 M values given and taken. Reported too are CPU seconds of network process and daemon per 10^9 bytes
+moved up and down.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
 
 Every peer is a `peer join` with its network process and its libp2p daemon, on loopback, with a model of 33 thousand
 parameters. They start two by two; the measured time begins when all are members. Then it is counted: commits, how many
-of the peers were in them, attempts that anybody gave up, refusals, peers that ended, and whether all who applied a
-commit have the same digest after it. Returns 0 when there were rounds and nothing failed, else 1.
+of the peers were in them, attempts that anybody gave up, refusals, and peers that ended. It is checked whether all
+peers that applied a commit have the same digest after it. Returns 0 when there were rounds and nothing failed, else 1.
 
-With `--sites` the peers are dealt out to sites and average site by site; `abroad` are the bytes that they sent in
+With `--sites` the peers are dealt out to sites and average site by site. `abroad` are the bytes that they sent in
 rounds to peers of other sites, per commit.
 """
 

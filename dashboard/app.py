@@ -371,8 +371,8 @@ def _say_what_is_shown(peers: Sequence[str], choices: Choices) -> None:
         return
     if all(map(is_of_this_machine, peers)):
         _warn(
-            "the page is for everybody, and the addresses given with --peers are of this machine alone, so it has none "
-            "to show to those who want to join; give one with --join-address MULTIADDR"
+            "the page is for everybody, but it has no address to show to people that want to join; "
+            "all given with --peers are of this machine alone; give one with --join-address MULTIADDR"
         )
 
 

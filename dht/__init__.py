@@ -22,8 +22,8 @@ The rooms, from the bottom up:
     kademlia/   RecordStore over hivemind's DHTNode
     observer/   the host and the store of somebody who only looks
 
-Sources: Kademlia (Maymounkov and Mazieres, 2002) for the lookup under the store; Ed25519 (RFC 8032) for every
-signature; the libp2p peer id specification for the text form of a public key.
+Sources: Kademlia (Maymounkov and Mazieres, 2002) for the lookup under the store. Ed25519 (RFC 8032) for every
+signature. The libp2p peer id specification for the text form of a public key.
 """
 
 # A part of murmuration-swarm: peer/import_path.py looks for this line.

@@ -11,7 +11,7 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 def steady_seconds() -> float:
     """Seconds since some moment.
 
-    `time.monotonic` stands still while a laptop is suspended: on Linux CLOCK_BOOTTIME goes on, on macOS the clock that
+    `time.monotonic` stands still while a laptop is suspended. On Linux CLOCK_BOOTTIME goes on, on macOS the clock that
     the system calls CLOCK_MONOTONIC (Python's is another there). Elsewhere there is none.
     """
     if _BOOTTIME is not None:

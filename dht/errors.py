@@ -1,14 +1,14 @@
 """The error tree, drawn once.
 
-MurmurationError
-├── PeerFault        a remote misbehaved; names its PeerId; never escapes a round
-│   └── PeerUnreachable   the remote could not be reached or stopped answering
-└── LocalFault       this peer cannot go on; its owner can act on the sentence (exit code 1)
-    ├── UsageFault        a flag, file or value is wrong (exit code 2)
-    ├── NobodyReachable   no member of the run answered in time (exit code 3)
-    ├── Incompatible      other protocol version, manifest or membership rule (exit code 4)
-    ├── DeviceFault       the compute device is missing or too small (exit code 5)
-    └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
+    MurmurationError
+    ├── PeerFault        a remote misbehaved; names its PeerId; never escapes a round
+    │   └── PeerUnreachable   the remote could not be reached or stopped answering
+    └── LocalFault       this peer cannot go on; its owner can act on the sentence (exit code 1)
+        ├── UsageFault        a flag, file or value is wrong (exit code 2)
+        ├── NobodyReachable   no member of the run answered in time (exit code 3)
+        ├── Incompatible      other protocol version, manifest or membership rule (exit code 4)
+        ├── DeviceFault       the compute device is missing or too small (exit code 5)
+        └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
 
 Every message reads: what was got; what was expected; what to do.
 """

@@ -1,6 +1,6 @@
 """Strict checks of single values that came out of msgpack: exact types, ranges, printable text. Pure.
 
-Every function raises ValueError with a sentence of the form "what was got; what was expected"; the caller knows who
+Every function raises ValueError with a sentence of the form "what was got; what was expected". The caller knows who
 sent it and turns that into a `PeerFault`. `type(value) is int` rather than isinstance, because True is an int.
 """
 

@@ -3,8 +3,8 @@
 Three adapters implement them: `MemoryHost` (simulated links, virtual time), `P2pdHost` (hivemind's libp2p
 daemon, the bulk data plane) and, for observers, py-libp2p. One contract suite runs on all of them.
 
-A stream carries whole frames in both directions. libp2p streams through p2pd have no half-close: a side that
-closes loses what the other has not read yet, so protocols end with an explicit reply frame, never with EOF.
+A stream carries whole frames in both directions. The streams of libp2p through p2pd have no half-close. A side that
+closes loses what the other has not read yet. So protocols end with an explicit reply frame, never with EOF.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Stream(Protocol):
 StreamHandler = Callable[[Stream], Awaitable[None]]
 """Called once per incoming stream; the stream is closed when it returns or raises.
 
-A `PeerFault` raised by a handler is logged and closes the stream; anything else is a bug and is logged with
-its traceback, but must not stop the host.
+A `PeerFault` raised by a handler is logged and closes the stream. Anything else is a bug and is logged with its
+traceback, but must not stop the host.
 """
 
 

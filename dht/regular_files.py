@@ -1,6 +1,6 @@
 """Files: read without waiting, since pipes, devices and sockets are refused, and written whole or not at all.
 
-Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end; both would hang
+Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end. Both would hang
 or fill a reader that expects a file at that place.
 """
 

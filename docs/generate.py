@@ -98,11 +98,11 @@ def cli_page() -> str:
     from peer.cli import app
 
     exit_codes = inspect.getdoc(app) or ""
-    codes = exit_codes.partition("Exit codes:")[2].split(".")[0]
+    codes = exit_codes.partition("Exit codes:")[2].strip()
     parts = [
         "# Commands",
         "What each command prints with `--help`.",
-        "Exit codes:\n\n" + "\n".join(f"- {' '.join(code.split())}" for code in codes.split(";")),
+        f"Exit codes:\n\n{codes}",
     ]
     for name, command in commands():
         parts += [f"## {name}", f"```\n{help_of(name, command)}\n```"]

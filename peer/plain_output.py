@@ -1,7 +1,7 @@
 """The one way to a terminal: text of others is never a control, an escape sequence, or markup.
 
-A run's name, a member's sentence, a file's field: any of them may end in a line that is printed, in an error or in a
-log. So it is not the callers who look for such characters: standard output and error are replaced while a command runs.
+A run's name, a member's sentence or a file's field may end in a line that is printed, in an error or in a log. So it is
+not the callers who look for such characters: standard output and error are replaced while a command runs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Which members average together first, and which of them average which values with the other cells. Pure.
 
 A round of many members runs on two levels. The members of a *cell* average with each other as in a flat round, on
-shards that are the same in all cells (the *grid*). Each shard of the grid is cut into *slices*; of each slice one cell
-is the owner, and its reducer of that shard averages the cells' means of the slice.
+shards that are the same in all cells (the *grid*). Each shard of the grid is cut into *slices*. One cell owns each
+slice, and its reducer of that shard averages the cells' means of the slice.
 
-How many cells a round has follows from the commit before it, so that everybody who can take part agrees: cells double
-where they would have more than 1.5 times `cell_size` members in the mean, and halve below 0.6 times; between those
-nothing changes, so that a swarm that breathes does not change its cells all the time. A peer's cell is a prefix of the
-hash of its PeerId, so that it stays in it, or the cell is its site.
+How many cells a round has follows from the commit before it, so that everybody who can take part agrees. Cells double
+where they would have more than 1.5 times `cell_size` members in the mean, and halve below 0.6 times. Between those
+nothing changes, so a swarm that breathes does not change its cells all the time. A peer's cell is a prefix of the hash
+of its PeerId, so that it stays in it, or the cell is its site.
 """
 
 from __future__ import annotations

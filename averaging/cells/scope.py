@@ -1,13 +1,14 @@
 """The scope of rounds that run on two levels when the swarm is large, or when the run has sites. Sans-I/O.
 
-Below, the members of a cell do what they do in a flat round, up to the commit: that one is kept as the cell's part
-and moves nothing. Above, the cell's leader offers the part to the top leader, the first of the first cell in rank;
-that one plans the slices, the cells' reducers average them across cells, and its `TopCommit` closes the round for all.
+Below, the members of a cell do what they do in a flat round, up to the commit. That commit is kept as the cell's part
+and moves nothing. Above, the cell's leader offers the part to the top leader, the first of the first cell in rank. The
+top leader plans the slices, and the cells' reducers average them across cells. Its `TopCommit` closes the round for
+all.
 
 Rules that must survive every edit:
-- A peer is in one cell at a time, which follows from the commit before, so that no work is in two parts of one round.
-- Of one cell a round takes one part, and a member applies the commit with the part of its own cell and with no other:
-  only that one says what became of its work.
+- A peer is in one cell at a time, which follows from the commit before. So no work is in two parts of one round.
+- Of one cell a round takes one part. A member applies the commit with the part of its own cell and with no other. Only
+  that part says what became of its work.
 - A part is with the top leader and with its members before it can be committed, so that it outlives its leader.
 - A silent leader is replaced: in the cell as in a flat round, above by the next in rank of all.
 """

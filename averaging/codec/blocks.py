@@ -3,11 +3,11 @@
 An array of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
 The payload is all scales, then all codes, little-endian:
 
-- scales: one per block, the upper bits of a positive float32: 16 of them (`bf16`), all 32 (`fp32`), or the 8 of the
-  exponent (`pow2`, the shared scale of arXiv 2310.10537); absent for the codecs `fp16` and `fp32`;
-- codes: `bits_per_code` bits a value. A block of n values fills ceil(n * bits / 8) bytes. With k = 8 / bits codes to
-  a byte, byte i of a block holds the values i, i + w, i + 2w, ... (w = bytes in the block), lowest bits first:
-  halves (quarters) of a block lie side by side, so packing is whole-vector work. Missing values are coded as zero.
+- scales: one per block, the upper bits of a positive float32. These are 16 bits (`bf16`), all 32 (`fp32`), or the 8 of
+  the exponent (`pow2`, the shared scale of arXiv 2310.10537). The codecs `fp16` and `fp32` have none;
+- codes: `bits_per_code` bits a value. A block of n values fills ceil(n * bits / 8) bytes. A byte has k = 8 / bits
+  codes, and a block w bytes. Byte i of a block holds the values `i, i + w, i + 2w, ...`, lowest bits first. So halves
+  (quarters) of a block lie side by side, so packing is whole-vector work. Missing values are coded as zero.
 
 int2, int4 and int8 codes are offset binary (code = integer + 2^(bits-1)); e3m0 is sign (bit 3) and exponent (bits 0-2).
 """

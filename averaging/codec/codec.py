@@ -1,19 +1,19 @@
 """Block codecs with error feedback: float32 arrays to a few bits a value and back.
 
-Each block of `block_size` values shares a scale, and every value becomes a small code: an integer (`int2`, `int4`,
-`int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo, arXiv 2501.18512). A scale is stored as
-bfloat16 (`bf16`: float32's range in two bytes), `fp32`, or a power of two (`pow2`: one byte, arXiv 2310.10537). `fp16`
-and `fp32` as codecs are plain casts. The byte layout is in `blocks.py`.
+The values of each block share a scale (`block_size` of them), and every value becomes a small code. The code is an
+integer (`int2`, `int4`, `int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo, arXiv 2501.18512). A
+scale is stored as bfloat16 (`bf16`: float32's range in two bytes), `fp32`, or a power of two (`pow2`: one byte, arXiv
+2310.10537). `fp16` and `fp32` as codecs are plain casts. The byte layout is in `blocks.py`.
 
 What holds, for every kernel, thread count and cut into slices of whole blocks:
 
 - Bytes and floats are the same bit for bit. Values are quantised against the scale as it is stored.
 - scale = max|x| / top code, rounded *up* to what can be stored, so no value is clipped. Codes are the exactly nearest
-  ones, ties to even: with |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does,
-  because the halves times a scale of 8 bits or less are float32 numbers themselves. So |x - decoded| <= scale / 2 for
-  the integer codes; with fp32 scales, up to one rounding of code * scale.
-- The residual x - decoded is exact in float32: it is x itself where the code is zero, and elsewhere decoded is between
-  half of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly, whatever the scale.
+  ones, ties to even. With |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does.
+  That holds because the halves times a scale of 8 bits or less are float32 numbers themselves. So |x - decoded| <=
+  scale / 2 for the integer codes; with fp32 scales, up to one rounding of code * scale.
+- The residual x - decoded is exact in float32. It is x itself where the code is zero. Elsewhere decoded is between half
+  of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly, whatever the scale.
 - With stochastic rounding (arXiv 1502.02551) a code may be a whole step away and the residual is rounded to float32.
 - Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, what error feedback needs
   (arXiv 1901.09847). This is why int2 has three levels, not four.

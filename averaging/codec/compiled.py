@@ -1,8 +1,8 @@
 """The kernels of `kernels.c`: found, loaded, and called with numpy arrays; the bits are those of `numpy_kernels.py`.
 
-They were compiled when the package was installed (`build_kernels.py`). Where they were not, or were compiled from
-another source than the one that lies beside them, `missing_reason` says why and callers use numpy: the bits are the
-same. While a kernel runs the GIL is free.
+They were compiled when the package was installed (`build_kernels.py`). They may be missing, or compiled from another
+source than the one that lies beside them. Then `missing_reason` says why and callers use numpy: the bits are the same.
+While a kernel runs the GIL is free.
 """
 
 from __future__ import annotations

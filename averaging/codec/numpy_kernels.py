@@ -1,8 +1,7 @@
 """Block kernels in plain numpy: the reference that every other kernel must equal bit for bit.
 
-All functions work on whole blocks; `codec.py` pads the tail. They walk in chunks that fit a core's second-level
-cache, with scratch arrays that are kept per thread, because at these speeds a fresh megabyte costs more than the
-arithmetic on it.
+All functions work on whole blocks; `codec.py` pads the tail. They walk in chunks that fit a core's second-level cache.
+Scratch arrays are kept per thread, because at these speeds a fresh megabyte costs more than the arithmetic on it.
 """
 
 from __future__ import annotations

@@ -395,8 +395,8 @@ class Applying:
 
 
 def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> tuple[Result, Buffer] | None:
-    """A result that is kept here; None when it is not, or belongs to a commit that is not followed here, or when the
-    remote has got it too often.
+    """A result that is kept here. None when it is not, when its commit is not followed here, or when the remote has got
+    it too often.
 
     What this peer reduced itself it gives in any case: nobody else may have it, and others may follow that commit.
     """

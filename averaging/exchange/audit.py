@@ -1,15 +1,15 @@
 """Audits: members recompute means that others made, and leave out a member that signed a wrong one.
 
-A member that applies a commit becomes an auditor by chance, unseen by all others, of one of its means: an auditor that
-a plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
-reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, the reducer has
-signed what came out: when both do not fit, it says so to everybody, and everybody looks in the same way. Nobody is
-believed. The accused answers with the signatures under its inputs; a member that signed another input for the auditor
-than for the reducer is the liar then.
+A member that applies a commit becomes an auditor of one of its means by chance, unseen by all others. An auditor that a
+plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
+reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, and the reducer
+has signed what came out. When the two do not fit, the auditor says so to everybody, and everybody looks in the same
+way. Nobody is believed. The accused answers with the signatures under its inputs. A member that signed another input
+for the auditor than for the reducer is the liar then.
 
-Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit
-(`passes`; so does one whose own work came too late for it, see `averaging/trust/mean_checks.py`), so that gross lies
-move nobody's anchor; small ones are found in the time that `audit_fraction` gives.
+Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit.
+(`passes`; so does one whose own work came too late for it, see `averaging/trust/mean_checks.py`) So gross lies move
+nobody's anchor. Small ones are found in the time that `audit_fraction` gives.
 
 Cost: each audit is one more shard of upload for every member of the round. Means carry no error of earlier broadcasts
 where they are audited, because nobody could check it.
@@ -187,8 +187,8 @@ class Audits:
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
 
-        One whose members do not show what they sent does not pass either: the round is closed again, without
-        the members that are left out by then.
+        One whose members do not show what they sent does not pass either. The round is closed again, without the
+        members that are excluded by then.
         """
         if not self._can_audit(commit):
             return True

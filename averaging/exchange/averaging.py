@@ -1,8 +1,8 @@
 """The reducer's side of rounds: contributions that arrive, their mean, and the mean on its way to the members.
 
-A reducer reports a mean to the leader when one other member has read it: what a commit names, somebody holds beside its
-reducer, whose link may be slow, or gone in the next moment. A mean that reaches nobody before the leader closes the
-round leaves its shard void, and the work in it returns to its owners.
+A reducer reports a mean to the leader when one other member has read it. So somebody beside the reducer holds what a
+commit names. The reducer's link may be slow, or gone in the next moment. A mean that reaches nobody before the leader
+closes the round leaves its shard void, and the work in it returns to its owners.
 """
 
 from __future__ import annotations

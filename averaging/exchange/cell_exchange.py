@@ -1,7 +1,7 @@
 """The bytes of two-level rounds at one peer: its cell's means, those of other cells, and what it averages across cells.
 
 The means of cells travel with more bits than contributions (`cell_codec_of`), so that the second quantisation is lost
-in the noise of the first; the mean of all cells is encoded with the run's codec, once, by the owner of the slice, and
+in the noise of the first. The mean of all cells is encoded with the run's codec, once, by the owner of the slice, and
 everybody applies those bytes. What that encoding lost is carried as in a flat round.
 """
 

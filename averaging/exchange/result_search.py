@@ -1,8 +1,8 @@
 """How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
 
 Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
-learned time is asked of the leader, then of everybody in the roster, then of others that have gone on from there,
-because those who made it may be gone. Each of them has its own learned time. It counts from the last result that a
+learned time is asked of the leader, then of everybody in the roster. Others that have gone on from there are asked
+last. The peers that made it may be gone. Each of them has its own learned time. It counts from the last result that a
 holder sent: while they keep coming, asking for the others would only send them twice.
 """
 

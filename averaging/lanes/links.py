@@ -1,11 +1,11 @@
 """Outgoing and incoming round messages between peers: lanes over a Host's streams.
 
 Each remote has two outgoing lanes, so that a plan never waits behind bulk data: `control` and `data`. A lane opens its
-stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
+stream when the first message is posted, introduces itself with a hello, and stays open. When it breaks, everything
 queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
-turns at its queue: a multiplexed stream may only have so much under way, and permission for more comes back behind the
-bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. Only that a
-long frame, or an empty one, was read is said on the stream itself, and when: that is how a sender learns what its line
+turns at its queue. A multiplexed stream may only have so much under way, and permission for more comes back behind the
+bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. The stream
+itself says only that a long frame, or an empty one, was read, and when. That is how a sender learns what its line
 takes.
 """
 

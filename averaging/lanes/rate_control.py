@@ -7,7 +7,7 @@ line's rate is what passed into it, less what stayed in it. The send rate (the p
 or below it, so that the queue becomes the wanted one.
 
 A busy processor delays as well, and neither a slower pace nor a faster line changes that. So of all frames in an
-interval, to any remote, the quickest count: a standing queue delays all of them (CoDel, RFC 8289), a processor some. A
+interval, to any remote, the quickest count. A standing queue delays all of them (CoDel, RFC 8289), a processor some. A
 delay that stays while the pace falls is no queue, and counts for nothing from then on.
 
 The remote reports when it has read a frame, by its own clock. So an acknowledgement that waits behind the remote's own

@@ -11,7 +11,8 @@ The files, each built on those above it:
     change.py          the memory into which changes for the live parameters are written
     fragment_state.py  anchor, momentum, residual, work in flight, and what a commit does to them
 
-Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for fragments and blending;
-Eager Updates (arXiv 2502.12996) for the overlay; Decoupled DiLoCo (arXiv 2604.21428) for token weights; Async Local-SGD
-(arXiv 2401.09135) for staleness; arXiv 1803.01498 and 2106.11257 for robust means; arXiv 1901.09847 for error feedback.
+Sources: DiLoCo (arXiv 2311.08105) for the outer step. Streaming DiLoCo (arXiv 2501.18512) for fragments and blending.
+Eager Updates (arXiv 2502.12996) for the overlay. Decoupled DiLoCo (arXiv 2604.21428) for token weights. Async Local-SGD
+(arXiv 2401.09135) for staleness. For robust means, arXiv 1803.01498 and 2106.11257; arXiv 1901.09847 for error
+feedback.
 """

@@ -5,19 +5,19 @@
 - `mean`: the weighted mean.
 - `trimmed_mean`: per coordinate, without the k largest and k smallest values (arXiv 1803.01498), weighted.
 - `centered_clip`: from the coordinate-wise median, 20 steps towards the contributions, each pull no longer than a
-  radius (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code).
+  radius. (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code.)
 - `radial_directional`: the mean of the norms times the direction of the mean direction (arXiv 2604.21428).
 
 Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
-cannot raise it); nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
+cannot raise it). Nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
 late work is longer than fresh work. A trimmed mean, which compares single values, orders them by what they are per
-usual interval of work: those of late work that took k times the steps count as k times smaller there, up to 1 +
+usual interval of work. Those of late work that took k times the steps count as k times smaller there, up to 1 +
 staleness times. Otherwise they would lie at the ends, and honest late work would be left out like a liar's.
 
-Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
-time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the
-means take log2(num_members) + 2 vectors of the shard; the others one, and at most 16 MiB of work space (`CHUNK_VALUES`
-values of all members together, in a few copies).
+Everything is done in roster (PeerId) order, in float32 with sums of squares in float64. One chunk of all members comes
+at a time, without parallel sums. So the result does not depend on arrival order or threads. Beside the encoded inputs,
+the means take log2(num_members) + 2 vectors of the shard. The others take one, and at most 16 MiB of work space
+(`CHUNK_VALUES` values of all members together, in a few copies).
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
 def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: float) -> list[float]:
     """The largest size (norm or distance) that each member may have: `ratio` times the median of those like it.
 
-    Those like it are the members of its staleness, if they are three or more. Otherwise they are the whole group, and
-    late work that took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the
-    whole group's limit by more than that either, so that three liars of one staleness do not make their own rule, and
-    (1+s)^-a in the weight takes back what lateness gives. Sizes of zero say nothing and do not count. Infinite where
-    fewer than three can be compared.
+    Those like it are the members of its staleness, if they are three or more. Otherwise they are the whole group. Late
+    work that took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the whole
+    group's limit by more than that either. So three liars of one staleness do not make their own rule. The (1+s)^-a in
+    the weight takes back what lateness gives. Sizes of zero say nothing and do not count. Infinite where fewer than
+    three can be compared.
     """
     compared = [index for index, size in enumerate(sizes) if size > 0]
     if len(compared) < FEWEST_TO_COMPARE:
@@ -275,8 +275,8 @@ class _Undecodable(ValueError):
 def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
     """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
 
-    The order depends on the number of parts alone, errors grow with its logarithm, and 2^k equal parts of weight 2^-k
-    give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
+    The order depends on the number of parts alone, and errors grow with its logarithm. Also 2^k equal parts of weight
+    2^-k give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
 
     Raises:
         ValueError: a part is not decodable.
@@ -334,8 +334,8 @@ def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = Non
 def _centered_clip(group: _Group, radius_ratio: float, out: F32) -> None:
     """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m.
 
-    Every v is m + sum_i c_i y_i with y_i = x_i - m, so two passes over the values are enough: one for m and the inner
-    products of the y, which give all distances, and one for the result.
+    Every v is m + sum_i c_i y_i with y_i = x_i - m, so two passes over the values are enough. One is for m and the
+    inner products of the y, which give all distances, and one for the result.
     """
     num_members = len(group.members)
     equal = np.ones(num_members, dtype=np.float32)
@@ -373,8 +373,8 @@ def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
 def _radial_directional(group: _Group, lengths: Sequence[float], out: F32) -> None:
     """(sum_i w_i |x_i|) * phi(sum_i w_i phi(x_i)) with phi(x) = x / |x|.
 
-    Where directions agree less than half as much as independent ones would, they cancel, and scaling their rest up
-    to full length would amplify noise: there it is the mean.
+    Where directions agree less than half as much as independent ones would, they cancel. Scaling their rest up to full
+    length would amplify noise, so there it is the mean.
     """
     for member, weight in zip(group.members, group.weights, strict=True):
         if member.norm > 0:

@@ -1,7 +1,7 @@
 """One fragment at one peer: anchor, momentum, residual, the contribution under way, and what a commit does to them.
 
-Pure: no I/O, no clock. Every change of what the live parameters should show is returned as an array to add to them
-(see `outer_step.py` for the sum x = A - O - r - L that each method preserves). Work on chunks that fit the cache keeps
+Pure: no I/O, no clock. Every change of what the live parameters should show is returned as an array to add to them.
+(See `outer_step.py` for the sum x = A - O - r - L that each method preserves.) Work on chunks that fit the cache keeps
 the peak memory at one temporary vector per fragment.
 """
 
@@ -216,7 +216,7 @@ class FragmentState:
     ) -> tuple[Change, int]:
         """Take the anchor from `version` to `version + 1`; everything about own work follows.
 
-        Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
+        Own work in a committed shard leaves the overlay. Own work that travelled but is in no result (void shard,
         missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
         blend has kept `merge_alpha` of it in the live parameters, and the next outer gradient contains that.
 
@@ -275,14 +275,14 @@ class FragmentState:
     ) -> None:
         """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
 
-        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. Given up
-        are a contribution under way of whose version the commit is not known, and one with work that had returned from
-        a round whose commit is not known or that is not remembered here, when that work may be in the new lineage.
-        The caller compares `shown()`.
+        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. A
+        contribution under way is given up when the commit of its version is not known. So is one with work that had
+        returned from a round and may be in the new lineage. That round's commit is not known, or is not remembered
+        here. The caller compares `shown()`.
 
         Versions of two lineages have equal numbers and nothing else in common. So what waits, and what the trainer has
-        begun, claims the last version that both have as its base, or one that is half as old as anyone may apply: the
-        others can believe either whenever their versions came.
+        begun, claims another base. It is the last version that both have, or one that is half as old as anyone may
+        apply. The others can believe either whenever their versions came.
 
         Args:
             left_version: version of the anchor that was replaced.

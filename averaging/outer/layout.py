@@ -1,8 +1,8 @@
 """Parameters <-> fragments: which elements of which parameters are averaged together. Pure.
 
-A fragment is a flat float32 vector made of pieces of parameters, in the order in which the module names them.
-Fragments by layers follow Streaming DiLoCo (arXiv 2501.18512, section 2.2: whole transformer layers travel
-together); balanced fragments cut the flat parameter vector into parts of equal size for any module.
+A fragment is a flat float32 vector made of pieces of parameters, in the order in which the module names them. Fragments
+by layers follow Streaming DiLoCo (arXiv 2501.18512, section 2.2: whole transformer layers travel together). Balanced
+fragments cut the flat parameter vector into parts of equal size for any module.
 """
 
 from __future__ import annotations

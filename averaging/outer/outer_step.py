@@ -4,18 +4,17 @@ Sign: the outer gradient is start minus end of local training. One fragment on o
 
     x = A - O - r - L
 
-with x the live parameters, A the committed anchor, O the overlay (own work that was sent but is not committed, as it
-shows), r the residual (own work that is not sent yet: error feedback, returned work, waiting work), and L what the
-trainer did since it last handed over work. Every function below keeps this sum true; what it changes on the right
-side is returned as the one array to add to x.
+Here x are the live parameters, and A is the committed anchor. O is the overlay: own work that was sent but is not
+committed, as it shows. The residual r is own work that is not sent yet: error feedback, returned work, waiting work. L
+is what the trainer did since it last handed over work. Every function below keeps this sum true; what it changes on the
+right side is returned as the one array to add to x.
 
-Bit-identical on every machine: float32 on the CPU, separate multiply and add (one rounding each), contributions
+Bit-identical on every machine: float32 on the CPU, and separate multiply and add (one rounding each). Contributions are
 combined in PeerId order, and everyone applies the encoded broadcast bytes.
 
-Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for blending; Eager
-Updates (arXiv 2502.12996) for the overlay `eager`; token weights from Decoupled DiLoCo (arXiv 2604.21428);
-staleness weights and less momentum under delay from Async Local-SGD (arXiv 2401.09135). The weight of newcomers is
-this project's own.
+Sources: DiLoCo (arXiv 2311.08105) for the outer step. Streaming DiLoCo (arXiv 2501.18512) for blending. Eager Updates
+(arXiv 2502.12996) for the overlay `eager`. Token weights from Decoupled DiLoCo (arXiv 2604.21428). Staleness weights
+and less momentum under delay from Async Local-SGD (arXiv 2401.09135). The weight of newcomers is this project's own.
 """
 
 from __future__ import annotations
@@ -155,8 +154,9 @@ def newcomer_factor(num_rounds: int, rule: OuterRule) -> float:
 
 
 def size_factor(tokens: int, steps: int, rule: OuterRule) -> float:
-    """n^p (n/h)^q. With p = q = 1 quantity times quality (arXiv 2604.21428); with p = q = 0 everybody counts the same,
-    as in DiLoCo (arXiv 2311.08105)."""
+    """n^p (n/h)^q. With p = q = 1 it is quantity times quality (arXiv 2604.21428). With p = q = 0 everybody counts the
+    same, as in DiLoCo (arXiv 2311.08105).
+    """
     return portable_power(float(tokens), rule.token_power) * portable_power(tokens / steps, rule.quality_power)
 
 
@@ -213,7 +213,8 @@ def effective_outer_momentum(terms: Sequence[Terms], rule: OuterRule) -> float:
     """beta_r = beta0 / (1 + kappa * max(0, lag - 1)), rounded to float32, with the lag of `effective_outer_lr`.
 
     Momentum on stale work is what makes late updates oscillate (arXiv 2401.09135). The one round of delay that every
-    mode but sync implies is beta0's business, because it is there in every round: 0.9 in lock step, 0.5 otherwise.
+    mode but sync implies is beta0's business, because it is there in every round. It is 0.9 in lock step, 0.5
+    otherwise.
     """
     return outer_momentum_of(_token_mean(terms, rule, [term.staleness for term in terms]), rule)
 
@@ -264,13 +265,13 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
     - own: the same with `own_weight` in place of c.
     - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
 
-    Replicas i and j that trained nothing since differ by O_j - O_i and their residuals alone, whatever eta, weights
-    and members did from round to round, and the difference does not grow with the number of rounds. With |.| any norm,
-    c_i the own share (own: `own_weight`) and D_i^k the own work of the k-th last round (D_i^0 that in flight; 0 where
-    it was not committed, and all 0 for a peer without work in flight, whose O is 0):
+    Replicas i and j that trained nothing since differ by `O_j - O_i` and their residuals alone. The difference does not
+    grow with the number of rounds, whatever eta, weights and members did from round to round. With |.| any norm, c_i
+    the own share (own: `own_weight`) and D_i^k the own work of the k-th last round. D_i^0 is that in flight, and D is 0
+    where it was not committed. For a peer without work in flight all are 0, and so is its O:
 
-    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|, because O_i is the sum of the D_i^k
-      with coefficients of at most eta0 c_i beta^k for k > 0, and eta0 c_i (1 + beta) for k = 0.
+    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|. For O_i is the sum of the D_i^k,
+      with coefficients of at most `eta0 c_i beta^k` for k > 0, and `eta0 c_i (1 + beta)` for k = 0.
     - carry: |O_i - O_j| <= overlay_gain * |D_i^0 - D_j^0|.
     """
     if rule.mode == "carry":

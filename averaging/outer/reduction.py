@@ -1,8 +1,8 @@
 """How one shard's contributions become the encoded mean that everybody applies, and at which rates. Pure.
 
-What a reducer's broadcasts lost in encoding is kept at 8 bits until the next broadcast of the same values. Float32
-took a copy of the model over the number of members, and as much again while rounds are open. At 8 bits at most 1/254 of
-the largest error in each block is lost for good: with an int4 broadcast 1/3556 of its largest value.
+What a reducer's broadcasts lost in encoding is kept at 8 bits until the next broadcast of the same values. Float32 took
+a copy of the model over the number of members, and as much again while rounds are open. At 8 bits at most 1/254 of the
+largest error in each block is lost for good. With an int4 broadcast that is 1/3556 of its largest value.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from dht.host import PeerId
 def fragments_due(inner_step: int, sync_every: int, num_fragments: int) -> tuple[int, ...]:
     """Fragments whose outer gradient is sent after `inner_step` finished steps (counted from 1).
 
-    Each fragment is due every `sync_every` (H) steps; fragments are staggered evenly over the interval so that the
-    line carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). The last fragment is due at
-    multiples of H, so that with one fragment this is plain DiLoCo.
+    Each fragment is due every `sync_every` (H) steps. Fragments are staggered evenly over the interval so that the line
+    carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). The last fragment is due at multiples
+    of H, so that with one fragment this is plain DiLoCo.
     """
     if inner_step < 1 or sync_every < 1:
         return ()

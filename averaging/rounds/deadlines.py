@@ -1,9 +1,9 @@
 """Deadlines that are learned from what was seen, never fixed: per link where it is known, else the group's. Pure.
 
-The rule is the classical one for retransmission (median + k deviations of past durations, between hard bounds), with
-medians in place of means, so that one stall does not move it. A duration that was waited for in vain counts as twice
-the wait, so a link that became slow gets more time; one that missed three times in a row gets no more than the group,
-or a peer that promises and never delivers would make everybody wait.
+The rule is the classical one for retransmission (median + k deviations of past durations, between hard bounds). Medians
+are in place of means, so that one stall does not move it. A duration that was waited for in vain counts as twice the
+wait, so a link that became slow gets more time. One that missed three times in a row gets no more than the group.
+Otherwise a peer that promises and never delivers would make everybody wait.
 """
 
 from __future__ import annotations

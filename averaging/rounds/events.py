@@ -23,8 +23,8 @@ class Ready:
 class View:
     """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners).
 
-    `num_known` counts also the trainers that do not answer now though their records are alive: a peer that lost its
-    own line sees everybody silent, and must not take itself for a quorum.
+    `num_known` counts also the trainers that do not answer now though their records are alive. A peer that lost its own
+    line sees everybody silent, and must not take itself for a quorum.
 
     Both are kept in the order of the PeerIds, each once.
     """

@@ -200,8 +200,8 @@ class Leading:
         """Quorum, then a grace window: as long as the missing usually take, but never into the next interval.
 
         Peers of one speed have constant phases in the interval, so a window of most of it lets everybody take part in
-        every round, while nobody's training waits (the grace window of arXiv 2604.21428). Without a quorum the round
-        waits for as long as a live trainer can take to offer at all.
+        every round. Nobody's training waits meanwhile (the grace window of arXiv 2604.21428). Without a quorum the
+        round waits for as long as a live trainer can take to offer at all.
         """
         end = self.first_at + self.timing.hard_seconds
         if self.quorum_at is None:
@@ -306,8 +306,8 @@ class Leading:
     def _extended(self, plan: Plan, now: float) -> float:
         """When it closes after all: without a single mean not at the first deadline but after as long again, once.
 
-        What befell every reducer is most likely something that passes, or befell this peer; and an attempt that is
-        given up costs more than the wait, because everything is sent again. The hard limit ends it in any case.
+        What befell every reducer is most likely something that passes, or befell this peer. An attempt that is given up
+        costs more than the wait, because everything is sent again. The hard limit ends it in any case.
         """
         end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
         if now >= end or any(result.digest for result in self.results.values()):

@@ -1,7 +1,7 @@
 """How much of a contribution a slow line brings to the reducers in time. Pure.
 
 Bytes that cannot arrive before the round is over would only delay the next round's. So a line that is too slow for
-whole contributions carries some of the shards, others each time; work in the rest waits for the next round.
+whole contributions carries some of the shards, others each time. Work in the rest waits for the next round.
 """
 
 from __future__ import annotations

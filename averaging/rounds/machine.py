@@ -3,8 +3,8 @@
 `RoundMachine.step(event, now)` returns effects; `averaging/exchange/exchange.py` performs them and feeds back what
 happens. The machine knows no bytes of arrays, no clocks and no sockets, so that tests can drive any ordering of events.
 
-A round takes the anchor from `version` to `version + 1`:
-offer -> (quorum, grace) -> plan -> contributions to reducers -> results to members -> commit -> apply.
+A round takes the anchor from `version` to `version + 1` in this order: offer, quorum and grace, plan, contributions to
+reducers, results to members, commit. Then everybody applies it.
 
 Rules that must survive every edit:
 - A commit for the current version is applied, from any sender, as long as it was made on the same anchor.

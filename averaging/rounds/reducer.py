@@ -1,6 +1,6 @@
 """The reducer's half of a round: whose contributions are waited for, how long, and when to average. Sans-I/O.
 
-Each member has its own learned time, bounded by what the plan's leader promised to wait; a shard is averaged when
+Each member has its own learned time, bounded by what the plan's leader promised to wait. A shard is averaged when
 nobody is waited for any more. What comes too late for that still teaches how long its sender takes.
 """
 

@@ -1,9 +1,10 @@
 """Which member reduces which shard of a fragment. Pure.
 
-A member that reduces the share s of a fragment sends, in encoded fragments, 1 - s of contributions and s * (M - 1) of
-means. With its upload rate u it is done after (1 + s * (M - 2)) / u. The shares make the last of the reducers finish as
-early as it can: all of them at the same time T, with s = (u * T - 1) / (M - 2), and those with less than 1/T only
-contribute. Received is as much as sent, so a line whose download is at least its upload is never held up by it.
+A member that reduces the share s of a fragment sends, in encoded fragments, `1 - s` of contributions and `s * (M - 1)`
+of means. With its upload rate u it is done after (1 + s * (M - 2)) / u. The shares make the last of the reducers finish
+as early as it can. All of them finish at the same time T, with `s = (u * T - 1) / (M - 2)`, and those with less than
+1/T only contribute. Received is as much as sent, so a line whose download is at least its upload is never held up by
+it.
 """
 
 from __future__ import annotations

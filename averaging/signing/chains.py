@@ -1,6 +1,6 @@
 """Chains of signed commits: what leads from an anchor that is known here to one that somebody claims. Pure.
 
-A commit names the anchor that it leaves, the commit before it, and who contributed how many tokens; its leader and its
+A commit names the anchor that it leaves, the commit before it, and who contributed how many tokens. Its leader and its
 reducers sign it (`notary.py`). So tokens are summed from commits, never taken from a claim. A commit does not say what
 the anchor after it is: the next commit does, and of the newest anchor the members that have it.
 """

@@ -1,11 +1,11 @@
 """From signed commits to credit: whose tokens are in them, who witnessed that, and which of two histories counts. Pure.
 
 A round averages one fragment, so a contribution of n tokens counts n times the share of the model's parameters that it
-got in: one pass over all fragments counts each token once. It is *witnessed* when somebody else signed for it: the
-reducer of a mean that it is in, who received it, or the leader, who took the offer and judged its tokens. It is only
-*reported* when nobody but the contributor signed, as a peer that trains alone does.
+got in. So one pass over all fragments counts each token once. It is *witnessed* when somebody else signed for it. That
+is the reducer of a mean that it is in, or the leader, which took the offer and judged its tokens. It is only *reported*
+when nobody but the contributor signed, as a peer that trains alone does.
 
-Two commits of one version are a fork. Each names the commit before it, so commits form chains; the chain with more
+Two commits of one version are a fork. Each names the commit before it, so commits form chains. The chain with more
 witnessed tokens counts (then more tokens, then the greater digest), and nothing of the others. All of this depends on
 which commits there are, and not on their order or on how often each came.
 

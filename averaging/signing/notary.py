@@ -1,9 +1,9 @@
 """What members sign about a round, so that anybody can check later who took part. Pure.
 
-A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range, result, and whose
-contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are audited,
-members sign each shard of their contributions, and auditors what they found. All are Ed25519 signatures (RFC 8032) of
-32-byte digests behind a domain of their own, so that none can pass for another kind of statement, another run or
+A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range and result. It also signs
+whose contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are
+audited, members sign each shard of their contributions, and auditors what they found. All are Ed25519 signatures (RFC
+8032) of 32-byte digests behind a domain of their own. So none can pass for another kind of statement, another run or
 another manifest. The keys are those inside the PeerIds.
 
 Signing and verifying are injected: what is decided here depends on the arguments alone.

@@ -1,8 +1,8 @@
 """Signed commits as a file that anybody can keep and check: JSON lines, one receipt each. Pure.
 
 A receipt holds the signed bytes and, readable beside them, what they say. A checker believes the bytes alone and
-compares the rest with them. What is needed to check a signature stands in the receipt too: run id, manifest hash,
-and the sizes of the model's fragments, by which tokens are counted.
+compares the rest with them. The receipt also has what is needed to check a signature: run id and manifest hash. It has
+the sizes of the model's fragments, by which tokens are counted.
 """
 
 from __future__ import annotations

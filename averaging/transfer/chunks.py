@@ -12,8 +12,8 @@ from dht.host import PeerId
 class ChunkQueue:
     """Chunks 0..num_chunks - 1; every donor has at most one contiguous range under way, received in order.
 
-    When nothing is unassigned any more, a donor without work takes the second half of what the donor with the most
-    left still owes: the slowest never decides how long the whole takes.
+    When nothing is unassigned any more, a donor without work takes the second half of what the donor with the most left
+    still owes. So the slowest never decides how long the whole takes.
     """
 
     def __init__(self, num_chunks: int) -> None:

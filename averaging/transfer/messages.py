@@ -15,7 +15,7 @@ A donor without any state, or without that file, answers ["none"], one without r
 
 The chunks are the little-endian float32 bytes of A, then of m, `averaging.outer.outer_step.DIGEST_CHUNK_BYTES` each.
 Every chunk is checked on arrival against the digests of the header, and the header against the digest that the swarm
-announces, so a donor can delay a joiner but not mislead it. A file of the run is cut likewise, and known by the digests
+announces. So a donor can delay a joiner but not mislead it. A file of the run is cut likewise, and known by the digests
 in the manifest. The receiver ends with an acknowledgement frame (libp2p has no half-close).
 
 `server.py` is the donor's side, `client.py` has single requests, `many_donors.py` fetches a piece from many

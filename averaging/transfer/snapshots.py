@@ -3,7 +3,7 @@
 A transfer takes longer than a round, so the copy must outlive its version; and ten joiners at once must not cost ten
 copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until nobody has asked for it for `HOLD_SECONDS`.
 
-While a remote without a copy waits for room, a copy must be worth its memory: one of which little is taken goes, and so
+While a remote without a copy waits for room, a copy must be worth its memory. One of which little is taken goes, and so
 does one of several that the same remote keeps alone.
 """
 

@@ -1,7 +1,7 @@
 """The speeds that peers announced lately: a claim is held against the fastest of them. Pure: time is an argument.
 
-Work was done while another speed was announced than now: before a machine got warm, before its owner began to play, or
-before it slept so long that its record expired. Only a peer that never announced a speed has none.
+Work may have been done while another speed was announced than now. That was before a machine got warm, before its owner
+began to play, or before it slept so long that its record expired. Only a peer that never announced a speed has none.
 """
 
 from __future__ import annotations

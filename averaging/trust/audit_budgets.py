@@ -5,11 +5,13 @@ from __future__ import annotations
 from dht.host import PeerId
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
-"""Audits of one fragment that a member may begin at once; and requests of one auditor that are answered at once, some
-more, so that nobody takes an honest one for greedy."""
+"""Audits of one fragment that a member may begin at once, and requests of one auditor that are answered at once. The
+second are some more, so that nobody takes an honest auditor for greedy.
+"""
 LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
-"""Audits that one may begin per version, and how much more often than on average: a hostile auditor costs each member
-an eighth of a shard a round, or three times what an honest one does."""
+"""Audits that one may begin per version, and how much more often than on average. A hostile auditor costs each member
+an eighth of a shard a round, or three times what an honest one does.
+"""
 MAX_BUDGETS = 4096
 """Auditors whose requests are counted."""
 

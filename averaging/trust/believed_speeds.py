@@ -1,8 +1,8 @@
 """How fast a peer is believed to train that announces a speed, or none. Pure.
 
-A speed is what limits how many tokens a peer may claim, so none may be worth more than all: who has announced nothing
-(it has just come, its record has not, or it means to) is as slow as the slowest peer that is known. Nor does any number
-count: a thousand times the median is further apart than a phone and a data centre.
+A speed is what limits how many tokens a peer may claim, so none may be worth more than all. A peer that has announced
+nothing is as slow as the slowest known peer. It may have just come, its record may be late, or it means to. Nor does
+any number count: a thousand times the median is further apart than a phone and a data centre.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTED_SECONDS = 1.0
 class BelievedSpeeds:
     """The slowest that counts, the median and the fastest speed, in tokens per second.
 
-    One peer that announces next to nothing does not make everybody next to nothing: the slowest that counts is an
+    One peer that announces next to nothing does not make everybody next to nothing. The slowest that counts is an
     eighth of the median at least.
     """
 

@@ -1,9 +1,9 @@
 """Refusals by sender, and the exclusions that follow. Pure: time is an argument.
 
-Only what a remote proves against itself counts towards leaving it out: bytes on its own authenticated streams, claims
-in its own offers, what it signed; and what it did not answer this very peer. What a third peer can bring about (a
-leader that tells members different plans) is counted and shown, no more; otherwise one liar could make honest peers
-leave each other out.
+Only what a remote proves against itself counts towards its exclusion: bytes on its own authenticated streams, claims in
+its own offers, what it signed. So does what it did not answer to this very peer. What a third peer can bring about (a
+leader that tells members different plans) is counted and shown, no more. Otherwise one liar could make honest peers
+exclude each other.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ Offence = Literal[
     "hasty",
     "partial",
 ]
-"""malformed: a frame, hello or payload against the protocol; undecodable: values that are no numbers; beyond_norm: far
-longer than the group's; implausible: more tokens than its speed allows, or work on a version of the future; misfit: a
-contribution of another sequence or shard than the plan's, or a mean signed for another plan; overweight: a commit with
-tokens that nobody can have trained, made by a leader that may have had no way to tell; unsigned: a commit signed by its
-leader with means in it that their reducers have not signed; wrong_mean: a mean that is not that of the contributions in
-it; two_faced: signed two things of which only one can be true; evasive: did not show an auditor what it had sent;
-false_alarm: accused a reducer whose mean is right; hasty: closed a round without the quorum, or with members that took
-no part in it; partial: as a leader, left out members that had offered in time."""
+"""What a remote can be blamed for.
+
+- malformed: a frame, hello or payload against the protocol;
+- undecodable: values that are no numbers;
+- beyond_norm: far longer than the group's;
+- implausible: more tokens than its speed allows, or work on a version of the future;
+- misfit: a contribution of another sequence or shard than the plan's, or a mean signed for another plan;
+- overweight: a commit with tokens that nobody can have trained, made by a leader that may have had no way to tell;
+- unsigned: a commit signed by its leader with means in it that their reducers have not signed;
+- wrong_mean: a mean that is not that of the contributions in it;
+- two_faced: signed two things of which only one can be true;
+- evasive: did not show an auditor what it had sent;
+- false_alarm: accused a reducer whose mean is right;
+- hasty: closed a round without the quorum, or with members that took no part in it;
+- partial: as a leader, left out members that had offered in time.
+"""
 
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",

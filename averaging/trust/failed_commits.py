@@ -1,8 +1,8 @@
 """Commits that could not be applied here, and when the next try is due. Pure.
 
 The results of a committed round may be had by nobody that answers. Members at that version then show each other the
-commit, and each of them would try at once, again and again, in place of going for another round. What once could not
-be had may come back, with the line of its maker, so it is tried again after pauses.
+commit. Each of them would try at once, again and again, in place of going for another round. What once could not be had
+may come back, with the line of its maker, so it is tried again after pauses.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """What one peer does about others that send bad input: counts, leaves out, and says so in plain words.
 
-A claim of tokens is checked without trust in anybody's books: work on anchor version b began after b existed, so it
-holds at most 3 * speed * (now - time at which b came here + one learned round) tokens; where that time is not known,
-an earlier version's, which can only allow more, or what such versions usually take; after this process slept, the time
-since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims about the own
-lineage are judged.
+A claim of tokens is checked without trust in anybody's books. Work on anchor version b began after b existed. So it
+holds at most `3 * speed * (now - time at which b came here + one learned round)` tokens. Where that time is not known,
+an earlier version's is used, which can only allow more, or what such versions usually take. After this process slept,
+it is the time since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims
+about the own lineage are judged.
 
 The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. A peer that
-announced none is believed to be as fast as the slowest (`believed_speeds.py`): more than that waits, without blame,
+announced none is believed to be as fast as the slowest (`believed_speeds.py`). More than that waits, without blame,
 until its record is here. Work may also have been done faster than was ever announced (a processor got free), and the
-announcement takes its time: the first claims that are somewhat beyond it are refused without blame, until a newer
+announcement takes its time. The first claims that are somewhat beyond it are refused without blame, until a newer
 announcement must be known here. A commit is judged more kindly than an offer, because its leader may have had a record
-that is on its way here: what an honest peer let in passes everywhere, and what nobody can have trained passes nowhere.
+that is on its way here. What an honest peer let in passes everywhere, and what nobody can have trained passes nowhere.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class Guard:
     def objection(self, sender: PeerId, message: Message, machine: RoundMachine) -> str:
         """Why a message is not taken; empty when it is. What can be told without knowing the lineage is blamed.
 
-        Of a peer that is left out, offers are refused, and its anchors no reason to repair; and a commit in which
-        nobody else is takes nobody along, from any sender. Offers for past versions are heard, because their
-        answer is what helps a peer that is behind.
+        The offers of an excluded peer are refused, and its anchors are no reason to repair. A commit in which nobody
+        else is takes nobody along, from any sender. Offers for past versions are heard, because their answer is what
+        helps a peer that is behind.
         """
         if isinstance(message, Offer) and message.version >= machine.version:
             if self.excluded([sender]):
@@ -195,7 +195,7 @@ class Guard:
         """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
 
         A member in it can have trained no more since that anchor was here than its speed allows, in all commits
-        together: otherwise a thousand rounds that nobody made would outweigh the own ones. Among strangers nobody is
+        together. Otherwise a thousand rounds that nobody made would outweigh the own ones. Among strangers nobody is
         believed to be more than some times as fast as the median. Nothing is known of anchors that were fetched.
         """
         seconds = self._seconds_since(commits[0].fragment, commits[0].version, timing) if commits else None

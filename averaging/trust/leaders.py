@@ -3,13 +3,13 @@
 A commit moves the anchors of all, and by its form alone a round of one friend is as good as a round of everybody. So
 where strangers take part (`is_strict`: the run has a robust combination), a commit
 
-- must have more than a quarter of the live trainers in it, as they are seen here; one without is followed only after a
-  time in which the others could have closed a better one, because a swarm may really have become that small;
+- must have more than a quarter of the live trainers in it, as they are seen here. One without is followed only after a
+  time in which the others could have closed a better one. A swarm may really have become that small;
 - must not name this peer as a contributor when it sent nothing for that plan;
 - never replaces an earlier one that more members were in.
 
 A leader that heard an offer and closed the round without it may have had its reasons once. Counted are rounds whose
-plan came long after the offer, or never; a leader that does so again and again is passed over here for a growing time.
+plan came long after the offer, or never. A leader that does so again and again is passed over here for a growing time.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Leaders:
     def is_hasty(self, commit: Commit, before: Commit | None, trainers: Sequence[PeerId], now: float) -> bool:
         """Whether nobody can have waited for a quorum since its version began anywhere.
 
-        When the version came here proves nothing: a peer that was cut off, or did not follow at once, or fetched the
-        anchor, hears of it late, and the rounds of those who went on look as if they had taken no time. Own work in the
+        When the version came here proves nothing. A peer that was cut off, or did not follow at once, or fetched the
+        anchor, hears of it late. The rounds of the others then look as if they had taken no time. Own work in the
         commit that led to the version does: it cannot have been there before that work was sent. A leader that planned
         with a quorum has waited: reducers may leave out whose input is bad.
 

@@ -1,8 +1,8 @@
 """Which means of a commit look wrong to a peer that is about to apply it: a reason to look closer, no more. Pure.
 
-A member compares a mean with its own work: with what it contributed to it, or, when its work came too late for the
-round, with the latest it has; then it also compares how much longer than that each mean is. A member without any work
-compares the lengths of the means alone.
+A member compares a mean with what it contributed to it. When its work came too late for the round, it compares with the
+latest work it has. Then it also compares how much longer than that each mean is. A member without any work compares the
+lengths of the means alone.
 """
 
 from __future__ import annotations

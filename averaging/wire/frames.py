@@ -1,10 +1,10 @@
 """Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure; knows no arrays.
 
-A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
-array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and
-`AuditShare` carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members
-would not fit its header. Everything is checked against `Limits`, which follow from the manifest, before it is used;
-every violation is a `PeerFault` that names what was got and what was expected.
+A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``. The header is a msgpack array
+``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and `AuditShare`
+carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit its
+header. Everything is checked against `Limits`, which follow from the manifest, before it is used. Every violation is a
+`PeerFault` that names what was got and what was expected.
 
 docs/contributor/protocol.md lists all messages.
 """

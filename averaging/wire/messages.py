@@ -174,7 +174,7 @@ class Abandon:
 class CellRow:
     """What a round knows of one cell: its leader, the digest of its part, and sums over the members that are in it.
 
-    `weight` is the sum of their weights before normalising; `fresh_tokens` counts those within the staleness limit,
+    `weight` is the sum of their weights before normalising. `fresh_tokens` counts those within the staleness limit.
     `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
     """
 

@@ -3,10 +3,10 @@
     python -m benchmarks.convergence --base num_peers=4,sync_every=20 --rounds 40 --seeds 0,1,2 \
         --arm mode=data_parallel --arm mode=sync,delay_rounds=0 --arm mode=carry,overlay_gain=.5/.7,outer_lr=.7/1
 
-An arm is a list of KEY=VALUE of `arms.Arm` over `--base`; values with `/` between them make one arm each,
-in every combination. All arms of one command see the same number of tokens, and arms with the same seed and number of
-peers start from the same parameters and read the same text. The held-out loss is that of the anchor (data_parallel: of
-the parameters) after everything was committed. Progress goes to stderr, the table to stdout.
+An arm is a list of KEY=VALUE of `arms.Arm` over `--base`; values with `/` between them make one arm each, in every
+combination. All arms of one command see the same number of tokens. Arms with the same seed and number of peers start
+from the same parameters and read the same text. The held-out loss is that of the anchor (data_parallel: of the
+parameters) after everything was committed. Progress goes to stderr, the table to stdout.
 """
 
 from __future__ import annotations

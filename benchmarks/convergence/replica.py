@@ -1,7 +1,7 @@
 """The simulated replicas of this benchmark: parameters, inner optimizers and data.
 
-The gradients of all replicas come from one batched pass (`torch.func.vmap` over their parameters), because a small
-model spends most of its time in the overhead of single operations.
+The gradients of all replicas come from one batched pass (`torch.func.vmap` over their parameters). For a small model
+spends most of its time in the overhead of single operations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Simulated swarms for this benchmark: M replicas in one process, virtual rounds, the averaging code that ships.
 
 Every replica has its own parameters, optimizer state and data. What crosses between them goes through `FragmentState`,
-`reduce_shard` and a codec, exactly as in a peer: work is received, sent, reduced, and the change that a commit makes is
-added to the live parameters. Time is counted in inner steps: the round that begins at a send is committed
-`delay_rounds * sync_every` steps later. A peer has one contribution of a fragment under way at a time, so with a delay
+`reduce_shard` and a codec, exactly as in a peer. Work is received, sent and reduced, and the change that a commit makes
+is added to the live parameters. Time is counted in inner steps: the round that begins at a send is committed
+`delay_rounds * sync_every` steps later. A peer has one contribution of a fragment under way at a time. So with a delay
 of more than one round it sends more work less often. What is trained are tensors; what crosses are numpy arrays.
 """
 

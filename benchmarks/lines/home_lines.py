@@ -1,10 +1,10 @@
 """Emulated home lines for benchmarks, from a module that is given on the command line.
 
-The module has a class `Lab(num_hosts, up=, down=, rtt=, loss=, cc=, hosts=)`, Mbit/s, ms, a fraction and the kernel's
-name of a TCP congestion control, to be used in a `with` statement; `hosts` maps a host's number to what is different
-there. For `--queue` it takes `queue_ms=` as well. It has `ip(i)`, `run(i, command)`, which also
-takes the arguments of `subprocess.Popen`, and `stats()`: per host the bytes on its line, ``tx`` and ``rx``. Such an
-emulator needs network namespaces, and so root.
+The module has a class `Lab(num_hosts, up=, down=, rtt=, loss=, cc=, hosts=)`, to be used in a `with` statement. Its
+units are Mbit/s, ms, a fraction, and the kernel's name of a TCP congestion control. `hosts` maps a host's number to
+what is different there. For `--queue` it takes `queue_ms=` as well. It has `ip(i)`, `run(i, command)`, which also takes
+the arguments of `subprocess.Popen`, and `stats()`: per host the bytes on its line, ``tx`` and ``rx``. Such an emulator
+needs network namespaces, and so root.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ class Member:
         self.exchange.set_view(sorted(members), [])
 
     def prepare(self, seed: int) -> None:
-        """Work for every fragment, as the trainer hands it over; the same values each time, because making them takes
-        so long that whoever had work left over would be alone with its next round."""
+        """Work for every fragment, as the trainer hands it over. The values are the same each time, because making them
+        takes long. A member with work left over would be alone with its next round.
+        """
         if not self.work:
             generator = np.random.default_rng(seed)
             self.work = [1e-3 * generator.standard_normal(size, dtype=np.float32) for size in self.sizes]

@@ -86,7 +86,7 @@ class Member:
             self.swarm = None
 
     def train(self, seconds: float, num_commits: int) -> dict[str, Any]:
-        """Inner steps for so long, and until so many commits with work of several peers were seen."""
+        """Inner steps for the given time, and until so many commits with work of several peers were seen."""
         self._take_commits()
         before = self._counters()
         usage = {process.pid: process for process in family(os.getpid())}

@@ -5,8 +5,8 @@
 
 Public seeds, and one home per kind of router: `public` (none), `cone` (one public port for all remotes) and `symmetric`
 (another port for each remote); `NAT-alone` joins with `--no-relay`. Each home runs `peer join` on a tiny model. The
-table says for each home whether members could dial it, and in how many committed rounds its work was; and for each
-pair how they talked in the end: direct, punched (a hole in both routers), relayed, or not at all. See
+table says for each home whether members could dial it, and in how many committed rounds its work was. For each pair it
+says how they talked in the end: direct, punched (a hole in both routers), relayed, or not at all. See
 docs/volunteer/home-network.md. Needs root, `ip`, `nft`, and nf_tables' masquerade in the kernel.
 """
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(
     folder: Path, homes: Sequence[str], num_seeds: int, transport: str, minutes: float, paths_only: bool
 ) -> list[Member]:
-    """Let them all train for so long; returns them with everything they told."""
+    """Let them all train for the given time; returns them with everything they told."""
     text = folder / "text.txt"
     text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
     (folder / "run.toml").write_text(RUN)
@@ -203,7 +203,7 @@ def _play_paths(lab: NatLab, members: Sequence[Member], run_id: str, transport: 
 
 
 def _end(processes: Sequence[subprocess.Popen[Any]]) -> None:
-    """Let them say goodbye; whoever takes too long is killed, and its children with its namespace."""
+    """Let them say goodbye. A peer that takes too long is killed, and its children with its namespace."""
     for process in processes:
         process.terminate()
     end = time.monotonic() + END_SECONDS

@@ -1,9 +1,9 @@
 """Home networks behind routers that translate addresses, in network namespaces: real masquerade by the kernel.
 
-One namespace is the public network (a bridge), each public machine and each router is another one on it, and behind
+One namespace is the public network (a bridge). Each public machine and each router is another one on it, and behind
 each router lies a home. Needs root, `ip` and `nft`, and a kernel with nf_tables' masquerade. Nothing leaves the
-namespaces: the public addresses are from 45.67.89.0/24 because libp2p takes the ranges for documentation
-(RFC 5737) for private ones and then neither relays nor punches holes.
+namespaces. The public addresses are from 45.67.89.0/24, because libp2p takes the ranges for documentation (RFC 5737)
+for private ones and then neither relays nor punches holes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ table inet filter {{
 """
 """A home router: whatever goes out may come back, nothing else comes in, and what knocks is dropped without a word.
 
-`masquerade` keeps the port where it can, so a machine has one public port for all it talks to ("cone", though what may
-come in depends on address and port). `fully-random` takes another one for each remote ("symmetric")."""
+`masquerade` keeps the port where it can, so a machine has one public port for all it talks to. That is "cone", though
+what may come in depends on address and port. `fully-random` takes another one for each remote ("symmetric")."""
 
 
 @dataclass(frozen=True, slots=True)

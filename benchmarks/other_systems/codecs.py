@@ -1,7 +1,7 @@
 """What others encode with, for `bench_codec.py`: hivemind's compressions, bitsandbytes' blocks on the CPU.
 
-hivemind is called in parts of 512 KB, as its averager does. bitsandbytes is no dependency of ours; without it (and
-where something else is missing or broken) a sentence says what was left out, and the rest is measured.
+hivemind is called in parts of 512 KB, as its averager does. The package bitsandbytes is no dependency of ours. Without
+it (and where something else is missing or broken) a sentence says what was left out, and the rest is measured.
 """
 
 from __future__ import annotations

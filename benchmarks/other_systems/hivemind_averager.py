@@ -4,7 +4,7 @@
     python -m benchmarks.other_systems.hivemind_averager --lab NETLAB.py --up 100 --bits 8 (root; see benchmarks/lines/)
 
 Bits: 32 `NoCompression`, 16 `Float16Compression`, 8 `Uniform8BitQuantization`. Groups are found before the clock starts
-(`require_trigger`), which hivemind's own users wait for and which a round of ours contains; from the trigger on it
+(`require_trigger`). The users of hivemind wait for that, and a round of ours contains it. From the trigger on the time
 counts. Each member has its DHT, its averager process and its daemon.
 """
 

@@ -3,8 +3,9 @@
 A member is the same script with `--member`; it answers every line on standard input with a line of JSON. Its system
 does all the exchanging; ours starts it, says "round" to all members at once and reads the clock.
 
-With `--kill S` one more round follows, in which the last member's processes get SIGKILL after S seconds; what each
-survivor's call then says, when, and whether they hold the same values is told. What the call says is not believed.
+With `--kill S` one more round follows, in which the last member's processes get SIGKILL after S seconds. The output
+tells what each survivor's call then says, when, and whether they hold the same values. What the call says is not
+believed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.members.processes import family
 PORT = 29_511
 """Of whatever the first member offers to the others."""
 SURVIVOR_SECONDS = 90.0
-"""After a death; whoever has said nothing by then hangs."""
+"""After a death. A member that has said nothing by then hangs."""
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -4,9 +4,9 @@
     python -m benchmarks.other_systems.torchft_diloco --lab NETLAB.py --up 100      (root; see benchmarks/lines/)
 
 torchft is no dependency of ours: install it where torch is (`pip install torchft`; an environment of its own is best).
-The model is `--values` float32 in five fragments, `sync_every` is 5, so that every inner step synchronises one fragment
-and blocks until it is there; a round is five of them. The first member runs the lighthouse. Inner steps compute
-nothing: the work is written into the parameters. Gloo carries the bytes in float32.
+The model is `--values` float32 in five fragments, `sync_every` is 5. So every inner step synchronises one fragment and
+blocks until it is there. A round is five of them. The first member runs the lighthouse. Inner steps compute nothing:
+the work is written into the parameters. Gloo carries the bytes in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ TIMEOUT = timedelta(seconds=60)
 """Its own default, for every operation."""
 JOIN_TIMEOUT_MS = 10_000
 """How long a quorum waits for members that live: what its guide starts the lighthouse with. With the class's default of
-0.1 s it goes on without whoever ends a fragment that much later than the others, as on a line of 100 Mbit/s."""
+0.1 s it goes on without a member that ends a fragment that much later than the others. On a line of 100 Mbit/s that
+happens.
+"""
 
 
 class _Vector(nn.Module):

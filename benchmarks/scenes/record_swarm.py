@@ -106,8 +106,8 @@ class RecordSwarm:
     Args:
         num_peers: all of which vote for the level that a swarm of this size comes to.
 
-    Routing tables are filled with 120 random members and the 20 nearest instead of by joining, and records are put into
-    the holders' storage instead of being sent there, because only the measured members' own calls count.
+    Routing tables are filled with 120 random members and the 20 nearest instead of by joining. Records are put into the
+    holders' storage instead of being sent there. For only the measured members' own calls count.
     """
 
     def __init__(self, num_peers: int, seed: int) -> None:

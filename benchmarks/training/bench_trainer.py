@@ -3,12 +3,12 @@
     python -m benchmarks.training.bench_trainer [--seconds 20] [--pairs 5] [--arms alone,averaging] [--json]
     python -m benchmarks.training.bench_trainer --model gpt
 
-The bare loop is what anybody writes: the architecture of transformers (or the built-in GPT), its own loss, fused AdamW,
-clipping, blocks at random places of the same tokens. Ours is the loop of `peer join`. Both train the same model with
-one thread on one core, for `--seconds` each, and take turns in who is first; a pair gives one ratio.
+The bare loop is what anybody writes. It has the architecture of transformers (or the built-in GPT), its own loss, fused
+AdamW, clipping, blocks at random places of the same tokens. Ours is the loop of `peer join`. Both train the same model
+with one thread on one core. Each runs for `--seconds` each, and take turns in who is first; a pair gives one ratio.
 
 `alone`: ours has a mailbox and sends nothing. `averaging`: it is a member of a real run with a second peer, and sends
-each fragment every `--sync-every` steps over loopback; its network process and daemon, and the other peer, which
+each fragment every `--sync-every` steps over loopback. Its network process and daemon, and the other peer, which
 computes nothing, have the other core. While the bare loop runs, they go on.
 
 The goals: at least 97 % alone, at least 95 % with averaging.

@@ -2,9 +2,9 @@
 
     python -m benchmarks.trouble.bench_hindrance [--arms nothing,limit,slow_limit] [--seconds 60] [--settle 30] [--json]
 
-Two good peers and a third one, each a `peer join` with its network process and libp2p daemon, on loopback, with a model
-of about a million parameters. The third is hindered in one way in each arm; in the arm `nothing` it is a good one, so
-that what a third process costs on a machine of few cores is in what the others are compared with:
+Two good peers and a third one, each a `peer join` with its network process and libp2p daemon. They run on loopback,
+with a model of about a million parameters. The third is hindered in one way in each arm. In the arm `nothing` it is a
+good one. So what a third process costs on a machine of few cores is in what the others are compared with:
 
 - limit, slow_limit: `--upload-limit-mbit` 0.5 and 0.2, where a contribution takes 4 and 10 s;
 - slow_download: `--download-limit-mbit` 1, which takes a minute for the state;
@@ -15,10 +15,11 @@ that what a third process costs on a machine of few cores is in what the others 
 - full_disk: no file of its may grow any more;
 - tiny_memory: its network process gets no more memory than it has.
 
-Counted in the measured time: rounds of the good peers, which are commits with their own work, per minute and per inner
-steps that they took (a process that sleeps leaves them more of the machine); all commits, more of which come about the
-more peers send at different times; work of the good peers that was dropped or lost; commits with work of the third.
-Returns 0 when the good peers kept 90 % of their rounds per minute in each arm and lost nothing, else 1.
+Counted in the measured time are rounds of the good peers, which are commits with their own work. They are given per
+minute and per inner steps that they took (a process that sleeps leaves them more of the machine). All commits are
+counted too; more of them come about the more peers send at different times. So is work of the good peers that was
+dropped or lost, and commits with work of the third. Returns 0 when the good peers kept 90 % of their rounds per minute
+in each arm and lost nothing, else 1.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
     python -m benchmarks.trouble.bench_kill --simulated [--values 10000000] [--mbit 100]
 
 Without `--simulated`: four real `peer join` processes with their libp2p daemons on loopback train a model of 10 M
-parameters; when the swarm has had some rounds, one peer dies right after it has seen a round start. `kill`: SIGKILL to
+parameters. When the swarm has had some rounds, one peer dies right after it has seen a round start. `kill`: SIGKILL to
 all its processes, so that the others' streams break. `silence`: SIGSTOP, so that its streams stay open and nothing
-comes, as after a power cut. The time runs from the death to the last survivor's commit of that version, by the times
-in the event logs. Loopback limits no rate; the processes share this machine's cores.
+comes, as after a power cut. The time runs from the death to the last survivor's commit of that version, by the times in
+the event logs. Loopback limits no rate; the processes share this machine's cores.
 
-With it: the same, and members that only send, over a simulated network of the given rate, in virtual time: real frames
-and tensors, while computing takes no time.
+With it: the same, and members that only send, over a simulated network of the given rate, in virtual time. Frames and
+tensors are real, while computing takes no time.
 """
 
 from __future__ import annotations

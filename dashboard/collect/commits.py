@@ -38,8 +38,9 @@ MAX_HELD: Final = 4096
 """Commits of one turn that wait for a second member's word."""
 FIRST_BEHIND: Final = 16
 MAX_BEHIND: Final = 512
-"""Versions further back that are asked for, doubling, when the newest commits follow from one that is not known: the
-run's members changed to another side of a fork. Members remember no more than the last."""
+"""Versions further back that are asked for, doubling, when the newest commits follow from one that is not known. The
+run's members then changed to another side of a fork. Members remember no more than the last.
+"""
 MAX_TRIES: Final = 5
 """Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
 RETRY_SECONDS: Final = 600.0
@@ -211,8 +212,10 @@ class Gatherer:
         return True
 
     def _decide(self, turn: _Turn) -> None:
-        """Of the commits of one version, take the one that most members gave; of equally many the one that is known,
-        then one whose leader, whose signature it bears, is in rounds that count, then the one that claims less."""
+        """Of the commits of one version, take the one that most members gave. Of equally many the known one comes
+        first. Then comes one whose leader, whose signature it bears, is in rounds that count, then the one that claims
+        less.
+        """
         best: dict[int, tuple[tuple[int, bool, bool, int, bytes], tuple[int, bytes]]] = {}
         for key, givers in turn.givers.items():
             version, digest = key
@@ -242,7 +245,7 @@ class Gatherer:
 class _Turn:
     """What members gave of one fragment in one turn.
 
-    Nothing is taken on one member's word while others can be asked: two keys can sign any number of tokens for one
+    Nothing is taken on one member's word while others can be asked. Two keys can sign any number of tokens for one
     another, and the heaviest chain counts.
     """
 
@@ -283,8 +286,9 @@ class _Turn:
 def donors(
     state: DashboardState, fragment: int, head: int, disappointments: Mapping[PeerId, int] | None = None
 ) -> list[PeerId]:
-    """Peers to ask, the best first: with fewest disappointments, peers that signed commits list, those at `head` or
-    beyond (how far beyond makes no difference), reachable ones, and those that have been here longest."""
+    """Peers to ask, the best first: with fewest disappointments, then peers that signed commits list. Then come those
+    at `head` or beyond (how far beyond makes no difference), reachable ones, and those that have been here longest.
+    """
     rows = [row for row in state.here if len(row.record.versions) > fragment]
     counts = disappointments or {}
     rows.sort(

@@ -1,8 +1,8 @@
 """`Counting`: every signed commit that this dashboard knows, and which of them count. Pure.
 
 The rule is that of `averaging.signing.credit`, the same that `peer receipts verify` follows: of each fragment one chain
-of commits, the heaviest. In any order of commits, and however late, the same counts; a late one may
-change what counted before, which is told as bookings that take back and bookings that add.
+of commits, the heaviest. The same counts in any order of commits, and however late. A late one may change what counted
+before, which is told as bookings that take back and bookings that add.
 
 Never forgotten, so it is packed: about 1.5 kB per round of sixteen members.
 """

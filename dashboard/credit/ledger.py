@@ -1,8 +1,8 @@
 """`Ledger`: who is credited with what, as a fold of checked commits that does not depend on their order. Pure.
 
-Credit is counted in whole thousandths of a token, so that sums are exact and two dashboards of one run that saw the
-same commits, in whatever order, show the same totals, which are those of `peer receipts verify`. Which commits count
-is said by `averaging.signing.credit`, through `Counting`.
+Credit is counted in whole thousandths of a token, so that sums are exact. Two dashboards of one run that saw the same
+commits, in any order, show the same totals. These are those of `peer receipts verify`. Which commits count is said by
+`averaging.signing.credit`, through `Counting`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The history's SQLite file: its tables, and whether a file that is there may be used. Nothing is changed before that.
 
-Plain SQL throughout. `events` are only ever added to, and so are `commits`, but for floods of forks; `rounds`,
+Plain SQL throughout. `events` are only ever added to, and so are `commits`, but for floods of forks. `rounds`,
 `credits`, `hours`, `work_minutes` and the credit columns of `machines` follow from `commits` and can be made again from
 them.
 """

@@ -1,7 +1,7 @@
 """`History`: what happened in a run, kept over restarts. It takes in looks and checked commits and hands out views.
 
-What is shown comes from memory, where everything is folded at once (`Ledger`, `Trend`); one task writes what is new
-into the file about once a second. A file that cannot be written costs one warning: the page goes on, and what is
+What is shown comes from memory, where everything is folded at once (`Ledger`, `Trend`). One task writes what is new
+into the file about once a second. A file that cannot be written costs one warning. The page goes on, and what is
 missing in the file is shown as a gap later.
 """
 

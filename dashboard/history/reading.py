@@ -68,8 +68,10 @@ class HistoryReader:
         return {str(leader) for (leader,) in await self._rows(query, (*machines, MAX_LED))}
 
     async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[CurvePoint]:
-        """Work over time: nothing at `first_at`, then the totals at the end of each minute, or after a day of each
-        hour, up to `now`; at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among them."""
+        """Work over time. It is nothing at `first_at`, then the totals at the end of each minute, or after a day of
+        each hour, up to `now`. There are at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among
+        them.
+        """
         marks = ", ".join("?" * len(machines))
         is_new = now - first_at <= FIRST_DAY_SECONDS
         table, place, seconds = ("work_minutes", "minute", 60) if is_new else ("hours", "hour", SECONDS_PER_HOUR)

@@ -18,8 +18,9 @@ from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, d
 from dht.store import RecordStore
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB, and in a swarm of
-thousands some tens: it reads a part of the records then (`dht/records/key_levels.py`)."""
+"""Between two looks. Peers renew their records every ten seconds or so. A look costs a few KiB, and in a swarm of
+thousands some tens, because it reads a part of the records then (`dht/records/key_levels.py`).
+"""
 RUN_SECONDS: Final = 60.0
 """Between two readings of the run record, whose revisions are rare."""
 BOOTSTRAP_SECONDS: Final = 20.0

@@ -150,8 +150,9 @@ class DashboardState:
 
     @property
     def voters(self) -> tuple[PeerRow, ...]:
-        """Those of `here` whose records say where the run stands: peers that signed commits list, while there are any
-        (keys cost nothing, being in a signed round costs work); else all."""
+        """Those of `here` whose records say where the run stands. They are the peers that signed commits list, while
+        there are any, else all. Keys cost nothing, but being in a signed round costs work.
+        """
         here = self.here
         return tuple(row for row in here if row.is_vouched and row.record.versions) or here
 

@@ -1,10 +1,9 @@
 """Limits of connections to the page: their number, how long they may be idle, how many requests they may send.
 
-A connection costs a descriptor and some memory. So there are at most as many as the descriptor limit
-allows beside files and swarm, a part of them for one address. A client that sends no request in time, or takes
-nothing of an answer, is cut off.
-When all places are taken, the one that has waited longest for a request makes room, of the address
-with the most connections. aiohttp itself limits headers and idle time (`server_options`).
+A connection costs a descriptor and some memory. So there are at most as many as the descriptor limit allows beside
+files and swarm, a part of them for one address. A client that sends no request in time, or takes nothing of an answer,
+is cut off. When all places are taken, one of the address with the most connections makes room: the one that has waited
+longest for a request. The server of aiohttp limits headers and idle time (`server_options`).
 
 Behind a reverse proxy everybody comes from its address. With `proxies` the limits per address are of those that the
 proxy names in ``X-Forwarded-For``, and it may hold all places.
@@ -39,13 +38,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
-    """Attributes:
-    num_connections: open at the same time.
-    num_per_address: of them, from one address.
-    idle_seconds: for the whole head of a request, the first or the next one.
-    send_seconds: in which something of an answer must have been taken, until all that waits is gone.
-    requests_per_second: per address, over time; the page takes one every two seconds, without scripts one in five.
-    num_burst: that may come at once: a classroom opens the page.
+    """How many visitors, and how fast, the page takes.
+
+    Attributes:
+        num_connections: open at the same time.
+        num_per_address: of them, from one address.
+        idle_seconds: for the whole head of a request, the first or the next one.
+        send_seconds: in which something of an answer must have been taken, until all that waits is gone.
+        requests_per_second: per address, over time; the page takes one every two seconds, without scripts one in five.
+        num_burst: that may come at once: a classroom opens the page.
     """
 
     num_connections: int

@@ -1,7 +1,7 @@
 """One rendered snapshot for all viewers, and the server-sent events that keep them up to date.
 
-A viewer needs no queue: it remembers the last version it has and gets what changed since, as bytes that were encoded
-once for all who are at that version: whole sections, and the points that the curves grew by. A slow viewer skips
+A viewer needs no queue. It remembers the last version it has and gets what changed since: whole sections, and the
+points that the curves grew by. The bytes were encoded once for all viewers at that version. A slow viewer skips
 versions and can hold nothing back.
 """
 

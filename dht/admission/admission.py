@@ -1,9 +1,9 @@
 """Whether a remote is a member of the run, by rules that may change while it runs. Pure: time comes as an argument.
 
 In an open run everybody is, and no proofs are made. In a private run each side shows the other a proof
-(`dht.admission.proofs`) before anything else: that it holds its key, and that this key is on the owner's list or has
-the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be
-used, is told why: it knows of the run anyway, and its owner should not have to guess.
+(`dht.admission.proofs`) before anything else. The proof says that it holds its key, and that this key is on the owner's
+list or has the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be used, is
+told why. It knows of the run anyway, and its owner should not have to guess.
 """
 
 from __future__ import annotations

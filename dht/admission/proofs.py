@@ -1,7 +1,7 @@
 """Proofs of membership: the first thing a peer of a private run says, on every stream and in every DHT call. Pure.
 
 A proof is signed with the peer's own key over both PeerIds, the purpose, a time and 16 random bytes. The called side
-takes it once, within 90 s of its own clock: a time and a memory of what was seen, and not a challenge, because a
+takes it once, within 90 s of its own clock. It takes a time and a memory of what was seen, and no challenge. A
 challenge would cost a round trip before every stream and every DHT call. The answer needs no memory: it signs the
 caller's random bytes, which nobody could know before.
 """

@@ -1,7 +1,7 @@
 """`murmuration://RUN@HOST:PORT/PEERID`: a run and where to join it, as one string to pass around. Pure.
 
 Several addresses stand one after the other with commas between. `HOST:PORT/RELAY/PEERID` is reached through a relay,
-an IPv6 address stands in brackets, and a multiaddr that has no short form (another transport than TCP) stands as it is:
+and an IPv6 address stands in brackets. A multiaddr that has no short form (another transport than TCP) stands as it is:
 
     murmuration://RUN@203.0.113.5:4001/12D3KooWA...,[2001:db8::5]:4001/12D3KooWA...
     murmuration://RUN@203.0.113.5:4001/12D3KooWR.../12D3KooWB...

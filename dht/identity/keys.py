@@ -1,8 +1,8 @@
 """A peer's identity: an Ed25519 key, the PeerId that embeds it, signatures, and run ids that certify themselves.
 
-The key file is the libp2p protobuf ``PrivateKey{Type: Ed25519, Data: seed || public key}``, so the libp2p daemon
-reads the same file. A PeerId is base58 of ``00 24 08 01 12 20`` and the public key (libp2p peer id specification,
-identity multihash), therefore anyone can verify a signature from the PeerId alone. Signatures: RFC 8032.
+The key file is the libp2p protobuf ``PrivateKey{Type: Ed25519, Data: seed || public key}``, so the libp2p daemon reads
+the same file. A PeerId is base58 of ``00 24 08 01 12 20`` and the public key (libp2p peer id specification, identity
+multihash). Therefore anyone can verify a signature from the PeerId alone. Signatures: RFC 8032.
 """
 
 from __future__ import annotations

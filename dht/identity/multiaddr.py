@@ -1,7 +1,7 @@
 """Multiaddrs: the text people pass around and the binary form the libp2p daemon speaks. Pure.
 
 Only the protocols that can occur in addresses of this software are known (multiformats specification, table
-``multicodec``); an address with another one is refused as text and skipped when it comes from the network.
+``multicodec``). An address with another one is refused as text and skipped when it comes from the network.
 """
 
 from __future__ import annotations

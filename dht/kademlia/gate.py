@@ -1,9 +1,9 @@
 """Two guards around hivemind's `DHTNode`: which peers may speak DHT with us, and which records are let in.
 
 `Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller's PeerId, so node ids are checked
-for every call without another signature; in a private run every call and every answer carries a proof of membership
-beside it (in the `auth` field that hivemind's messages have). A node id is the hash of the PeerId and nothing else:
-with ids free to choose, five strangers next to a key would become its five holders.
+for every call without another signature. In a private run every call and every answer carries a proof of membership
+beside it (in the `auth` field that hivemind's messages have). A node id is the hash of the PeerId and nothing else.
+With ids free to choose, five strangers next to a key would become its five holders.
 
 `SignedRecords` is DHTNode's validator. Validators see only the SHA-1 of a key, so each stored value names its key and
 the validator computes the hash again.

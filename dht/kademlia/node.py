@@ -1,7 +1,7 @@
 """Our own place in the DHT: hivemind's `DHTNode` on a host, rebuilt after each restart of the host's daemon.
 
-It knows members, their clocks, and who holds a key; `dht/kademlia/store.py` reads and writes records through it.
-hivemind's forked `DHT` process is not used: it cannot be rebuilt when the daemon dies.
+It knows members, their clocks, and who holds a key; `dht/kademlia/store.py` reads and writes records through it. The
+forked `DHT` process is not used: it cannot be rebuilt when the daemon dies.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class HivemindNode:
     ) -> list[PeerID]:
         """Members nearest to the key, nearest first: those of the last look-up and those met since.
 
-        A look-up with at least this beam is believed for `life_seconds`; one with a small beam asks fewer, and in a
+        A look-up with at least this beam is believed for `life_seconds`. One with a small beam asks fewer, and in a
         large swarm misses the nearest now and then.
 
         Looked up under the neighbouring id, where no value is: a search for the key itself would download its whole

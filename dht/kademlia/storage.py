@@ -1,7 +1,7 @@
 """What one DHT member keeps for others, within limits.
 
 hivemind's own storage has none: no number of keys, no number of entries, no number of bytes. And a store that it
-refuses because it is older still shortens the life of the newer entry, so anybody could make a peer flicker by
+refuses because it is older still shortens the life of the newer entry. So anybody could make a peer flicker by
 replaying its earlier records. Here an older entry is refused before anything is touched.
 """
 
@@ -37,7 +37,7 @@ class BoundedStorage:
             revision of a run record, the sequence of a profile. 0 for values without one.
         is_foreign: whether a value is of another run than this member's.
 
-    When a limit is reached, what is there stays and new keys or entries are refused until something expires: refusing
+    When a limit is reached, what is there stays and new keys or entries are refused until something expires. Refusing
     newcomers for one lifetime of a record is better than letting a flood push the members out.
     """
 

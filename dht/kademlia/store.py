@@ -1,7 +1,7 @@
 """`HivemindStore`: the `RecordStore` port over hivemind's DHT, in this process's own event loop.
 
-Reads and writes go to remembered holders of a key directly: 5 KiB instead of 200 for one refresh, because a search
-downloads the whole dictionary from everyone it passes. A search is the fallback.
+Reads and writes go to remembered holders of a key directly. One refresh then takes 5 KiB instead of 200, because a
+search downloads the whole dictionary from everyone it passes. A search is the fallback.
 
 Importing this module loads hivemind: all of it, torch included, where `dht.p2pd.lazy_hivemind` was not asked
 before.

@@ -1,7 +1,7 @@
 """MemoryNetwork and MemoryHost: a whole swarm's network in one process, for tests and the simulator.
 
-Everything that goes wrong on home lines can be asked for: latency, narrow uploads, streams that break, a peer that
-crashes and returns, a split network, and a peer that stays connected but lets no byte through. The seed decides every
+Everything that goes wrong on home lines can be asked for: latency, narrow uploads, streams that break, a split network.
+So can a peer that crashes and returns, and one that stays connected but lets no byte through. The seed decides every
 random number; under `peer.simulation.virtual_time` the same program gives the same events on each run.
 """
 

@@ -1,8 +1,8 @@
 """Simulated lines and streams: who may send how fast, when bytes arrive, and what is lost when a stream ends.
 
-A frame travels in segments. Each segment waits for the sender's upload, takes `8 * bytes / rate` there, crosses after
-the latency of the pair, and takes its time again on the receiver's download. Streams of one peer share its line, first
-come first served. A stream holds a bounded number of bytes that the reader has not taken; then the sender waits.
+A frame travels in segments. Each segment waits for the sender's upload and takes `8 * bytes / rate` there. It crosses
+after the latency of the pair, and takes its time again on the receiver's download. Streams of one peer share its line,
+first come first served. A stream holds a bounded number of bytes that the reader has not taken; then the sender waits.
 
 Only asyncio waits here, so all of it runs in virtual time, and nothing depends on the order of a set or on addresses.
 """

@@ -1,7 +1,7 @@
 """MemoryStore: the `RecordStore` port on a dictionary that the peers of one MemoryNetwork share.
 
-It behaves as a DHT does where it matters: records expire, an older one never replaces a newer one, invalid ones are
-neither stored nor returned, others see a record only after a delay, a key takes so many peers and no more, and during a
+It behaves as a DHT does where it matters. Records expire, an older one never replaces a newer one, and invalid ones are
+neither stored nor returned. Others see a record only after a delay, and a key takes so many peers and no more. During a
 partition each side sees the records of its own side.
 """
 

@@ -1,7 +1,7 @@
 """Which transport an observer uses: py-libp2p, or the daemon of hivemind.
 
-Both reach the same peers in the same DHT. Without the daemon there is no child process and less memory; py-libp2p is
-an optional package, because its fastecdsa has to be compiled where it is installed.
+Both reach the same peers in the same DHT. Without the daemon there is no child process and less memory. But py-libp2p
+is an optional package, because its fastecdsa has to be compiled where it is installed.
 """
 
 from __future__ import annotations

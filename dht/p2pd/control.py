@@ -1,9 +1,9 @@
 """Control protocol of the libp2p daemon, spoken directly over its unix socket.
 
-The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) takes length-prefixed protobuf requests, one connection per request;
-a connection that opened a stream then carries that stream's bytes. hivemind's own client leaks the connection of a
-failed or cancelled open, reads with 64 KiB buffers and drops bursts beyond a backlog of 100, so only its messages are
-used here.
+The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) takes length-prefixed protobuf requests, one connection per request. A
+connection that opened a stream then carries that stream's bytes. The client of hivemind leaks the connection of a
+failed or cancelled open. It reads with 64 KiB buffers and drops bursts beyond a backlog of 100. So only its messages
+are used here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One run of the libp2p daemon that ships in hivemind's wheel: its flags, its start, its end.
 
-Supervision is `dht/p2pd/host.py`'s; here is what one child process needs: a port nobody else has, a key that never
-touches a disk, a log that is drained, sentences for the ways it can refuse to start.
+Supervision is `dht/p2pd/host.py`'s. Here is what one child process needs: a port nobody else has, a key that never
+touches a disk, and a log that is drained. Here are also sentences for the ways it can refuse to start.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> lis
 
     The free port is the first of `port_range` at which all that ask for it can listen; without a range, any.
 
-    A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers
-    in silence; hence this check before every start.
+    A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers in
+    silence. Hence this check before every start.
 
     Raises:
         LocalFault: the port is taken.
@@ -272,9 +272,9 @@ def daemon_flags(listen: list[Multiaddr], announce: list[Multiaddr], options: Da
 def daemon_environment(options: DaemonOptions) -> dict[str, str]:
     """Settings the daemon takes from its environment only.
 
-    By default it dials from the port it listens on. Two peers that dial each other at the same moment then open one
-    TCP connection from both ends, the handshake fails on both sides, and each refuses to dial the other for 5 s
-    (seen in 2 of 6 tries). Only hole punching through a NAT needs that port.
+    By default it dials from the port it listens on. Two peers that dial each other at the same moment then open one TCP
+    connection from both ends. The handshake fails on both sides, and each refuses to dial the other for 5 s (seen in 2
+    of 6 tries). Only hole punching through a NAT needs that port.
     """
     # Threads of a daemon that look for work take cores from training: with one in place of two, the rounds of four
     # peers on two cores take 14 % less time. One moves about 180 MB/s, both directions together.

@@ -1,8 +1,8 @@
 """`P2pdHost`: the `Host` port over hivemind's libp2p daemon. It carries the bulk data.
 
-The daemon is a child process under `P2pdSupervisor`. When it dies, open streams fail at once; it comes back with the
-same key and port, the protocols are registered again, the peers it was connected to are dialled again, and then the
-restart listeners run.
+The daemon is a child process under `P2pdSupervisor`. When it dies, open streams fail at once. It comes back with the
+same key and port. The protocols are registered and the peers it was connected to are dialled again. Then the restart
+listeners run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """hivemind's DHT without the rest of hivemind: the `__init__` files on the way import torch, scipy and optimizers.
 
-A process that only wants the DHT saves a second of its start and 200 MB. Three packages do not run their `__init__`;
-a name that one of them would import is imported from where it comes from at the moment somebody asks for it.
+A process that only wants the DHT saves a second of its start and 200 MB. Three packages do not run their `__init__`. A
+name that one of them would import is imported from its source at the moment somebody asks for it.
 """
 
 from __future__ import annotations

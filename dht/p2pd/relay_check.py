@@ -1,9 +1,9 @@
 """Whether a daemon on this machine relays for others, and how much: tried with two daemons made for it.
 
-p2pd starts two relays: one with libp2p's own limits (128 KiB each way, 2 minutes) always, and the one that its flags
-describe once it counts as public. The one that registers last serves, so a daemon may come up limited and stays so:
-in 34 of 40 starts on an idle machine with two cores. On a single thread the generous one came last in 32 of 32 starts,
-so relays get one (`daemon.daemon_environment`). Nothing but a transfer tells which one serves.
+p2pd starts two relays. One with libp2p's own limits (128 KiB each way, 2 minutes) always starts. The one that its flags
+describe starts once it counts as public. The one that registers last serves, so a daemon may come up limited and stays
+so. That was so in 34 of 40 starts on an idle machine with two cores. On a single thread the generous one came last in
+32 of 32 starts, so relays get one (`daemon.daemon_environment`). Nothing but a transfer tells which one serves.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 For observers and other light members: they speak with p2pd peers, in one network with them. By default the host only
 dials. It listens, and says in identify that it routes for others, when it is given addresses to listen on.
 
-py-libp2p's own Swarm and yamux are not used: they block a peer for a minute after one failed dial, try a single
-address per peer, hold what a remote sends without limit, and run on trio, which would have to be a guest in our
-event loop. What is left of them is small enough to be written for asyncio (`yamux`, `connections`).
+py-libp2p's own Swarm and yamux are not used. They block a peer for a minute after one failed dial, try a single address
+per peer, and hold what a remote sends without limit. They run on trio, which would have to be a guest in our event
+loop. What is left of them is small enough to be written for asyncio (`yamux`, `connections`).
 """
 
 from __future__ import annotations

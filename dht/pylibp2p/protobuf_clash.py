@@ -1,7 +1,7 @@
 """hivemind and py-libp2p in one process: both register protobuf symbols of the package ``crypto.pb``.
 
-Under other file names, which protobuf refuses (``duplicate symbol 'crypto.pb.KeyType'``), whichever comes second.
-hivemind's copy has no dependants, so it can live in a descriptor pool of its own.
+They do so under other file names, so protobuf refuses the second one (``duplicate symbol 'crypto.pb.KeyType'``). The
+copy of hivemind has no dependants, so it can live in a descriptor pool of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Many streams over one encrypted channel: yamux (hashicorp/yamux, ``spec.md``), for the pure-Python host.
 
-py-libp2p has a yamux of its own. It cannot keep the promises of `Host`: a sender dies after five seconds without
-window, and what a remote sends beyond its window is kept without limit. Here a sender waits as long as it takes, and
-a remote that oversteps its window loses the connection. So one remote costs at most `MAX_STREAMS` times
-`WINDOW_BYTES`, and what callers are waiting for.
+py-libp2p has a yamux of its own. It cannot keep the promises of `Host`. A sender dies after five seconds without
+window, and what a remote sends beyond its window is kept without limit. Here a sender waits as long as it takes, and a
+remote that oversteps its window loses the connection. So one remote costs at most `MAX_STREAMS` times `WINDOW_BYTES`,
+and what callers are waiting for.
 """
 
 from __future__ import annotations

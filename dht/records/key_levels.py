@@ -1,20 +1,20 @@
 """Under which keys of the DHT peer records stand, and which of them a look reads. Pure.
 
 One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
-of keys follows the size of the swarm: at *level* L there are 4 * 2^L, and a record stands under the one that the first
-bits of a hash of its PeerId name, the hash that also forms cells of rounds. Levels change so that a key has 24 to 64
-records in the mean.
+of keys follows the size of the swarm. At *level* L there are 4 * 2^L. A record stands under the one that the first bits
+of a hash of its PeerId name. That hash also forms cells of rounds. Levels change so that a key has 24 to 64 records in
+the mean.
 
 Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with
-hysteresis, so that a swarm that breathes keeps its level. Peers with different votes find each other:
+hysteresis. So a swarm that breathes keeps its level. Peers with different votes find each other:
 
 - a peer publishes under the level that it votes for and under a neighbouring one that some in its view vote for,
-- it reads the level that it votes for once a quarter votes for it, and until then the commonest one: a level is
-  published under by everybody before anybody relies on it,
+- it reads the level that it votes for once a quarter votes for it, and until then the commonest one. So everybody
+  publishes under a level before anybody relies on it,
 - one peer in 2^L, a *beacon*, also publishes at level 0. There it is as crowded as at level L. So a newcomer,
   which begins at level 0, sees a fair sample and its votes. All peers read level 0 in turn, too,
-- of parts of a swarm that were torn apart and meet again, levels apart, only beacons show at first: a peer that sees
-  votes for a level that is not its neighbour reads that level's keys once, and goes there if most are there.
+- parts of a swarm that were torn apart may meet again, levels apart. Only beacons show at first. A peer that sees votes
+  for a level that is not its neighbour reads that level's keys once. It goes there if most are there.
 
 At level 0 each look reads all four keys. Above, it reads the peer's own key, closely, and the others in turn, briefly:
 equally many per second whatever the swarm's size. A record lives longer by as much as a turn takes, so that a view
@@ -192,8 +192,8 @@ class Levels:
     def _explore(self) -> None:
         """Read the keys of a level two or more away that some vote for: of those members only beacons show here.
 
-        They may be the other part of a swarm that was torn apart, those who left a level that a crowd had filled at
-        once, or keys made to mislead; what stands there tells.
+        They may be the other part of a swarm that was torn apart. They may be members that left a level which a crowd
+        had filled at once, or keys made to mislead. What stands there tells.
         """
         if self._explored is not None and not self._unexplored:
             if self._explored != self.read_level:

@@ -2,7 +2,7 @@
 
 The envelope is that of `signed_records.py`: ``signature (64) | public key (32) | msgpack array``, canonical. The key is
 the contributor's, not a machine's. A machine belongs to a contributor when the profile lists it and its own record
-names the key, so that nobody can claim somebody else's machine or be claimed by it.
+names the key. So nobody can claim somebody else's machine or be claimed by it.
 
 The highest sequence counts, whatever expires later: what was hidden stays hidden when an older profile is replayed.
 """

@@ -1,8 +1,8 @@
 """Signed, expiring records: what a peer says about itself, and what the run's owner says about the run. Pure.
 
-Both envelopes are ``signature (64) | public key (32) | msgpack array``: positional, so that a record of a dozen
-fragments stays well below its limit, and canonical, so that one record has one form in bytes. Signatures cover a
-prefix of their own (one kind of record can never pass for another) and every field.
+Both envelopes are ``signature (64) | public key (32) | msgpack array``. They are positional, so that a record of a
+dozen fragments stays well below its limit. They are canonical, so that one record has one form in bytes. Signatures
+cover a prefix of their own (one kind of record can never pass for another) and every field.
 
 Nothing that comes out of `decode_peer_record` or `decode_run_record` needs checking again.
 """

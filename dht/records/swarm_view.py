@@ -60,9 +60,9 @@ class SwarmView:
     def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
         """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
 
-        Of each session the record with the highest sequence counts, of each peer the session that started last. A
-        peer whose record says "left" is gone at once; that record is kept until it expires, so that an older one
-        which arrives late does not bring the peer back.
+        Of each session the record with the highest sequence counts, of each peer the session that started last. A peer
+        whose record says "left" is gone at once. That record is kept until it expires, so that an older one which
+        arrives late does not bring the peer back.
 
         Takes time for what has changed. The rest is copied as it is, or shared when nothing has.
 
@@ -195,9 +195,10 @@ class SwarmView:
     def duplicate_sessions(self, peer_id: PeerId, now: float) -> tuple[int, ...]:
         """The sessions of `peer_id` that are alive together, the earliest started first; empty when all is well.
 
-        A restarted peer has two unexpired records for a while, and that is no duplicate: the older session must have
-        published again after the newer one began, seen from expiry times because all records of a run live equally
-        long but for what they say that they live longer. Two or more sessions mean several processes with one key file.
+        A restarted peer has two unexpired records for a while, and that is no duplicate. In a duplicate the older
+        session has published again after the newer one began. Expiry times show that, because all records of a run live
+        equally long but for what they say that they live longer. Two or more sessions mean several processes with one
+        key file.
         """
         live = sorted(
             (

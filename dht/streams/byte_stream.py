@@ -1,8 +1,8 @@
 """The bytes of one local connection to the daemon, read straight into the frame that waits for them.
 
-asyncio's own streams copy what arrives into a growing buffer, wake their reader for every piece (some hundred times a
-round for each peer) and copy once more. Here a long read offers the transport the memory of its result, and its reader
-wakes once, when that is full.
+The streams of asyncio copy what arrives into a growing buffer and copy once more. They wake their reader for every
+piece (some hundred times a round for each peer). Here a long read offers the transport the memory of its result, and
+its reader wakes once, when that is full.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def parse_frame_header(header: bytes) -> int:
 class FramedStream:
     """The `Stream` port over asyncio streams. One task may receive at a time; any number may send.
 
-    `paces` and `memory` are the limits of the host, which all its streams share; without `memory` a frame is read
+    `paces` and `memory` are the limits of the host, which all its streams share. Without `memory` a frame is read
     whenever its reader allows its length.
     """
 

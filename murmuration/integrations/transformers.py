@@ -43,7 +43,7 @@ class SwarmCallback(TrainerCallback):
     with what `save_pretrained` makes of the swarm's anchor. With several processes (DDP) that of rank 0 is the peer.
 
     After an exception in the loop the session ends with the process, with the next `train()`, or by `leave`.
-    `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule; parameters and optimizer are
+    `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule. Parameters and optimizer are
     those of the swarm and of this peer's newest checkpoint in its data folder.
 
     Args:

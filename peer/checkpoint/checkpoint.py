@@ -8,10 +8,10 @@
                                     trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
 
-A checkpoint is written into a draft folder beside the others, every file and folder is synced to the disk, and only
-then does the folder get its name: it is there whole or not at all, and the earlier one stays until then. Memory: none
-to speak of; arrays go to the disk one after the other. Reading trusts nothing: a checkpoint that is not whole, or of
-another run, manifest or layout, is passed over with a sentence, and the one before it is tried.
+A checkpoint is written into a draft folder beside the others, and every file and folder is synced to the disk. Only
+then does the folder get its name. So it is there whole or not at all, and the earlier one stays until then. Memory:
+none to speak of; arrays go to the disk one after the other. Reading trusts nothing. A checkpoint that is not whole, or
+of another run, manifest or layout, is passed over with a sentence. The one before it is then tried.
 """
 
 from __future__ import annotations

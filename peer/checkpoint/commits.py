@@ -1,8 +1,8 @@
 """The signed commits that lead to a checkpoint's anchors, in a file beside each fragment.
 
-Between two sides of a fork signed commits decide, so a peer that forgot its own on a restart would give in to a
-peer with a few. The file is not named in `checkpoint.json`: a fault in it costs the commits and never the checkpoint,
-and software that does not know it passes it by. At most about a MiB per fragment is written each time.
+Between two sides of a fork signed commits decide. So a peer that forgot its own on a restart would give in to a peer
+with a few. The file is not named in `checkpoint.json`. A fault in it costs the commits and never the checkpoint, and
+software that does not know it passes it by. At most about a MiB per fragment is written each time.
 
     SHA-256 of all that follows, 32 bytes
     msgpack [fragment, version, digest of the anchor, [frame, ...]]    frames oldest first, as in `["log", ...]`

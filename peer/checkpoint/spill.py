@@ -1,8 +1,8 @@
 """Encoded bytes of past rounds on the disk: results for members that come late, own contributions in case of a fork.
 
 Nobody may ever want them, and in memory they take three quarters of a copy of the model at 4 bits a value. They lie in
-files without a name in the peer's data folder, mapped and not read, so that the memory they take is the kernel's to
-give and to take back; they are gone when the process is.
+files without a name in the peer's data folder. The files are mapped and not read, so the memory they take is the
+kernel's to give and to take back. They are gone when the process is.
 """
 
 from __future__ import annotations

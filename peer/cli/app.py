@@ -3,8 +3,15 @@
 Everything heavy (torch, hivemind, aiohttp, pydantic) is imported by the command that needs it, so that a mistyped flag
 is answered at once. A command's file is imported when it is named, and for `peer --help` not even typer is.
 
-Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or value; 3 nobody reachable;
-4 incompatible; 5 device; 130 interrupted with Ctrl+C.
+Exit codes:
+
+- 0 well
+- 1 a fault of this machine or a bug
+- 2 a wrong flag, file or value
+- 3 nobody reachable
+- 4 incompatible
+- 5 device
+- 130 interrupted with Ctrl+C
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The manifest's section on data: which data it may name, and what becomes of that on a volunteer's machine. Pure.
 
-A manifest is signed by somebody else. It may name data that every machine has (`stdlib:`) or can get (`hf:`,
-`https:`), or the kind of data that each volunteer brings (`text:`, `jsonl:`, `parquet:`, `tokens:`). A path in it would
-be a path of the volunteer's machine, and what is trained on can be got out of the model again: paths come from the
-volunteer's own `--data` or configuration, never from a manifest.
+A manifest is signed by somebody else. It may name data that every machine has (`stdlib:`) or can get (`hf:`, `https:`).
+Or it may name the kind of data that each volunteer brings (`text:`, `jsonl:`, `parquet:`, `tokens:`). A path in it
+would be a path of the volunteer's machine, and what is trained on can be got out of the model again. So paths come from
+the volunteer's own `--data` or configuration, never from a manifest.
 """
 
 from __future__ import annotations

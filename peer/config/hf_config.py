@@ -1,7 +1,7 @@
 """The text in a manifest that describes a model of the Hugging Face library: what it may hold, in which form. Pure.
 
 It is the architecture's own `config.json` in canonical JSON. A manifest may come from a stranger, so the text is
-checked before any library sees it: it can name an architecture and its sizes, and nothing that leads elsewhere. A
+checked before any library sees it. It can name an architecture and its sizes, and nothing that leads elsewhere. A
 config file can otherwise name code to run (`auto_map`), a kernel to fetch and load (`attn_implementation`), or weights
 of another place (`backbone` with `use_pretrained_backbone`).
 """

@@ -74,7 +74,7 @@ def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
 def bare_name(name: str, module: object = None) -> str:
     """The name of a parameter or buffer of `module` without what wraps the module or parts of it.
 
-    A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session: the
+    A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session. The
     run, its checkpoints and its frozen parameters go by bare names.
     """
     if type(module).__name__ in PARALLEL_WRAPPERS:

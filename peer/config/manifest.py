@@ -49,8 +49,9 @@ SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
 
 ROBUST_CLIP_RATIOS = (2.0, 3.0)
-"""Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one: honest
-norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
+"""Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one. Honest
+norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines.
+"""
 
 
 ROBUST_AUDIT_FRACTION = 0.25

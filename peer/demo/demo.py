@@ -1,7 +1,7 @@
 """`peer demo`: a local swarm as volunteers would run it, with one peer killed and one that comes late.
 
-Every peer is a real `peer join` process with its own libp2p daemon and DHT node on loopback, joined by the run id and
-one bootstrap address alone. What the summary says is read from the peers' events and from the anchors themselves,
+Every peer is a real `peer join` process with its own libp2p daemon and DHT node on loopback. The run id and one
+bootstrap address alone join them. What the summary says is read from the peers' events and from the anchors themselves,
 which are fetched at the end as any observer could. Loads torch when the peers have gone, so that the first word comes
 at once and the peers have the cores.
 """

@@ -1,8 +1,8 @@
 """`peer demo --model hf`: a small Llama with a tokenizer of its own, taken home as a folder that transformers loads.
 
-Everything is made here, from the text of Python's standard library, and with the commands that an organiser has: a
-tokenizer (`peer data tokenizer`), shards (`peer data prepare`), a run (`peer init --model`), and the model (`peer
-export`).
+Everything is made here, from the text of Python's standard library, and with the commands that an organiser has. These
+make a tokenizer (`peer data tokenizer`), shards (`peer data prepare`), a run (`peer init --model`), and the model
+(`peer export`).
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def predict(
 ) -> Prediction:
     """This machine among the run's live trainers, in the steady state of a run in which nobody fails.
 
-    The share is the smallest of three: work that is ready when its round is, and what the line carries of the run's
-    rounds upwards and downwards. Members' rates are what they say; a rate that nobody measured yet is taken to be
-    enough.
+    The share is the smallest of three. They are the work that is ready when its round is, and what the line carries of
+    the run's rounds upwards and downwards. Members' rates are what they say; a rate that nobody measured yet is taken
+    to be enough.
     """
     home = _own_group(own)
     groups = _groups(manifest, records, home)

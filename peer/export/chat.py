@@ -1,7 +1,7 @@
 """What a person says, put as a run's chat template has it.
 
-A template is a program of Jinja that the run's owner signed. transformers runs it in Jinja's sandbox, where it can
-reach nothing but the messages and what it makes of them.
+A template is a program of Jinja that the run's owner signed. The transformers library runs it in Jinja's sandbox, where
+it can reach nothing but the messages and what it makes of them.
 """
 
 from __future__ import annotations

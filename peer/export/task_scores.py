@@ -1,7 +1,8 @@
 """Scores of a model in tasks of lm-eval, the harness by which published models are compared.
 
-A task is one of the harness's own names, a YAML file of its form, or a folder of such files. A task that was given as
-a file may bring Python code of its own (`!function`), as it may anywhere else in the harness: who gives it, runs it.
+A task is one of the harness's own names, a YAML file of its form, or a folder of such files. A task that was given as a
+file may bring Python code of its own (`!function`), as it may anywhere else in the harness. The person that gives it
+runs it.
 """
 
 from __future__ import annotations

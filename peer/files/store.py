@@ -3,7 +3,7 @@
     DATA_DIR/files/0123456789abcdef/tokenizer.json
 
 The folder in between is named after all names and digests of the manifest. So one folder holds the files of one
-manifest and nothing older, and a library that reads a whole folder finds nothing that the run does not know.
+manifest and nothing older. A library that reads a whole folder finds nothing that the run does not know.
 """
 
 from __future__ import annotations

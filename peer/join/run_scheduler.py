@@ -1,7 +1,7 @@
 """Learning-rate schedulers for own loops that go by the run's clock instead of the peer's own steps.
 
-The rate of each parameter group is the one that its optimizer was given to `join` with, times a share: the schedule of
-the manifest at the tokens that the swarm has committed, times the warm-up of this peer's own moments.
+The rate of each parameter group is the one that its optimizer was given to `join` with, times a share. The share is the
+schedule of the manifest at the tokens that the swarm has committed, times the warm-up of this peer's own moments.
 """
 
 from __future__ import annotations

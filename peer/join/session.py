@@ -9,7 +9,7 @@
             optimizer.step()
 
 On entering, the module takes the swarm's parameters. Everything else happens in a hook after `optimizer.step()`, which
-never waits for the network (except in mode "sync"); rounds run in a process of their own. Leaving the block, by an
+never waits for the network (except in mode "sync"). Rounds run in a process of their own. Leaving the block, by an
 exception too, says goodbye and ends that process. SIGTERM and a closed terminal leave it as Ctrl+C does, by an
 exception (`SystemExit`), unless the script has a handler of its own.
 """
@@ -312,7 +312,7 @@ class Swarm:
         """Where this peer reads, once per inner step: starts of `num_blocks` blocks of `context` + 1 tokens.
 
         int64 [num_blocks], each in 0..`num_tokens` - `context` - 1. A pure function of the manifest's seed, PeerId and
-        inner step, so that peers read different data; ends when asked to stop, or after `max_steps` inner steps.
+        inner step, so that peers read different data. It ends when asked to stop, or after `max_steps` inner steps.
         """
         return self.training.positions(num_blocks, context, num_tokens, max_steps)
 
@@ -326,7 +326,7 @@ class Swarm:
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
         """Note the training loss of the coming inner step, and how many tokens it was made of. Optional.
 
-        Tokens weigh this peer's work and are its credit; without them `positions` and `samples` are counted, and a step
+        Tokens weigh this peer's work and are its credit. Without them `positions` and `samples` are counted, and a step
         on data in an own order counts as one token. Several calls for one step add up.
         """
         self.training.report(loss, tokens)

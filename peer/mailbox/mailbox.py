@@ -1,6 +1,6 @@
 """What crosses between the trainer process and the network process: one block of shared memory.
 
-The block has no name in any file system: it is a memfd on Linux and an already unlinked temporary file elsewhere,
+The block has no name in any file system. It is a memfd on Linux and an already unlinked temporary file elsewhere. It is
 reached only through its file descriptor, so that nothing is left behind however the two processes end. Inside one
 process (simulation, tests) the same class works on plain anonymous memory.
 
@@ -16,10 +16,10 @@ Arrays are numpy's, so that the network process needs no torch; the trainer sees
 
 No side ever waits on a lock. A producer writes payload and meta of a free slot first and its sequence number last; the
 consumer acknowledges by copying that number into `consumed`. Every cursor lives in the block itself, so a restarted
-network process goes on where the killed one stopped: messages are seen at least once, in order, and none is lost.
+network process goes on where the killed one stopped. Messages are seen at least once, in order, and none is lost.
 
-Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4),
-plus 16 bytes per value of the largest fragment for the four slots, plus less than 16 KiB + 200 bytes per fragment. With
+Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4).
+Also 16 bytes per value of the largest fragment for the four slots, plus less than 16 KiB + 200 bytes per fragment. With
 P equal fragments that is 3 1/8 + 4/P float32 copies of the model.
 """
 

@@ -94,8 +94,9 @@ class TrainerCounters(Cells):
     moment_sequence = IntCell(14)
     """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
     moment_written = IntCell(15)
-    """Its number once the trainer's files are written; 0 until then; below 0 when they could not be: minus the errno
-    (EDOM: the live parameters are not finite)."""
+    """Its number once the trainer's files are written; 0 until then. When they could not be, it is below 0: minus the
+    errno (EDOM: the live parameters are not finite).
+    """
     learning_rate = FloatCell(16)
     """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
     data_wait_seconds = FloatCell(17)

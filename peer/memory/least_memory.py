@@ -1,7 +1,7 @@
 """The least memory that a run's model takes here, before any of it is taken. Pure but for `free_memory_bytes`.
 
 A manifest or a model file of a few hundred bytes can describe a model of 160 TB. What is counted here is less than what
-is really taken (no activations but the largest, no libraries), so that whatever is refused would have failed.
+is really taken (no activations but the largest, no libraries). So whatever is refused would have failed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from peer.mailbox.mailbox import mailbox_num_bytes
 FLOAT_BYTES, POSITION_BYTES = 4, 8
 
 Use = Literal["train", "train on a GPU", "serve", "read"]
-"""What a model is for: on a GPU its copies for training are elsewhere; a seed keeps anchors alone; `read` is one copy
-of the parameters (export, sample, evaluate)."""
+"""What a model is for. On a GPU its copies for training are elsewhere. A seed keeps anchors alone. `read` is one copy
+of the parameters (export, sample, evaluate).
+"""
 
 _TRAINED_COPIES = 5
 """Parameters, gradients, two moments (Muon: one velocity, of most of them) and the reference, as

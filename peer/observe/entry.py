@@ -1,8 +1,8 @@
 """How somebody who only looks gets into a private run: with an invite for a key of its own.
 
-In an open run an observer's key is new each time. Members of a private run must know it, so it is kept, with the pass
-that the invite became, in a folder beside the run's data. The key of a peer on this machine is not used: two hosts
-with one PeerId would take each other's connections. Only `peer doctor` looks as the peer that is about to join.
+In an open run an observer's key is new each time. Members of a private run must know it. So it is kept, with the pass
+that the invite became, in a folder beside the run's data. The key of a peer on this machine is not used: two hosts with
+one PeerId would take each other's connections. Only `peer doctor` looks as the peer that is about to join.
 """
 
 from __future__ import annotations

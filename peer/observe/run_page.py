@@ -1,7 +1,7 @@
 """What the page of a run says to those who want to join: `peer join https://run.example.org`.
 
 A page is believed nothing but which run it means. The run's id is the fingerprint of its owner's key, and a joiner
-checks the signed manifest against it, so a page can lead to another run and never to a changed one. That is why every
+checks the signed manifest against it. So a page can lead to another run, and never to a changed one. That is why every
 caller prints which run the page named.
 """
 

@@ -42,7 +42,7 @@ def checked_target(
 ) -> Target:
     """The run and the addresses an observer starts from.
 
-    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and whom it met), or those that
+    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and those it met). Or those that
     the run's page gives, if its manifest is here and names one.
 
     Raises:

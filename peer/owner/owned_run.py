@@ -1,7 +1,8 @@
 """What the owner of a run does with the key: invites, revocations, and signed revisions of the manifest.
 
-Everything stays in the owner's folder (the one that `peer init` wrote): the key, the signed manifest, a draft that is
-not signed yet, and a list of the invites that were given. Nothing here needs a network; `peer.owner.publish` has that.
+Everything stays in the owner's folder (the one that `peer init` wrote). It has the key, the signed manifest, a draft
+that is not signed yet, and a list of the invites that were given. Nothing here needs a network; `peer.owner.publish`
+has that.
 """
 
 from __future__ import annotations

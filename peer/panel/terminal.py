@@ -49,7 +49,7 @@ class Terminal:
     Raises:
         LocalFault: the data folder cannot be used, or another process uses it.
 
-    The view has a thread of its own and is never waited for: a terminal that was paused with Ctrl+S must not stop the
+    The view has a thread of its own and is never waited for. A terminal that was paused with Ctrl+S must not stop the
     network side. Nothing here that a signal handler calls takes a lock.
     """
 

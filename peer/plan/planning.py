@@ -1,6 +1,6 @@
 """What a run will ask of a home: bytes, rates, round times, utilisation, memory, disk, time to so many tokens. Pure.
 
-Everything is the steady state of a run in which nobody fails: each fragment has one round per interval, everybody is in
+Everything is the steady state of a run in which nobody fails. Each fragment has one round per interval, everybody is in
 it, and peers are as fast as the profile says. Bytes are those on the line, TCP and IP headers included. What is an
 estimate is called one; docs/organiser/planning.md says how each figure comes about and what is left out.
 """

@@ -1,7 +1,7 @@
 """What one round of one fragment costs each member, counted on the frames that the exchange sends. Pure.
 
 Shards come from `plan_shards`, payloads from the codec, headers from `averaging.wire.frames.encode`. A member sends its
-contribution but for the shards it reduces itself, and the mean of those to everybody else; leading is shared by all in
+contribution but for the shards it reduces itself, and the mean of those to everybody else. Leading is shared by all in
 turn, so control messages are a mean over who leads.
 """
 

@@ -1,7 +1,7 @@
 """How fast a line must be so that training does not wait for it: the published model and its table. Pure.
 
 Streaming DiLoCo (arXiv 2501.18512, appendix, table 4) lists the bandwidth at which a training run computes during 50 to
-99 % of the time, found by simulating a schedule of forward passes, backward passes and reductions. This is that
+99 % of the time. It was found by simulating a schedule of forward passes, backward passes and reductions. This is that
 simulation as far as the paper tells it:
 
 - a step of s seconds is s/3 forward, then the layers backward from the last to the first, (2/3) s / layers each;
@@ -149,8 +149,8 @@ def needed_bandwidths(model: LayeredModel, method: Method) -> tuple[float | None
 def kept_pace(bits_per_interval: float, interval_seconds: float, bits_per_second: float) -> float:
     """Share of the work that this project's rounds commit in time on a line of this rate, 0 to 1.
 
-    No inner step waits for them (modes `carry`, `eager`, `own`, `delayed`), and the window of a send is the time until
-    the next send of the same fragment. So only the line counts: what it cannot carry in an interval is late. It is the
+    No inner step waits for them (modes `carry`, `eager`, `own`, `delayed`). The window of a send is the time until the
+    next send of the same fragment. So only the line counts: what it cannot carry in an interval is late. It is the
     utilisation of a run that would wait for all of it.
     """
     return min(1.0, interval_seconds * bits_per_second / bits_per_interval)

@@ -1,6 +1,6 @@
 """One simulated volunteer: the real Node and Trainer around an in-process mailbox, driven by asyncio alone.
 
-A life is what a process is to a volunteer: it begins with fresh memory and ends with a goodbye, a crash, or at the end
+A life is what a process is to a volunteer. It begins with fresh memory and ends with a goodbye, a crash, or at the end
 of the simulation. The identity survives it, as the key file does.
 """
 

@@ -1,6 +1,6 @@
 """`peer simulate`: a whole swarm in virtual time, to find faults and to replay them.
 
-Node, exchange, membership and trainer are the real ones; only the network, the DHT and the clock are simulated, and
+Node, exchange, membership and trainer are the real ones. Only the network, the DHT and the clock are simulated, and
 everything random comes from the seed. A failure found with one seed happens again with the same seed.
 """
 

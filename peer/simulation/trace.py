@@ -2,7 +2,7 @@
 
 The hash covers who did what when: every event with its virtual time, its counts and its bytes, and every fault. It
 leaves out what comes from the values of tensors (losses, digests, rates that follow from weights, the wording of
-refusals), because two processors may round a sum of floats differently. See docs/developer/simulation.md.
+refusals). For two processors may round a sum of floats differently. See docs/developer/simulation.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An asyncio loop whose clock jumps to the next timer instead of waiting for it.
 
-Hours of a swarm run in seconds, and the same program gives the same trace on every run and every machine: there is
-no wall clock, no thread and no socket in it. Code under test needs nothing special as long as it asks
+Hours of a swarm run in seconds, and the same program gives the same trace on every run and every machine. There is no
+wall clock, no thread and no socket in it. Code under test needs nothing special as long as it asks
 ``asyncio.get_running_loop().time()`` for the time and waits with asyncio alone.
 """
 

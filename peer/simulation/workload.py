@@ -1,9 +1,9 @@
 """What simulated peers learn: a quadratic, equal to the bit on every machine, or the built-in GPT on a small language.
 
-The quadratic is f(x) = mean(c (x - t)^2) / 2 over n values: t is 1 or -1, the curvatures c are 1, 1/4, 1/16 and 1/64
-in turn, x begins at 0, and gradients come with uniform noise. A step is four elementwise operations on float32, each
-rounded once, and the noise is made of whole numbers: no sum, no library function and no fused operation whose last bit
-differs between machines.
+The quadratic is `f(x) = mean(c (x - t)^2) / 2` over n values. t is 1 or -1, and the curvatures c are 1, 1/4, 1/16 and
+1/64 in turn. The x begin at 0, and gradients come with uniform noise. A step is four elementwise operations on float32,
+each rounded once, and the noise is made of whole numbers. There is no sum, no library function and no fused operation
+whose last bit differs between machines.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ MOST_WORDS_ON_AVERAGE = 16
 """On a page: plain English manuals have 15 to 20."""
 FEWEST_SENTENCES = 20
 """On a page, before an average says anything."""
-MOST_WORDS_OF_A_PART = 28
+MOST_WORDS_OF_A_PART = 25
 """In a string, between full stops and semicolons: what was got; what was expected; what to do."""
 FEWEST_WORDS = 4
 """A string with fewer is a label."""
@@ -119,8 +120,11 @@ def faults_of_document(text: str, most_words: int = MOST_WORDS) -> list[str]:
 
 
 def faults_of_string(said: Said) -> list[str]:
-    """What is wrong with a string of the product; of a docstring only the words, not the length."""
+    """What is wrong with a string of the product. A docstring is read like a document, its code lines left out."""
     faults = []
+    if said.is_docstring:
+        text = inspect.cleandoc(said.text).replace("``", "`")
+        faults = [f"{len(one.split())} words: {one}" for one in sentences_of(text) if len(one.split()) > MOST_WORDS]
     for sentence in re.split(r"(?<=[.!?])\)?\s+(?=[A-Z\"(`])|\n\s*\n|\n\s*- ", said.text):
         one = " ".join(sentence.split())
         faults += faults_of_words(one)

@@ -36,7 +36,7 @@ def test_documents_are_in_plain_words(path: Path) -> None:
     assert not faults_of_document(path.read_text(encoding="utf-8"), most_words)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
 def test_what_the_product_says_is_in_plain_words(package: str) -> None:
     """Sentences of commands, events, errors and pages, and docstrings."""
     said = [one for path in sorted((ROOT / package).rglob("*.py")) for one in said_in_code(path)]
@@ -98,7 +98,21 @@ def test_faults_in_strings_are_noticed(tmp_path: Path) -> None:
     template = tmp_path / "page.html"
     template.write_text("<p>{{ name }} goes on <b>for ever</b> here</p><p>It is fine so</p>")
     assert len([fault for said in said_in_template(template) for fault in faults_of_string(said)]) == 1
-    assert not faults_of_string(Said(module, 1, f"{long} in a docstring", is_docstring=True))
+
+
+@pytest.mark.parametrize(
+    ("docstring", "num_faults"),
+    [
+        (f"It is short.\n\nIt is {'very ' * MOST_WORDS}long.", 1),
+        (f"It is {'very ' * 15}long; it is {'very ' * 15}long.", 1),
+        (f"- `one`: it is {'very ' * MOST_WORDS}long", 1),
+        (f"It is ``{'very ' * MOST_WORDS}`` short.", 0),
+        (f"It is short:\n\n    for word in range(10): {'word + ' * MOST_WORDS}0\n\nThat is all.", 0),
+        ("It is short.\n\nArgs:\n" + "\n".join(f"    name_{n}: it is short" for n in range(MOST_WORDS)), 0),
+    ],
+)
+def test_sentences_of_docstrings_are_short(docstring: str, num_faults: int) -> None:
+    assert len(faults_of_string(Said(Path("module.py"), 1, docstring, is_docstring=True))) == num_faults
 
 
 def test_each_banned_turn_has_something_better() -> None:

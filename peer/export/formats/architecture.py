@@ -30,8 +30,9 @@ from peer.trainer.hf.tasks import CLASSIFIES
 from peer.trainer.model.gpt import tensors_digest
 
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
-"""A cache is off while a model trains, and who generates wants the architecture's default; the other says that a
-generation config follows the model's, which its end token here does not."""
+"""A cache is off while a model trains, and generation wants the architecture's default. The other says that a
+generation config follows the model's, which its end token here does not.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A tokenizer whose tokens are the bytes of UTF-8, in the form that transformers and tokenizers read. Pure.
 
 Token b is byte b, as a run of bytes reads it. An ASCII character is a token under its own name; every other character
-falls back to its bytes, which are all 128 or more. Byte 0, which no text contains, ends and pads texts: as a token
+falls back to its bytes, which are all 128 or more. Byte 0, which no text contains, ends and pads texts. As a token
 under its own name it cannot be mistaken for anything that somebody writes.
 """
 

@@ -157,9 +157,9 @@ class Fetcher:
     async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
         """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
 
-        They were chosen before: they share an anchor that counts, so nobody else is asked, and once:
-        meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make
-        that last.
+        They were chosen before. They share an anchor that counts, so nobody else is asked, and they are asked once.
+        Meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make that
+        last.
         """
         return await self.fetch(fragment, num_values, donors, voters=frozenset(donors))
 

@@ -1,6 +1,6 @@
 """An invite at the newcomer's side: read with suspicion, used for this peer's key, and kept as a pass.
 
-The pass (a file of mode 0600 in the data folder) is worth nothing without the key beside it: the one-time secret of an
+The pass (a file of mode 0600 in the data folder) is worth nothing without the key beside it. The one-time secret of an
 invite is used once, here, and not kept.
 """
 

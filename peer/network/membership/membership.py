@@ -1,9 +1,9 @@
 """The live members: announces this peer, folds the others' records into a view, and suspects those that do not answer.
 
 Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
-others should know at once (joining, leaving), so that a newcomer is part of the next round and a leaver is not waited
-for. A peer that cannot be reached is left out of the view for a growing time, whatever its record says; a message or a
-newer record from it ends the suspicion.
+others should know at once (joining, leaving). So a newcomer is part of the next round, and nobody waits for a leaver. A
+peer that cannot be reached is left out of the view for a growing time, whatever its record says. A message or a newer
+record from it ends the suspicion.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Revisions: what the owner changes while a run goes on, and from which version on it counts at this peer.
 
-A revision adds to the manifest's `changes` and leaves all else as it was, so peers that know different revisions talk
-to each other and the newer one spreads. Each change counts from an anchor version, which is the same moment of the
-run on every peer: the outer learning rate from that version of each fragment (so that anchors stay equal to the last
-bit), everything else once the lowest version of a peer's fragments has got there.
+A revision adds to the manifest's `changes` and leaves all else as it was. So peers that know different revisions talk
+to each other, and the newer one spreads. Each change counts from an anchor version, which is the same moment of the run
+on every peer. The outer learning rate counts from that version of each fragment, so that anchors stay equal to the last
+bit. Everything else counts once the lowest version of a peer's fragments has got there.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ async def find_run(
 ) -> tuple[RunRecord, RunManifest]:
     """The run's signed manifest: from any member, or from this machine when the run begins here.
 
-    Members are asked directly before the DHT is: a private run's members answer there only once both sides know its
+    Members are asked directly before the DHT is. A private run's members answer there only once both sides know its
     rules, which `admission` has from then on.
 
     Args:

@@ -2,7 +2,7 @@
 
 A moment is asked of the trainer, which copies its side after the coming inner step and says which was its last message
 before that. Every fragment is saved with exactly the messages up to there, so both sides are of one moment although
-neither waits for the other; the checkpoint gets its name when the trainer's files are on the disk too.
+neither waits for the other. The checkpoint gets its name when the trainer's files are on the disk too.
 """
 
 from __future__ import annotations

@@ -173,8 +173,8 @@ class TrainerDesk:
     def _show(self, fragments: Sequence[int]) -> None:
         """Hand over what the live parameters show of these fragments now, as far as there are slots.
 
-        Work that the trainer posts stays in the outbox until it has taken that (see `take_work`): an inner step at
-        most, and in mode sync it waits for this anyway.
+        Work that the trainer posts stays in the outbox until it has taken that (see `take_work`). That is an inner step
+        at most, and in mode sync the trainer waits for this anyway.
         """
         # Of work that is being taken in right now nobody could say whether what is shown contains it.
         if self._rebasing or self._taking.locked():

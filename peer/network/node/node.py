@@ -1,6 +1,6 @@
 """The network side of one peer: composes membership, rounds and state transfer around a mailbox.
 
-Everything concrete is injected (host, store, clocks, compute), so the same class runs in the network process of a
+Everything concrete is injected (host, store, clocks, compute). So the same class runs in the network process of a
 volunteer, in a seed, and in the simulator under virtual time.
 """
 

@@ -1,8 +1,8 @@
 """Finds out when this peer's anchors are not the swarm's, and fetches those that count.
 
 What a member announces, in a record or in a message, is only a reason to look. Then it shows the signed commits that
-lead to its anchor, other members are asked what they have, and `dht.records.lineages.replaces` decides: nothing is
-adopted because nobody contradicts it. What is fetched may be another anchor than the one that was weighed: members go
+lead to its anchor, other members are asked what they have, and `dht.records.lineages.replaces` decides. Nothing is
+adopted because nobody contradicts it. What is fetched may be another anchor than the one that was weighed. Members go
 on meanwhile, and a hostile one hands out what it likes. Then that one is weighed in its own right, or nothing is
 adopted.
 """

@@ -1,6 +1,6 @@
 """The trainer's side of the network process: starts it, passes the mailbox, forwards events, restarts it when it dies.
 
-Training goes on meanwhile: the mailbox keeps anchors and unsent work, so a new network process continues where the
+Training goes on meanwhile. The mailbox keeps anchors and unsent work, so a new network process continues where the
 killed one stopped, with the same identity.
 """
 

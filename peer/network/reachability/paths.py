@@ -1,7 +1,7 @@
 """The path manager: finds out whether others can dial this peer, and keeps ways to it and from it.
 
-In this order: directly; else a relay leads here, and between two homes a hole is tried for by hanging up and dialling
-again; else the relay stays, for what must pass. A peer that cannot be dialled contributes and reduces nothing.
+In this order: directly; else a relay leads here. Between two homes a hole is then tried for by hanging up and dialling
+again. Else the relay stays, for what must pass. A peer that cannot be dialled contributes and reduces nothing.
 docs/volunteer/home-network.md says what works behind which router.
 """
 

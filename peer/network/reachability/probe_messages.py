@@ -8,8 +8,8 @@ Protocol `/murmuration/probe/1`; after the usual hello, requests one after the o
     ["dial", addresses]   -> ["dialled", seen addresses, [[address, why not], ...]]
 
 A member that has given its share for now answers ["busy", seconds]. It dials only the IP addresses from which it sees
-the asker, with the ports that the asker names, from a connection that did not exist before: nobody can have it knock
-at somebody else's door.
+the asker, with the ports that the asker names. The dial is a connection that did not exist before. So nobody can have
+it knock at somebody else's door.
 """
 
 from __future__ import annotations

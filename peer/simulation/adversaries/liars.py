@@ -1,6 +1,6 @@
 """Liars of the simulator: peers that train and follow the protocol, but do not send what they worked out.
 
-A liar is honest software on a lying host: what it sends is exchanged on its way out, so that the rest of it, which has
+A liar is honest software on a lying host. What it sends is exchanged on its way out, so that the rest of it, which has
 no idea, keeps its own books right. Only its own contributions and offers are touched.
 
 - sign_flipped: the work turned round, times `scale`; scaled: the work times `scale`;

@@ -85,8 +85,8 @@ class Fault:
     - partition: `peers` are cut off from all others; heal ends that.
     - stall: nothing passes to or from `peers`, though their streams stay open; resume ends that.
     - sleep: nothing of `peers` runs, trainer, network process and timers, while their clocks go on; wake ends that.
-    - crash_leader, crash_reducer: kill the peer that leads (or reduces in) the first round of three or more members
-      that starts after `at_seconds`, right at its start. `peers` is not read.
+    - crash_leader, crash_reducer: kill the peer that leads (or reduces in) a round. It is the first of three or more
+      members that starts after `at_seconds`, right at its start. `peers` is not read.
     """
 
     at_seconds: float

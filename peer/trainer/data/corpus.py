@@ -1,9 +1,8 @@
 """What a run reads: sources, and the part of them that is held out.
 
-Sources: `stdlib:` (the Python standard library's own text, which every volunteer has), `text:PATH[,PATH...]` (files or
-folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards). Which of them a
-manifest may name is in `peer/config/data_source.py`.
-Held-out files or ranges never appear in the training stream.
+`stdlib:` is the Python standard library's own text, which every volunteer has. `text:PATH[,PATH...]` is files or
+folders, bytes as tokens. `tokens:PATH` is shards (flat little-endian uint16 or uint32). Which of them a manifest may
+name is in `peer/config/data_source.py`. Held-out files or ranges never appear in the training stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prepared data: shards of tokens, and the meta.json that says everything about them.
 
 A run may name a meta.json by its digest; then that names tokenizer, shards and what is held out for everybody. The
-bytes may come from a stranger: names lead nowhere else, lengths are checked before anything is fetched or mapped, and
-a shard is used only with its digest.
+bytes may come from a stranger. Names lead nowhere else, lengths are checked before anything is fetched or mapped, and a
+shard is used only with its digest.
 """
 
 from __future__ import annotations

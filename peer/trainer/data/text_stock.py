@@ -1,6 +1,6 @@
 """Text that is tokenized while it is trained on: part by part, ahead of the loop, into shards in a cache folder.
 
-A group is a part of the text (`documents.py`). Its shards stay in the cache, so that nobody tokenizes a part twice; the
+A group is a part of the text (`documents.py`). Its shards stay in the cache, so that nobody tokenizes a part twice. The
 ones that were read longest ago go when the cache is full.
 """
 

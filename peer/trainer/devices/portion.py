@@ -6,7 +6,7 @@ Per element there is one float32 reference, `ref`: the point from which local wo
 `peer.trainer.loop.mailbox_link`.
 
 A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. Beside each such
-element there is `error`, what rounding left out, so that x = live + error in float32: merges add up in it, and the
+element there is `error`, what rounding left out, so that x = live + error in float32. Merges add up in it. The
 optimizer's own steps, which are in the live values, are measured to the last bit. Other types have no `error`; the
 reference of a float64 parameter is float64 too.
 """

@@ -2,7 +2,7 @@
 
 `peer join --devices N` is rank 0; it starts N - 1 processes `peer.trainer.loop.rank_process`, which end when it does.
 Under torchrun (`torchrun --nproc-per-node N -m peer join ...`) every process is `peer join`, and those with a rank
-above 0 become the same. They meet in a key-value store of torch, on loopback unless torchrun says otherwise; only what
+above 0 become the same. They meet in a key-value store of torch, on loopback unless torchrun says otherwise. Only what
 rank 0 publishes there, as JSON, decides what they do.
 """
 

@@ -1,8 +1,8 @@
 """The processes ("ranks") of one peer that trains on several devices: rank 0 leads, the others do what it orders.
 
-Rank 0 has the mailbox, the network process and every decision; each order is one broadcast, so all ranks take the same
+Rank 0 has the mailbox, the network process and every decision; each order is one broadcast. So all ranks take the same
 inner steps and apply the same merges between the same two of them. Orders and the values that go with them travel over
-a gloo group of their own, on the CPU, one fragment at a time; gradients travel in the group of the devices (nccl or
+a gloo group of their own, on the CPU, one fragment at a time. Gradients travel in the group of the devices (nccl or
 gloo) as DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) do it.
 
 A rank that dies closes its connections, and the others' next exchange fails: they end.

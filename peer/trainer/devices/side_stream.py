@@ -1,6 +1,6 @@
 """Copies from a device into the mailbox while the device goes on computing.
 
-On CUDA they run on a stream of their own into memory that the driver has pinned: the work of a fragment is worked out
+On CUDA they run on a stream of their own into memory that the driver has pinned. The work of a fragment is worked out
 between two inner steps, in the device's memory, and crosses while the next step computes. Other devices copy at once.
 """
 

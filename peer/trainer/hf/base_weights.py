@@ -1,6 +1,6 @@
 """Given weights that a run begins with or stands on: the folder that every volunteer has, known by digest.
 
-Nobody sends them. A run names a digest of their names, types, shapes and bytes, and a volunteer has the same ones in a
+Nobody sends them. A run names a digest of their names, types, shapes and bytes. A volunteer has the same ones in a
 folder (`--base DIR`) or takes them from the hub at the revision that the manifest names. Only safetensors files are
 read, which hold numbers and nothing that could run.
 """

@@ -3,9 +3,9 @@
 Architectures say themselves how they begin: `_init_weights` fills biases with zeros, gains with ones, and matrices with
 numbers of `initializer_range`. That code runs here as it is, and only the drawing of numbers is replaced. A draw into a
 parameter takes the raw output of one PCG64 (O'Neill, HMC-CS-2014-0905), seeded by the run's seed and the parameter's
-name: numpy guarantees that stream in every version, and the order of draws does not matter.
+name. The library numpy guarantees that stream in every version, and the order of draws does not matter.
 
-Each draw is uniform with the mean and standard deviation that were asked for: what torch makes of a normal distribution
+Each draw is uniform with the mean and standard deviation that were asked for. What torch makes of a normal distribution
 takes logarithms and cosines, whose last bits differ between machines. None of its numbers lies beyond 1.74 standard
 deviations, so that a distribution cut off at two is no other one.
 """

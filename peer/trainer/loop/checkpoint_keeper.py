@@ -1,7 +1,7 @@
 """The trainer's side of a checkpoint: live parameters, reference points, optimizer, random states, counts.
 
-When the network side asks for a moment, the trainer copies all of it after an inner step and goes on; a thread brings
-the copies to the disk. The copies take at most a quarter of the machine's memory: of a larger state the rest waits for
+When the network side asks for a moment, the trainer copies all of it after an inner step and goes on. A thread brings
+the copies to the disk. The copies take at most a quarter of the machine's memory. Of a larger state the rest waits for
 the disk, and the trainer with it. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
 """
 

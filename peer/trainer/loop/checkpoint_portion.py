@@ -1,7 +1,7 @@
 """What a checkpoint has of one process of a peer: parameters, references, buffers, optimizer, as far as they are here.
 
-Alone that is all of the trainer's tensors. Of a sharded model each rank sends its rows to rank 0, tensor by tensor, so
-that the file is the same whatever the number of ranks, and reads its rows of it when it comes back.
+Alone that is all of the trainer's tensors. Of a sharded model each rank sends its rows to rank 0, tensor by tensor. So
+the file is the same whatever the number of ranks. A rank reads its rows of it when it comes back.
 """
 
 from __future__ import annotations

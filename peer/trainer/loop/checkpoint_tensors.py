@@ -31,7 +31,7 @@ _NAMES = {
 def all_finite(values: Tensor) -> bool:
     """True when no value is NaN or infinite. values: any floating dtype, shape and device.
 
-    A sum is finite only if every term is; adding is many times as fast as looking at every value, which is left for
+    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
     sums that overflow.
     """
     return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())

@@ -41,8 +41,9 @@ ANCHOR_TRIES = 30
 """To read an anchor that is not torn, a second each: a network process that has died is back by then."""
 
 FLUSH_SECONDS = 5.0
-"""On leaving, for the network side to take the last work: many times what it needs for as many messages as there are
-fragments, unless it is just being restarted."""
+"""On leaving, for the network side to take the last work. It is many times what it needs for as many messages as there
+are fragments, unless it is just being restarted.
+"""
 
 
 class LocalTraining:

@@ -1,9 +1,10 @@
 """The trainer's half of the mailbox, for any module: measures local work, sends it, merges what comes back.
 
 Per parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work of a
-fragment is L = ref - x (start minus end, the sign of a gradient), x being the live parameters. A send writes L to the
-outbox and sets ref := x; ADD and REBASE move x and ref together, so that merging never changes L; BLEND and SET put ref
-on the new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits or gets lost.
+fragment is L = ref - x (start minus end, the sign of a gradient). Here x are the live parameters. A send writes L to
+the outbox and sets ref := x. ADD and REBASE move x and ref together, so that merging never changes L. BLEND and SET put
+ref on the new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits or gets
+lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The optimizers of one module, as one: Muon for its matrices and AdamW for the rest, or one for each layer.
 
 Together they hold every trained parameter. An inner step is over when each of them has stepped since the previous one
-was counted, whatever their order: a generator that steps after every fifth step of its critic ends every fifth.
+was counted, whatever their order. A generator that steps after every fifth step of its critic ends every fifth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One of the processes of a peer that trains on several devices, other than the first: it does what rank 0 orders.
 
-It has no network, no mailbox and no say: the same model and data as rank 0, its own share of every step, and its own
-portion of the parameters. See `peer/trainer/devices/ranks.py`.
+It has no network, no mailbox and no say. It has the same model and data as rank 0, its own share of every step, and its
+own portion of the parameters. See `peer/trainer/devices/ranks.py`.
 """
 
 from __future__ import annotations

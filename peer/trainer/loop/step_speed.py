@@ -3,7 +3,7 @@
 A machine that slept, a validation, a checkpoint, a recompilation or a clock that was set makes one or a few steps look
 slow. In a running mean one hour of sleep hides the speed for many steps; here it is one of `NUM_STEPS` values.
 
-The median is weighted by tokens: at least half of the window's tokens took as long per token or longer, so a window is
+The median is weighted by tokens. At least half of the window's tokens took as long per token or longer. So a window is
 trained at no more than twice the speed that is told. What others hold against a claim
 (`averaging.trust.blame.TOKENS_MARGIN`) leaves room for that.
 """

@@ -1,8 +1,8 @@
 """The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
 
-AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`); linear warm-up of the optimizer's own moments, times
-the share of the peak that the run's clock gives to all peers (`peer.config.schedule_section`); gradients clipped by
-their global norm (arXiv 1211.5063) and accumulated over several backward passes. How a step is
+AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`). The rate is a linear warm-up of the optimizer's own
+moments, times a share of the peak. The run's clock gives the share to all peers (`peer.config.schedule_section`).
+Gradients are clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes. How a step is
 computed is in `peer/trainer/computing`.
 """
 
@@ -25,8 +25,9 @@ from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.order.order import OrderKind
 
 MAX_SKIPPED_IN_A_ROW = 50
-"""Steps with a non-finite loss or gradient before the trainer gives up: beyond a bad batch or a passing spike, well
-below an hour of wasted electricity."""
+"""Steps with a non-finite loss or gradient before the trainer gives up. It is beyond a bad batch or a passing spike,
+and well below an hour of wasted electricity.
+"""
 
 
 class Trainer:

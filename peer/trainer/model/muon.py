@@ -5,7 +5,7 @@ weight decay are those of arXiv 2502.16982, section 2.2, so that a rate tuned fo
 DiLoCo: arXiv 2505.23725 (MuLoCo), whose outer gradients stand coarse codes better than AdamW's.
 
 `torch.optim.Muon` (torch 2.9) takes the same steps, but iterates in bfloat16, which moves parameters by a percent of
-each step, names its state otherwise, so that checkpoints of live runs would not fit, and takes matrices alone.
+each step. It names its state otherwise, so checkpoints of live runs would not fit. It takes matrices alone.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised, for matrices; AdamW (arXiv 1711.05101) for the other parameters.
 
-    For a matrix X [rows, columns] with gradient G: V <- mu V + (1 - mu) G; X <- X - lr (0.2 sqrt(max(rows, columns))
-    U + decay X), with U the orthogonalised (1 - mu) G + mu V.
+    For a matrix X [rows, columns] with gradient G:
+    `V <- mu V + (1 - mu) G; X <- X - lr (0.2 sqrt(max(rows, columns)) U + decay X)`. U is the orthogonalised
+    `(1 - mu) G + mu V`.
 
     Args:
         matrices: each [rows, columns]; may be empty.

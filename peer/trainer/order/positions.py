@@ -15,8 +15,9 @@ def block_positions(
 ) -> NDArray[np.int64]:
     """Where the blocks of one inner step begin: int64 [batch_size], each in 0..num_tokens_available - context - 1.
 
-    Philox, a counter-based generator (Salmon et al., SC 2011), keyed by (seed, PeerId) with the step as counter: the
-    same on every machine, any step at once, nothing to store. numpy guarantees the raw stream in every version.
+    Philox, a counter-based generator (Salmon et al., SC 2011), keyed by (seed, PeerId) with the step as counter. It is
+    the same on every machine, any step at once, with nothing to store. The library numpy guarantees the raw stream in
+    every version.
 
     Raises:
         ValueError: fewer tokens than one block of context + 1.

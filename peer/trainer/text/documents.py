@@ -1,7 +1,7 @@
 """Documents of text, JSON lines, Parquet and data sets of the Hugging Face hub, part by part.
 
-A part is a range of a file that can be read without what stands before it, so that several processes share the work
-and nobody reads more than it needs. The same files and part size give the same parts everywhere.
+A part is a range of a file that can be read without what stands before it. So several processes share the work, and
+none reads more than it needs. The same files and part size give the same parts everywhere.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 KINDS = ("text", "jsonl", "parquet")
 
 CHUNK_BYTES = 1 << 16
-"""Text files are divided into documents of about so many bytes at the ends of lines: what a held-out choice is made
-for, and many in one book."""
+"""Text files are divided into documents of about so many bytes at the ends of lines. A held-out choice is made for
+each, and a book has many.
+"""
 MAX_ROW_BYTES = 64 << 20
 """Of one row of JSON lines: more is no document, and is left out."""
 MAX_TEXT_CHARACTERS = 1 << 20

@@ -1,7 +1,7 @@
 """The files behind a source: found, checked, and read in pieces as tokens.
 
-Only regular files are read. In a folder everything else is left out, and so are links that lead out of it: a folder of
-text from somewhere may hold a link to one's keys. What is read is not kept: a folder of any size takes no memory.
+Only regular files are read. In a folder everything else is left out, and so are links that lead out of it. A folder of
+text from somewhere may hold a link to your keys. What is read is not kept: a folder of any size takes no memory.
 """
 
 from __future__ import annotations

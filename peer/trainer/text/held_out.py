@@ -9,8 +9,9 @@ from __future__ import annotations
 import blake3
 
 PIECE_TOKENS = 1 << 14
-"""Long files are divided into pieces of so many tokens, each chosen for itself: at 5 %, 1 MB of bytes has 61 of them,
-and the share that is held out differs from the one asked for by a few percent of the whole at most."""
+"""Long files are divided into pieces of so many tokens, each chosen for itself. At 5 %, 1 MB of bytes has 61 of them.
+The share that is held out differs from the one asked for by a few percent of the whole at most.
+"""
 
 
 def hash_fraction(content: bytes) -> float:
