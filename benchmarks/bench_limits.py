@@ -3,9 +3,10 @@
     python -m benchmarks.bench_limits [--mbit 20] [--direction upload|download] [--seconds 10] [--json]
     python -m benchmarks.bench_limits --lab NETLAB.py        (root; counts the bytes on the line, all headers included)
 
-A frame like a shard of a round (540 kB) follows the other for that time; the first second is not counted. With --lab the
-two hosts live in network namespaces joined by lines of 200 Mbit/s and 30 ms, whose emulator counts every byte. Without
-it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see `benchmarks/lines/home_lines.py`.
+A frame like a shard of a round (540 kB) follows the other for that time. The first second is not counted. With --lab
+the two hosts live in network namespaces joined by lines of 200 Mbit/s and 30 ms, whose emulator counts every byte.
+Without it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see
+`benchmarks/lines/home_lines.py`.
 """
 
 from __future__ import annotations
