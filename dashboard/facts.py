@@ -312,7 +312,7 @@ class ModelSample:
     tokens: int
     """Committed into them."""
     held_out_loss: float | None
-    """The newest that was known then, nats per token."""
+    """The newest that was known then, in the unit of the run's losses."""
     texts: tuple[WrittenText, ...]
 
 

@@ -16,7 +16,7 @@ from dashboard.observe.state import DashboardState, Look, fold
 from dashboard.page.page import TABS
 from dashboard.server.packed import packed
 from tests.kit.dashboard.records import NOW
-from tests.kit.dashboard.scene import history_of_run, points_of, rounds_of, state_of
+from tests.kit.dashboard.scene import ROUNDS, SPEED, history_of_run, points_of, rounds_of, state_of
 from tests.kit.dashboard.serving import in_memory
 
 LOOK_SECONDS: Final = 2.0
@@ -44,7 +44,7 @@ async def measure_bytes(num_people: int, num_looks: int) -> dict[str, Any]:
         async with client.get("/", headers={"Accept-Encoding": "identity"}) as answer:
             assets = re.findall(r'(?:href|src)="(/assets/[^"]+\.(?:js|css|svg))"', await answer.text())
         shared = {path.rpartition(".")[2]: await size(path) for path in dict.fromkeys(assets)}
-        shared["points"] = await size("/api/v1/points?x=time&digits=5&max=300")
+        shared["points"] = await size("/api/v1/points?x=time&columns=drawn&digits=4&max=240")
         sent = dict.fromkeys(TABS, 0)
         versions = live.version
         for newer, past in itertools.islice(_looks(state, history), num_looks):
@@ -71,7 +71,7 @@ def _looks(state: DashboardState, history: HistoryView) -> Iterator[tuple[Dashbo
                 row.record,
                 sequence=row.record.sequence + look,
                 expires_at=now + 100,
-                tokens=row.record.tokens + 40_960 * (look // RECORD_LOOKS),
+                tokens=row.record.tokens + 8192 * (look // RECORD_LOOKS),
                 tokens_per_second=row.record.tokens_per_second * (1 + 0.01 * ((look * 7 + place) % 9)),
                 train_loss=1.6 + 0.01 * ((look * 5 + place) % 13),
             )
@@ -84,14 +84,19 @@ def _looks(state: DashboardState, history: HistoryView) -> Iterator[tuple[Dashbo
                 place = (look * 8 + member * 37) % len(people)
                 row = people[place]
                 people[place] = replace(row, milli_witnessed=row.milli_witnessed + 10_000_000, last_at=now)
-        newest = replace(history.points[-1], at=now, tokens=history.points[-1].tokens + 27_000, rounds=408 + look // 3)
+        newest = replace(
+            history.points[-1],
+            at=now,
+            tokens=history.points[-1].tokens + round(LOOK_SECONDS * SPEED),
+            rounds=ROUNDS + look // 3,
+        )
         history = replace(
             history,
             now=now,
             contributors=tuple(people),
             rounds=rounds_of(now=now - LOOK_SECONDS * (look % ROUND_LOOKS)),
             points=(*history.points[-400:], newest),
-            num_rounds=408 + look // ROUND_LOOKS,
+            num_rounds=ROUNDS + look // ROUND_LOOKS,
             milli_witnessed=sum(row.milli_witnessed for row in people),
         )
         yield state, history

@@ -35,7 +35,7 @@ class RunGoal:
     until: float | None = None
     """Unix seconds."""
     loss: float | None = None
-    """Held out, nats per token."""
+    """Held out, in the unit of the run's losses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ The files, each built on those above it:
     progress.py   how far it is on the way to its goal
     samples.py    which samples of the model a page without scripts lists
     scores.py     curves of the model's scores in tasks
-    annotations.py  what happened beside the curves, with names
+    annotations.py  what happened beside the curves, with names, and samples of the model
     news.py       news of people, with the names that may be shown now
+    world_map.py  the map of the countries that people declared
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page and its sections
     contributor.py  a contributor's own page, certificate, people of one name

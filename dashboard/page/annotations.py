@@ -1,16 +1,21 @@
-"""What happened beside the curves: who came and went, new revisions, and the organiser's notes, with names. Pure."""
+"""What happened beside the curves: who came and went, new revisions, the organiser's notes, and
+samples of the model. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from dashboard.facts import HistoryView
 from dashboard.observe.state import DashboardState
 from dashboard.page.progress import tokens_at
+from dashboard.page.samples import chosen_samples
 from dht.identity.speakable import speakable_name
 
-AnnotationKind = Literal["join", "leave", "revision", "note"]
+MAX_SAMPLES: Final = 12
+"""Marks of samples; the Model tab has all of them."""
+
+AnnotationKind = Literal["join", "leave", "revision", "note", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[Annotat
     ]
     notes = state.run.notes if state.run is not None else ()
     marks += [Annotation(note.at, tokens_then(history, note.at), "note", text=note.text) for note in notes]
+    written = chosen_samples(history.samples, MAX_SAMPLES)
+    marks += [Annotation(sample.at, sample.tokens, "sample") for sample in written]
     return tuple(sorted(marks, key=lambda mark: mark.at))
 
 

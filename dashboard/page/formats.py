@@ -103,6 +103,11 @@ def loss_text(loss: float | None) -> str:
     return f"{loss:.3f}" if abs(loss) < 1000 else f"{loss:.2e}"
 
 
+def loss_with_unit(loss: float | None, unit: str) -> str:
+    """``1.731 nats per byte``; `unit` is empty where nobody knows it."""
+    return f"{loss_text(loss)} {unit}" if loss is not None and unit else loss_text(loss)
+
+
 def contributor_path(contributor_id: str) -> str:
     """Of the contributor's own page."""
     return f"/c/{quote(contributor_id, safe='')}"
@@ -132,7 +137,17 @@ TEMPLATES.filters.update(
                 day_text,
                 long_text,
             ),
-            *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
+            *(
+                loss_text,
+                loss_with_unit,
+                people_text,
+                plural,
+                rate_text,
+                seconds_text,
+                share_text,
+                short_peer,
+                short_time,
+            ),
             *(short_day, speakable_name, times_text, whole_text, words_text),
         )
     }

@@ -16,13 +16,14 @@ from dashboard.facts import ContributorRow, HistoryView, Period, RoundFacts
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
-from dashboard.page.formats import TEMPLATES, age_text, loss_text, people_text, short_day
+from dashboard.page.formats import TEMPLATES, age_text, loss_with_unit, people_text, short_day
 from dashboard.page.news import shown_news
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.samples import chosen_samples
 from dashboard.page.scores import score_curves, value_text
+from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.teams import teams
 from dashboard.people.words import change_words
 from dht.identity.speakable import speakable_name
@@ -51,8 +52,8 @@ MAX_TOP: Final = 5
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""
-MAX_LISTED: Final = 500
-"""Rows when somebody asks for all."""
+MAX_LISTED: Final = 100
+"""Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
 TEMPLATES.filters["value_text"] = value_text
 TEMPLATES.globals.update(
@@ -66,6 +67,7 @@ TEMPLATES.globals.update(
         "max_top": MAX_TOP,
         "max_feed": 8,
         "max_peers": 25,
+        "max_gone": 8,
         "max_rounds": 12,
         "max_gaps": 8,
         "refresh_seconds": REFRESH_SECONDS,
@@ -108,6 +110,8 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
         "feed": shown_news(history),
+        "country_dots": country_dots(history.countries),
+        "land": LAND,
         **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
         "peers": sorted(state.peers, key=_order),
         "timeline": timeline(state, history, values["names"]),
@@ -164,7 +168,10 @@ def about_run(state: DashboardState, history: HistoryView) -> str:
     what = state.run.what if state.run is not None else "A model"
     parts = [f"{what}, trained by people together, each on their own machine."]
     if result.tokens:
-        loss = f", held-out loss {loss_text(result.held_out_loss)}" if result.held_out_loss is not None else ""
+        unit = state.run.loss_unit if state.run is not None else ""
+        loss = (
+            f", held-out loss {loss_with_unit(result.held_out_loss, unit)}" if result.held_out_loss is not None else ""
+        )
         people = f" by {people_text(result.num_people)}" if result.num_people else ""
         parts.append(f"So far {words_text(result.tokens)} tokens{people}{loss}.")
     return " ".join(parts)
@@ -177,11 +184,12 @@ def render_people(
     by: Period = "all",
     sort: str,
     limit: int,
+    offset: int = 0,
     search: str = "",
     now: float,
 ) -> str:
-    """The ranking as far as somebody searched for it: the first `limit` rows of `found`, which is sorted by `sort`."""
-    values = _ranking(found, history, by, sort, limit) | {"search": search}
+    """The ranking as far as somebody searched for it: `limit` rows of `found`, which is sorted by `sort`."""
+    values = _ranking(found, history, by, sort, limit) | {"search": search, "offset": offset}
     values["num_contributors"] = len(history.contributors)
     return with_ages(TEMPLATES.get_template("people.html").render(values), now)
 
@@ -191,7 +199,10 @@ def _ranking(
 ) -> dict[str, Any]:
     """What a table of contributors needs."""
     period_milli = sum(row.standing(by).milli_witnessed for row in history.contributors) if by != "all" else 0
-    return {"found": found, "by": by, "sort": sort, "limit": limit, "period_milli": period_milli, "search": ""}
+    return {"found": found, "by": by, "sort": sort, "limit": limit, "period_milli": period_milli} | {
+        "search": "",
+        "offset": 0,
+    }
 
 
 def rooted(html: str, base: str) -> str:

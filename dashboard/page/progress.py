@@ -30,7 +30,7 @@ class GoalProgress:
 
     kind: Literal["tokens", "until", "loss"]
     target: float
-    """Tokens, unix seconds, or nats per token."""
+    """Tokens, unix seconds, or in the unit of the run's losses."""
     value: float | None
     """In the same unit; None: not measured yet."""
     share: float

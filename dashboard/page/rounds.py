@@ -97,15 +97,18 @@ def _lane_blocks(lane: LaneFacts) -> Iterator[_Block]:
 
 
 def _paths(blocks: Sequence[_Block], begin: float, span: float) -> list[tuple[str, str]]:
-    """One path per kind: a lane of many rounds stays small."""
+    """One path per kind, each block a stroke, as short as can be written: most bytes of its tab are these."""
     paths: dict[str, str] = {}
+    ends: dict[str, int] = {}
     for block in blocks:
         if block.end < begin:
             continue
-        x = _WIDTH * (max(block.begin, begin) - begin) / span
-        # Three units are always visible, however short it was.
-        width = max(3.0, _WIDTH * (block.end - max(block.begin, begin)) / span)
-        paths[block.kind] = paths.get(block.kind, "") + f"M{min(x, _WIDTH - width):.0f} 0h{width:.1f}v20h-{width:.1f}z"
+        # Three units are always visible, however short it was; a unit is about a pixel.
+        width = max(3, round(_WIDTH * (block.end - max(block.begin, begin)) / span))
+        x = min(round(_WIDTH * (max(block.begin, begin) - begin) / span), _WIDTH - width)
+        step = f"m{x - ends[block.kind]} 0" if block.kind in ends else f"M{x} 10"
+        paths[block.kind] = paths.get(block.kind, "") + f"{step}h{width}"
+        ends[block.kind] = x + width
     return [(kind, paths[kind]) for kind in PHASES if kind in paths]
 
 

@@ -98,7 +98,7 @@ class Loss(Model):
 
 
 class RunProgress(Model):
-    """`target` and `value` are tokens, unix seconds, or nats per token."""
+    """`target` and `value` are tokens, unix seconds, or in the unit of the run's losses."""
 
     kind: str
     target: Number
@@ -379,6 +379,9 @@ class Points(Answer):
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
+NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
+"""Columns of points of which the page has no curve."""
+
 
 async def run(site: Site, query: Query) -> Run:
     """The run, its swarm and the loss curve."""
@@ -521,6 +524,9 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
+    if query.columns == "drawn":
+        kept = [place for place, name in enumerate(names) if name not in NOT_DRAWN]
+        names, columns = [names[place] for place in kept], [columns[place] for place in kept]
     columns = rounded(columns, query.digits)
     marks = annotations_of(site.live.state, history)
     return answer_of(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)

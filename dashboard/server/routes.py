@@ -210,6 +210,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
             by=query.by,
             sort=query.sort,
             limit=query.limit,
+            offset=query.offset,
             search=query.search,
             now=site.clock(),
         )
@@ -220,15 +221,16 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
 
 async def _web_manifest(request: web.Request) -> web.Response:
     """What a phone needs to put the page on its home screen."""
-    run = request.app[SITE].live.state.run_id.partition(".")[0]
+    site = request.app[SITE]
+    run = site.live.state.run_id.partition(".")[0]
     content = {
         "name": f"{run} · Murmuration",
         "short_name": run,
-        "start_url": "/",
+        "start_url": f"{site.base}/",
         "display": "minimal-ui",
         "background_color": "#0e1519",
         "theme_color": "#0e1519",
-        "icons": [{"src": "/assets/favicon.svg", "sizes": "any", "type": "image/svg+xml"}],
+        "icons": [{"src": f"{site.base}/assets/favicon.svg", "sizes": "any", "type": "image/svg+xml"}],
     }
     headers = {"Cache-Control": "no-cache"}
     return web.json_response(content, content_type="application/manifest+json", headers=headers)

@@ -213,7 +213,7 @@ def summary(scene: Scene, now: float) -> str:
         return f"Still {state.phase}."
     others = f"{plural(len(state.others), 'other')} here"
     if scene.is_seed:
-        served = f"{plural(len(state.served), 'newcomer')} served"
+        served = f"{plural(state.num_newcomers, 'newcomer')} served"
         return f"Seed: {served}, {swarm.num_training} training, {others}."
     parts = [
         "Paused" if scene.is_resting else state.phase.capitalize(),

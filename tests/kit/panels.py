@@ -7,6 +7,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -54,6 +55,9 @@ def committed(at: float, contributors: tuple[PeerId, ...] = (ME, KIRAN)) -> Even
     return Event(at, ME, fact)
 
 
+NEWCOMERS = tuple(PeerId(f"12D3KooWnew{number}") for number in range(14))
+
+
 @functools.cache
 def an_evening(*, is_seed: bool = False) -> Scene:
     """Two hours and a quarter of Ada's machine in a run of fourteen people."""
@@ -84,9 +88,11 @@ def an_evening(*, is_seed: bool = False) -> Scene:
     ]
     if is_seed:
         events.append(Event(NOW - 200, ME, RelayChecked("full")))
-        events += [Event(NOW - 180 + n, ME, StateServed(PeerId(f"12D3KooWnew{n}"), 543_000)) for n in range(14)]
+        events += [Event(NOW - 180 + n, ME, StateServed(newcomer, 543_000)) for n, newcomer in enumerate(NEWCOMERS)]
     for event in sorted(events, key=lambda event: event.at):
         scene = with_event(scene, event)
+    # They came so long ago that no news of it is left.
+    scene = replace(scene, state=replace(scene.state, met=scene.state.met | frozenset(NEWCOMERS)))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
     scene = with_update(scene, seen(NOW - 2, 3, names))
     return with_update(scene, seen(NOW - 1, 2, ()))

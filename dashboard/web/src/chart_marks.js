@@ -1,12 +1,13 @@
-// Who came and went, new revisions and the organiser's notes: one small button for all that are at one place.
+// Who came and went, new revisions, notes, samples of the model: one small button for all that are at one place.
 
 import { html } from "htm/preact";
+import { go } from "./address.js";
 
 const NEAR_PIXELS = 26;
 const MAX_NAMES = 4;
 const WORDS = { join: "joined", leave: "left", revision: "new revision of the run" };
-export const MARK_LEGEND = { note: "note of the organiser", join: "somebody joined", leave: "somebody left", revision: "new revision" };
-const ORDER = ["note", "revision", "leave", "join"];
+export const MARK_LEGEND = { note: "note of the organiser", join: "somebody joined", leave: "somebody left", revision: "new revision", sample: "what it wrote: open to read" };
+const ORDER = ["note", "sample", "revision", "leave", "join"];
 
 /** What happened, in words: ["Ada joined", "note: raised H to 40"]. */
 function sentences(marks) {
@@ -18,6 +19,7 @@ function sentences(marks) {
     const told = names.slice(0, MAX_NAMES).join(", ") + (more > 0 ? ` and ${more} more` : "");
     if (names.length) lines.push(`${told} ${WORDS[kind]}`);
   }
+  if (marks.some((mark) => mark.kind === "sample")) lines.push("the model wrote: open to read it");
   return lines;
 }
 
@@ -39,6 +41,7 @@ export function groups(plot, marks) {
     kind: ORDER.find((kind) => near.some((mark) => mark.kind === kind)) ?? near[0].kind,
     lines: sentences(near),
     at: near[0].at,
+    sampleAt: near.find((mark) => mark.kind === "sample")?.at,
   }));
 }
 
@@ -49,7 +52,7 @@ export function Marks({ found, offset, text, onTell }) {
     event.currentTarget[to]?.focus();
   };
   return html`<div class="marks" role="group" aria-label="What happened">
-    ${found.map(({ left, kind, lines, at }, place) => {
+    ${found.map(({ left, kind, lines, at, sampleAt }, place) => {
       const say = () => onTell({ left: left + offset, lines: [text(at), ...lines] });
       return html`<button
         type="button"
@@ -63,6 +66,7 @@ export function Marks({ found, offset, text, onTell }) {
         onMouseLeave=${() => onTell(null)}
         onBlur=${() => onTell(null)}
         onKeyDown=${step}
+        onClick=${() => sampleAt && go(`${location.pathname}?tab=model&sample=${sampleAt}#samples`)}
       ></button>`;
     })}
   </div>`;

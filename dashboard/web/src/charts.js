@@ -43,7 +43,7 @@ function Chart({ kind, watch }) {
   const columns = chosen(chart, data, axis, isLog);
   const hasMarks = axis !== "rounds" && !chart.hasNoMarks;
   const marks = hasMarks
-    ? (data?.marks ?? []).map((mark) => ({ ...mark, x: axis === "time" ? mark.at : mark.committed_tokens }))
+    ? (data?.marks ?? []).filter((mark) => chart.hasLog || mark.kind !== "sample").map((mark) => ({ ...mark, x: axis === "time" ? mark.at : mark.committed_tokens }))
     : [];
   shown.current = { columns, marks };
 

@@ -7,7 +7,7 @@ import { on, replaceSection } from "./live.js";
 
 /** As many as the server shows. */
 const PAGE = 25;
-const MAX_ROWS = 500;
+const MAX_ROWS = 100;
 const TYPING_MILLISECONDS = 200;
 const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
@@ -15,17 +15,19 @@ const MAX_SEARCH_LENGTH = 80;
 const USUAL = "tokens";
 const ALL = "all";
 const limitTold = () => Math.min(MAX_ROWS, Math.max(PAGE, Number(told("limit")) || PAGE));
+const offsetTold = () => Math.max(0, Number(told("offset")) || 0);
 
 function Tools({ found, table }) {
   const [search, setSearch] = useState(told("search"));
   const [sort, setSort] = useState(told("sort", USUAL));
   const [by, setBy] = useState(told("by", ALL));
   const [limit, setLimit] = useState(limitTold());
+  const [offset, setOffset] = useState(offsetTold());
   const [answer, setAnswer] = useState(found.hidden ? null : found.innerHTML);
   const [problem, setProblem] = useState("");
   const [said, setSaid] = useState("");
   const asked = useRef(0);
-  const isAsking = search !== "" || sort !== USUAL || by !== ALL || limit > PAGE;
+  const isAsking = search !== "" || sort !== USUAL || by !== ALL || limit > PAGE || offset > 0;
   useEffect(
     () =>
       onAddress(() => {
@@ -33,6 +35,7 @@ function Tools({ found, table }) {
         setSort(told("sort", USUAL));
         setBy(told("by", ALL));
         setLimit(limitTold());
+        setOffset(offsetTold());
       }),
     [],
   );
@@ -40,7 +43,7 @@ function Tools({ found, table }) {
   const ask = async () => {
     const number = (asked.current += 1);
     try {
-      const query = new URLSearchParams({ sort, by, search, limit: String(limit) });
+      const query = new URLSearchParams({ sort, by, search, limit: String(limit), offset: String(offset) });
       const response = await fetch(at(`/people?${query}`));
       const content = await response.text();
       if (number !== asked.current) return;
@@ -60,7 +63,7 @@ function Tools({ found, table }) {
     }
     const waiting = setTimeout(ask, TYPING_MILLISECONDS);
     return () => clearTimeout(waiting);
-  }, [search, sort, by, limit]);
+  }, [search, sort, by, limit, offset]);
 
   const latest = useRef(ask);
   latest.current = isAsking ? ask : () => {};
@@ -89,12 +92,12 @@ function Tools({ found, table }) {
       aria-label="Find contributors by name, key or device"
       maxlength=${MAX_SEARCH_LENGTH}
       value=${search}
-      onInput=${(event) => tellAddress({ search: event.currentTarget.value.trim(), limit: null })}
+      onInput=${(event) => tellAddress({ search: event.currentTarget.value.trim(), limit: null, offset: null })}
     />
     ${isAsking &&
     html`<button
       type="button"
-      onClick=${() => tellAddress({ search: null, sort: null, by: null, limit: null }, { isStep: true })}
+      onClick=${() => tellAddress({ search: null, sort: null, by: null, limit: null, offset: null }, { isStep: true })}
     >
       back to the ranking
     </button>`}
@@ -109,7 +112,7 @@ function improveHeads(root) {
     button.type = "button";
     button.textContent = head.textContent;
     const sort = head.dataset.sort === USUAL ? null : head.dataset.sort;
-    button.addEventListener("click", () => tellAddress({ sort, limit: null }, { isStep: true }));
+    button.addEventListener("click", () => tellAddress({ sort, limit: null, offset: null }, { isStep: true }));
     head.replaceChildren(button);
   }
 }

@@ -4,8 +4,8 @@ import { at } from "./address.js";
 import { on } from "./live.js";
 
 const MAX_POINTS = 1000;
-/** At first: nine kilobytes, and a point for every three pixels or so. */
-const FIRST_POINTS = 300;
+/** At first: five kilobytes, and a point for every five pixels or so. */
+const FIRST_POINTS = 240;
 /** Above it a peer diverged or lies; drawn, it would press every honest curve flat. */
 const MAX_PLAUSIBLE_LOSS = 100;
 
@@ -43,7 +43,7 @@ async function load() {
   if (isLoading) return;
   isLoading = true;
   try {
-    const response = await fetch(at(`/api/v1/points?x=time&digits=5&max=${FIRST_POINTS}`));
+    const response = await fetch(at(`/api/v1/points?x=time&columns=drawn&digits=4&max=${FIRST_POINTS}`));
     if (!response.ok) return;
     const answer = await response.json();
     data = { columns: read(answer), marks: answer.marks };
@@ -81,7 +81,8 @@ export function startPoints() {
     data = { ...data };
     for (const watcher of watchers) watcher(data);
   });
-  // Among the marks is a note that has just been written.
+  // Among the marks are a note and a sample that have just been written.
   on("section:notes", load);
+  on("section:writes", load);
   load();
 }

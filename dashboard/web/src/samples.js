@@ -1,13 +1,15 @@
 // A slider through everything that the model wrote; without it there is a list of a few of them.
 
-import { at } from "./address.js";
+import { at, onAddress, told } from "./address.js";
 import { html, render } from "htm/preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { countText, lossText } from "./format.js";
 import { on } from "./live.js";
 
+const sampleTold = () => Number(told("sample")) || null;
+
 /** Chosen by the reader, by its time; null: the newest. */
-let chosenAt = null;
+let chosenAt = sampleTold();
 
 const day = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
 
@@ -22,6 +24,15 @@ function Through({ samples }) {
   const found = chosenAt === null ? -1 : samples.findIndex((sample) => sample.at >= chosenAt);
   const [place, setPlace] = useState(found < 0 ? last : found);
   const sample = samples[place];
+  // A mark on the curve leads to one of them.
+  useEffect(
+    () =>
+      onAddress(() => {
+        const asked = samples.findIndex((each) => each.at >= sampleTold());
+        if (sampleTold() !== null && asked >= 0) setPlace(asked);
+      }),
+    [samples],
+  );
   const choose = (event) => {
     const next = Number(event.currentTarget.value);
     chosenAt = next === last ? null : samples[next].at;

@@ -86,12 +86,19 @@ class PanelState:
     served_bytes: int = 0
     """Of the run's state, to members that joined or caught up."""
     served: frozenset[PeerId] = frozenset()
-    """These members; at most `MAX_SERVED`."""
+    """Peers that took some of it, pages and exports among them; at most `MAX_SERVED`."""
+    met: frozenset[PeerId] = frozenset()
+    """Members that were in view at any time; at most `MAX_SERVED`."""
     bytes_up: int = 0
     bytes_down: int = 0
     traffic: tuple[RoundBytes, ...] = ()
     recent: tuple[tuple[float, str], ...] = ()
     refusals: tuple[Refusals, ...] = ()
+
+    @property
+    def num_newcomers(self) -> int:
+        """Members among those that were served: a page that lets the model write is none."""
+        return len(self.served & self.met)
 
     @property
     def num_peers(self) -> int:
@@ -154,7 +161,8 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
         case PeerJoined():
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
-            return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id})
+            met = state.met | {fact.remote} if len(state.met) < MAX_SERVED else state.met
+            return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id}, met=met)
         case PeerLeft():
             return replace(state, others=state.others - {fact.remote})
         case SwarmLost():

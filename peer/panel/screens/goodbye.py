@@ -13,7 +13,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     took = seconds_text(round(max(0.0, now - scene.joined_at)))
     back = f"Come back: {comeback(scene)}"
     if scene.is_seed:
-        served = f"{plural(len(scene.state.served), 'newcomer')}, {bytes_text(scene.state.served_bytes)}"
+        served = f"{plural(scene.state.num_newcomers, 'newcomer')}, {bytes_text(scene.state.served_bytes)}"
         return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", back]
     state = scene.state
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)

@@ -68,7 +68,7 @@ def facts(state: PanelState, now: float) -> list[tuple[str, list[str]]]:
     last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
     rows = []
     if state.is_seed:
-        rows.append(("Served", [f"{plural(len(state.served), 'newcomer')}, {bytes_text(state.served_bytes)}"]))
+        rows.append(("Served", [f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}"]))
     else:
         train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
         held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"

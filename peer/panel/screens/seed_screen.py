@@ -33,7 +33,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     command = scene.join_command
     if command:
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
-    gave = [part(plural(len(state.served), "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
+    gave = [part(plural(state.num_newcomers, "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
     if scene.relaying == "full":
         gave.append(part("relays for homes that nobody can dial"))
     lines += labelled("Served", gave, width, line_use(scene, now))

@@ -44,11 +44,11 @@ def test_whatever_is_reported_can_be_written(points: list[HistoryPoint]) -> None
 def test_a_run_over_a_day_has_a_dozen_rows_and_the_newest_is_first() -> None:
     shown = curves(HistoryView(NOW, 0.0, points=points_of()))
     assert {key: len(curve.rows) for key, curve in shown.items()} == {"losses": 12, "swarm": 12, "lines": 12}
-    assert shown["losses"].rows[0] == ("9.3 M", ["1.739", "1.608"])
+    assert shown["losses"].rows[0] == ("335 M", ["1.739", "1.608"])
     # Only every third point has a held-out loss; still no row lacks one.
     assert "–" not in [text for _, values in shown["losses"].rows for text in values]
     assert shown["swarm"].rows[0][0] == "17:46"
-    assert work_curve(contributor_view().curve).rows[0][1] == ["1.45 M", "1.54 M"]
+    assert work_curve(contributor_view().curve).rows[0][1] == ["52.2 M", "55.3 M"]
 
 
 def test_a_diverged_loss_is_not_the_runs() -> None:

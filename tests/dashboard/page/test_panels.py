@@ -49,7 +49,7 @@ def test_every_panel_explains_that_it_is_empty() -> None:
 def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_reported() -> None:
     text = text_of("contributors", history_of_run(12))
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
-    assert "3.07 M reported" in text
+    assert "111 M reported" in text
     assert "2 unverified peers say that they are here" in text
     honest = replace(contributor_of(0), milli_reported=contributor_of(0).milli_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
@@ -63,7 +63,7 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
 def test_a_long_list_is_cut_and_says_so() -> None:
     html = render_sections(state_of(80), history_of_run(80))
     assert html["contributors"].count("<tr") == 1 + MAX_CONTRIBUTORS_SHOWN
-    assert 'limit=500">Show all 80</a>' in html["contributors"]
+    assert 'limit=100#contributors-title">Show all 80</a>' in html["contributors"]
 
 
 def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
@@ -72,7 +72,7 @@ def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
     html = render_people(people[30:70], history, sort="name", limit=30, search="a b", now=NOW)
     assert 'data-found="40 of 80 contributors"' in html
     assert html.count("<tr") == 1 + 30
-    assert 'sort=name&amp;search=a%20b&amp;limit=500">Show all 40</a>' in html
+    assert 'sort=name&amp;search=a%20b&amp;limit=100#contributors-title">Show all 40</a>' in html
     assert re.findall(r'data-sort="(\w+)" aria-sort="(\w+)"', html) == [("name", "ascending")]
     nobody = render_people((), history, sort="tokens", limit=30, search="x", now=NOW)
     assert 'data-found="0 of 80 contributors"' in nobody
@@ -83,7 +83,7 @@ def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
     history = history_of_run(12)
     today = [row for row in history.contributors if row.today.rank]
     page = TextOnly(render_people(today, history, by="today", sort="tokens", limit=30, now=NOW))
-    assert "145 k" in page.text
+    assert "5.22 M" in page.text
     assert "Rounds" not in page.text
     shares = re.findall(r"([0-9.]+) %", page.text)
     assert sum(map(float, shares)) == pytest.approx(100, abs=1)
@@ -99,7 +99,7 @@ def test_news_of_people_is_sentences_with_the_names_of_now() -> None:
     history = history_of_run(12)
     text = " ".join(text_of("feed", history).split())
     assert "Kiran overtook Émilie" in text
-    assert "Ada passed 1 million tokens" in text
+    assert "Ada passed 100 million tokens" in text
     assert "IN joined" in text
     assert f"{speakable_name(peer_id_of(2))} joined" in text
     gone = replace(history, contributors=history.contributors[:4], countries=())
@@ -193,12 +193,12 @@ def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     key = view.row.contributor_id
     assert {f"/api/v1/contributors/{key}/proof", f"/badge/{key}.svg", "/"} <= links
     assert "peer receipts verify" in page.text
-    assert "Confirmed: 195 rounds, signed by 4 others." in page.text
+    assert "Confirmed: 7020 rounds, signed by 4 others." in page.text
     assert "2 of 12" in page.text
     assert f"Next above: Ada {peer_id_of(0)[-8:]}" in page.text
     assert "every sixth token" in page.text
     assert "100 rounds" in page.text
-    assert "Next: 2 million tokens, 72 % of the way" in page.text
+    assert "Next: 100 million tokens, 52 % of the way" in page.text
     assert html.count('class="work-0"') > 10
     assert "<title>" in html
     assert 'content="https://run.example.org/card/x.png"' in html
@@ -229,9 +229,9 @@ def test_any_badge_is_well_formed_and_bounded(label: str, message: str, is_lit: 
 
 
 def test_badges_say_who_and_how_much() -> None:
-    assert "tinybytes: 11 training · 9.29 M tokens" in run_badge(state_of())
+    assert "tinybytes: 11 training · 335 M tokens" in run_badge(state_of())
     assert "tinybytes: starting" in run_badge(empty_state())
-    assert "basement-4090 · tinybytes: 1.45 M tokens · 195 rounds" in contributor_badge(RUN_ID, contributor_of(1))
+    assert "basement-4090 · tinybytes: 52.2 M tokens · 7020 rounds" in contributor_badge(RUN_ID, contributor_of(1))
     anonymous = replace(contributor_of(1), name="")
     assert f"{speakable_name(anonymous.contributor_id)} · tinybytes" in contributor_badge(RUN_ID, anonymous)
 

@@ -13,7 +13,7 @@ from dashboard.observe.state import DashboardState
 from dashboard.page.page import render_sections
 from dashboard.page.progress import arrival, progress_of
 from tests.kit.dashboard.records import NOW, TextOnly
-from tests.kit.dashboard.scene import history_of_run, points_of, state_of
+from tests.kit.dashboard.scene import TOKENS, history_of_run, points_of, state_of
 
 HOUR = 3600.0
 
@@ -63,16 +63,16 @@ def test_only_the_last_day_counts_for_the_speed() -> None:
 @pytest.mark.parametrize(
     ("goal", "share", "words"),
     [
-        ({"tokens": 15_000_000}, 0.62, "62 % of 15 million tokens"),
-        ({"tokens": 9_000_000}, 1.0, "100 % of 9 million tokens: the goal is reached"),
+        ({"tokens": 500_000_000}, 0.67, "67 % of 500 million tokens"),
+        ({"tokens": 300_000_000}, 1.0, "100 % of 300 million tokens: the goal is reached"),
         ({"until": NOW + 3 * HOUR}, 0.25, "25 % of the time until 17 March 2030 · in about 3 h"),
-        ({"loss": 1.5}, 0.938, "94 % of the way to a held-out loss of 1.500, now 1.731"),
+        ({"loss": 1.5}, 0.938, "94 % of the way to a held-out loss of 1.500 nats per token, now 1.731"),
         ({"loss": 1.8}, 1.0, "100 % of the way"),
     ],
 )
 def test_each_goal_has_a_bar_and_words(goal: dict[str, Any], share: float, words: str) -> None:
     state, history = towards(**goal), history_of_run()
-    progress = progress_of(state, history, 9_300_000)
+    progress = progress_of(state, history, TOKENS)
     assert progress is not None
     assert progress.share == pytest.approx(share, abs=0.005)
     html = render_sections(state, history)["progress"]
@@ -86,7 +86,7 @@ def test_without_a_goal_there_is_no_bar() -> None:
 
 
 def test_a_run_in_which_nobody_trains_has_no_time_of_arrival() -> None:
-    state = replace(towards(tokens=15_000_000), peers=())
-    progress = progress_of(state, history_of_run(), 9_300_000)
+    state = replace(towards(tokens=500_000_000), peers=())
+    progress = progress_of(state, history_of_run(), TOKENS)
     assert progress is not None
     assert (progress.soonest_at, progress.latest_at) == (None, None)

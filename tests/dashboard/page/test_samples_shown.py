@@ -25,7 +25,7 @@ def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
     sections = render_sections(state_of(), history_of_run())
     now, past = TextOnly(sections["writes"]), TextOnly(sections["samples"])
     assert "for name in sorted(os.listdir(path)):\n        yield name" in now.text
-    assert "After 9.3 million tokens, version 409, held-out loss 1.730" in now.text
+    assert "After 335 million tokens, version 3673, held-out loss 1.730" in now.text
     assert past.text.count("def ") >= 5
     assert "Now" in past.text
     assert "First" in past.text

@@ -27,7 +27,7 @@ MANIFEST = json.dumps(
         "organiser": "Ada and friends",
         "homepage": "https://example.org/starlings",
         "licence": "MIT",
-        "goal": {"tokens": 15_000_000},
+        "goal": {"tokens": 500_000_000},
         "model": {"num_layers": 4, "d_model": 128},
         "averaging": {"mode": "carry", "codec": "int4", "num_fragments": 2},
         "changes": [{"at_version": 0, "note": "raised H to 40", "noted_at": 1_899_970_000}],

@@ -35,6 +35,14 @@ DEVICES = ("RTX 4090", "RTX 3060 12GB", "Apple M2 Pro", "RX 7900 XTX", "GTX 1080
 COUNTRIES = ("DE", "", "FR", "DE", "IN", "", "DE", "JP", "FR", "FR", "SE", "")
 TEAMS = ("Night owls", "", "Kabel & Co", "night owls", "")
 DAY = 86_400.0
+SCALE = 36
+"""The run's size. Its figures follow from each other: a round every six seconds for a day, and four make one pass."""
+TOKENS = SCALE * 9_300_000
+ROUNDS = SCALE * 408
+PACE = 1.08
+"""Tokens grow with this power of the time: the swarm grows."""
+SPEED = PACE * TOKENS / DAY
+"""At the end, tokens per second of all together."""
 
 
 def peer_id_of(index: int) -> PeerId:
@@ -49,6 +57,7 @@ def peer_id_of(index: int) -> PeerId:
 def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
     """A live run of which `num_peers` have been seen; some have left, one is silent."""
     records = []
+    weights = [0.0 if index % 9 == 5 else 1 / (1 + index % 5) for index in range(num_peers)]
     for index in range(num_peers):
         record = bare_record(peer_id_of(index), now=now)
         records.append(
@@ -56,16 +65,16 @@ def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
                 record,
                 name=NAMES[index % len(NAMES)],
                 device=DEVICES[index % len(DEVICES)],
-                tokens=round(3.1e6 / (1 + index)),
-                rounds_contributed=400 // (1 + index),
-                tokens_per_second=4200.0 / (1 + index % 5),
+                tokens=round(SCALE * 3.1e6 / (1 + index)),
+                rounds_contributed=SCALE * 400 // (1 + index),
+                tokens_per_second=SPEED * weights[index] / sum(weights),
                 upload_bits_per_second=6.1e6 / (1 + index % 4),
                 train_loss=1.62 + 0.013 * (index % 7),
                 held_out_loss=1.7312,
                 state="left" if index % 9 == 5 else "training",
-                versions=(103, 102 if index % 4 else 101, 102, 101),
+                versions=(3673, 3672 if index % 4 else 3671, 3672, 3671),
                 digests=(b"a" * 8, b"b" * 8, b"c" * 8, b"d" * 8),
-                lineage_tokens=(9_400_000, 9_310_000, 9_280_000, 9_150_000),
+                lineage_tokens=(TOKENS + 300_000, TOKENS + 100_000, TOKENS - 100_000, TOKENS - 300_000),
                 reachable=index % 3 != 2,
             )
         )
@@ -83,13 +92,13 @@ def points_of(now: float = NOW, number: int = 240) -> tuple[HistoryPoint, ...]:
         found.append(
             HistoryPoint(
                 at=now - DAY * (1 - part),
-                tokens=round(9.3e6 * part**1.2),
-                rounds=round(408 * part),
+                tokens=round(TOKENS * part**PACE),
+                rounds=round(ROUNDS * part),
                 held_out_loss=1.73 + 3.57 * math.exp(-6 * part) if index % 3 == 0 else None,
                 train_loss=1.62 + 3.6 * math.exp(-6.4 * part) + wobble * (1.4 - part),
                 num_trainers=trainers,
                 num_peers=trainers + 2,
-                tokens_per_second=2100.0 * trainers,
+                tokens_per_second=SPEED * part ** (PACE - 1),
                 upload_bits_per_second=2.4e6 * trainers * (1 + 0.1 * wobble),
                 download_bits_per_second=3.9e6 * trainers * (1 - 0.1 * wobble),
             )
@@ -118,10 +127,10 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
         rounds.append(
             RoundFacts(
                 fragment=(number - index) % 4,
-                version=102 - index // 4,
+                version=3672 - index // 4,
                 seen_at=ended,
                 leader=members[index % len(members)],
-                tokens=81_920 - 900 * index,
+                tokens=round(4 * 6 * SPEED) - 900 * index,
                 contributors=tuple(members),
                 num_missed=int(is_late),
                 num_void_shards=int(index == 16),
@@ -135,14 +144,14 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
 
 def contributor_of(index: int, now: float = NOW) -> ContributorRow:
     num_machines = 3 if index == 1 else 1
-    milli = 2_900_000_000 // (1 + index)
+    milli = SCALE * 2_900_000_000 // (1 + index)
     machines = tuple(
         MachineRow(
             peer_id=peer_id_of(index + 100 * number),
             device=DEVICES[(index + number) % len(DEVICES)],
             condition="here" if index % 9 != 5 else "left",
             milli_witnessed=milli // num_machines,
-            rounds=max(1, 390 // (1 + index)),
+            rounds=max(1, SCALE * 390 // (1 + index)),
             first_at=now - 3 * DAY,
             last_at=now - 4 - 40 * index,
             uptime_seconds=61_000.0 / (1 + index) + 900,
@@ -158,7 +167,7 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         milli_witnessed=milli,
         milli_reported=106 * milli // 100,
         share=0.31 / (1 + index),
-        rounds=max(1, 390 // (1 + index)),
+        rounds=max(1, SCALE * 390 // (1 + index)),
         rounds_missed=index % 4,
         first_at=now - 3 * DAY,
         last_at=now - 4 - 40 * index,
@@ -188,7 +197,7 @@ def samples_of(now: float = NOW, number: int = 9) -> tuple[ModelSample, ...]:
         prompt = WrittenText("def ", texts[min(2, 3 * index // number)])
         alone = WrittenText("", "\n# the " + texts[min(2, 3 * index // number)])
         at = now - 600 - (DAY - 600) * (1 - (2**index - 1) / (2 ** (number - 1) - 1))
-        version, tokens, loss = round(408 * part) + 1, round(9.3e6 * part) + 900, 5.3 - 3.57 * part
+        version, tokens, loss = round(ROUNDS // 4 * part) + 1, round(TOKENS * part) + 900, 5.3 - 3.57 * part
         found.append(ModelSample(at, version, tokens, loss, (prompt, alone)))
     return tuple(found)
 
@@ -198,7 +207,7 @@ def scores_of(number: int = 7) -> tuple[TaskScore, ...]:
     found = []
     for index in range(number):
         part = index / (number - 1)
-        tokens, version = round(9.3e6 * part) + 900, round(408 * part) + 1
+        tokens, version = round(TOKENS * part) + 900, round(ROUNDS // 4 * part) + 1
         found.append(TaskScore("arc_easy", "acc", 0.25 + 0.3 * part**0.6, 0.01, 2376, tokens, version))
         found.append(TaskScore("lambada", "perplexity", 9000.0 * 0.02**part, None, 500, tokens, version))
     return tuple(found)
@@ -220,10 +229,10 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         for number in range(4)
     )
     marks = (
-        Mark(now - 0.83 * DAY, 650_000, "join", peer_id_of(4)),
-        Mark(now - 0.5 * DAY, 4_050_000, "leave", peer_id_of(5)),
-        Mark(now - 0.42 * DAY, 4_900_000, "join", peer_id_of(6)),
-        Mark(now - 0.2 * DAY, 7_100_000, "revision", ""),
+        Mark(now - 0.83 * DAY, SCALE * 650_000, "join", peer_id_of(4)),
+        Mark(now - 0.5 * DAY, SCALE * 4_050_000, "leave", peer_id_of(5)),
+        Mark(now - 0.42 * DAY, SCALE * 4_900_000, "join", peer_id_of(6)),
+        Mark(now - 0.2 * DAY, SCALE * 7_100_000, "revision", ""),
     )
     return HistoryView(
         now=now,
@@ -237,14 +246,14 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         bandwidth=Bandwidth(4.31e9, 6.2e9, 5.93e12),
         news=(
             PeopleNews(now - 40, "overtook", peer_id_of(4), other_id=peer_id_of(3)),
-            PeopleNews(now - 300, "passed", peer_id_of(0), tokens=1_000_000),
+            PeopleNews(now - 300, "passed", peer_id_of(0), tokens=100_000_000),
             PeopleNews(now - 900, "country", "", country="IN"),
             PeopleNews(now - 1200, "joined", peer_id_of(2)),
         ),
         countries=(("DE", 5), ("FR", 4), ("IN", 3)),
         num_country_undeclared=9,
-        num_rounds=408,
-        milli_witnessed=8_900_000_000,
+        num_rounds=ROUNDS,
+        milli_witnessed=SCALE * 8_900_000_000,
         samples=samples_of(now),
         scores=scores_of(),
         storage="It keeps its history in a file, so the history survives restarts.",

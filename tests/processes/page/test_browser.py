@@ -221,9 +221,9 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         await page.get_by_role("link", name="People", exact=True).click()
         await expect(page.locator('[data-country="DE"]').first).to_have_text("Germany")
         label = page.locator('[data-chart="losses"] [role="img"]')
-        await expect(label).to_have_attribute("aria-label", holding("9.3 M"))
+        await expect(label).to_have_attribute("aria-label", holding("335 M"))
         # A new contributor and a new point of the curve arrive by themselves.
-        newest = replace(points_of()[-1], at=NOW + 2, tokens=9_500_000, held_out_loss=1.5, train_loss=1.25)
+        newest = replace(points_of()[-1], at=NOW + 2, tokens=345_000_000, held_out_loss=1.5, train_loss=1.25)
         people = (replace(contributor_of(0), name="Newcomer"), *visit.site.history.contributors[1:])
         visit.site.publish(contributors=people, points=(*visit.site.history.points, newest))
         await expect(page.locator("#contributors")).to_contain_text("Newcomer")
@@ -231,7 +231,7 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         await page.get_by_role("link", name="Overview").click()
         await expect(page.locator("#top")).to_contain_text("Newcomer")
         assert page.url.endswith("?tab=overview")
-        await expect(label).to_have_attribute("aria-label", holding("9.5 M tokens (held-out loss 1.500"))
+        await expect(label).to_have_attribute("aria-label", holding("345 M tokens (held-out loss 1.500"))
 
     in_browser(check)
 
@@ -244,7 +244,7 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
         await expect(chart.get_by_role("button", name="time")).to_have_attribute("aria-pressed", "true")
         await expect(chart).to_contain_text("logarithmic: along tokens or rounds")
         await chart.get_by_role("button", name="rounds").click()
-        await expect(chart.get_by_role("img")).to_have_attribute("aria-label", holding("to 408 exchanges ("))
+        await expect(chart.get_by_role("img")).to_have_attribute("aria-label", holding("to 14.7 k exchanges ("))
         await chart.get_by_role("button", name="logarithmic").click()
         await expect(chart.locator("canvas")).to_be_visible()
         await chart.locator(".canvas").hover(position={"x": 300, "y": 100})
@@ -260,9 +260,9 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
         await page.mouse.up()
         back = chart.get_by_role("button", name="show all of it")
         await expect(back).to_be_visible()
-        newest = replace(points_of()[-1], at=NOW + 2, rounds=410)
+        newest = replace(points_of()[-1], at=NOW + 2, rounds=14_800)
         visit.site.publish(points=(*visit.site.history.points, newest))
-        await expect(chart.get_by_role("img")).to_have_attribute("aria-label", holding("to 410 "))
+        await expect(chart.get_by_role("img")).to_have_attribute("aria-label", holding("to 14.8 k "))
         await expect(back).to_be_visible()
         await back.click()
         await expect(back).to_have_count(0)
@@ -275,7 +275,7 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
         await expect(marks.nth(1)).to_be_focused()
         await expect(chart.get_by_role("button", name=holding("note: raised H to 40"))).to_have_count(1)
         await chart.get_by_role("button", name="show as table").press("Enter")
-        await expect(chart.locator("tbody tr").first).to_contain_text("9.3 M")
+        await expect(chart.locator("tbody tr").first).to_contain_text("335 M")
         assert await chart.locator("tbody tr").count() >= 10
 
     in_browser(check)
@@ -410,7 +410,7 @@ def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
             await expect(page.locator(f"#{key}-table tbody tr")).to_have_count(12)
             await expect(page.locator(f"#{key}-table tbody tr").first).to_be_visible()
             if key == "losses":
-                await expect(page.locator("#losses-table tbody tr").first).to_contain_text("9.3 M")
+                await expect(page.locator("#losses-table tbody tr").first).to_contain_text("335 M")
         await page.get_by_role("link", name="People", exact=True).click()
         await expect(page.locator("#contributors tbody tr")).to_have_count(12)
         await page.get_by_role("link", name="Contributor", exact=True).click()
@@ -428,17 +428,17 @@ def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrow
         page = await visit.open("?tab=model", motion="no-preference")
         # Through everything that the model wrote, by keyboard.
         slider, said = page.get_by_label("Through time"), page.locator("#samples output")
-        await expect(said).to_contain_text("after 9.3 M tokens, version 409, held-out loss 1.730")
+        await expect(said).to_contain_text("after 335 M tokens, version 3673, held-out loss 1.730")
         await slider.press("Home")
         await expect(said).to_contain_text("after 900 tokens, version 1, held-out loss 5.300")
         await expect(page.locator("#samples pre").first).to_contain_text("def e")
         await slider.press("ArrowRight")
-        await expect(said).to_contain_text("version 52")
+        await expect(said).to_contain_text("version 460")
         # A new sample leaves the reader where they are.
-        newest = replace(visit.site.history.samples[-1], at=NOW, version=500)
+        newest = replace(visit.site.history.samples[-1], at=NOW, version=3700)
         visit.site.publish(samples=(*visit.site.history.samples, newest))
         await expect(slider).to_have_attribute("max", "9")
-        await expect(said).to_contain_text("version 52")
+        await expect(said).to_contain_text("version 460")
         # One system at a time, and another look at the run does not choose another one.
         await page.get_by_role("link", name="Join with your machine").click()
         await page.get_by_text("Windows", exact=True).first.click()

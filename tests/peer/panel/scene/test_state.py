@@ -58,6 +58,9 @@ def test_phases() -> None:
 def test_phases_of_a_seed() -> None:
     state = folded(joined(device="seed"), Event(2.0, ME, StateServed(OTHER, 300_000)))
     assert (state.phase, state.served_bytes, len(state.served)) == ("serving", 300_000, 1)
+    # A page or an export takes state too; a newcomer is a member that came.
+    assert state.num_newcomers == 0
+    assert fold(state, Event(3.0, ME, PeerJoined(remote=OTHER))).num_newcomers == 1
     alone = fold(state, Event(9.0, ME, SwarmLost(seconds=5.0, is_training=False)))
     assert alone.phase == "alone"
     assert fold(alone, Event(9.5, ME, PeerJoined(remote=OTHER))).phase == "serving"
