@@ -191,7 +191,8 @@ def manifest_page() -> str:
     parts = [
         "# The manifest, field by field",
         prose(
-            "A manifest says everything that all peers of a run must agree on. You write a `run.toml` with the fields "
+            "This page is for organisers. After it you can write every field of a run file. A manifest says everything "
+            "that all peers of a run must agree on. You write a `run.toml` with the fields "
             "that should differ from the defaults. `peer init NAME --config run.toml` checks it, fills in the rest and "
             "signs it. Sections are TOML tables: `averaging.sync_every` is `sync_every` under `[averaging]`."
         ),
@@ -256,7 +257,8 @@ def events_page() -> str:
     parts = [
         "# Events",
         prose(
-            "What a peer reports: one JSON object a line with `peer join --json`, and in `events.jsonl` of its data "
+            "This page is for developers. After it you can read what a peer reports. It reports one JSON object a line "
+            "with `peer join --json`, and in `events.jsonl` of its data "
             f"folder. Every line has `schema` ({log.SCHEMA}), `event` (the name below), `at` (unix seconds) and "
             "`peer_id` (the peer that reports). Panel, log lines and dashboard are folds of these events and know "
             "nothing else of a peer."
@@ -408,7 +410,7 @@ def library_page() -> str:
     parts = [
         "# The library",
         prose(
-            "What a program of yours may import. Everything else can move between versions. Each name is loaded when "
+            "This page is for developers. After it you know what a program of yours may import. Everything else can move between versions. Each name is loaded when "
             "it is first used, so `import murmuration` takes no torch. [Own loops](own-loop.md) shows them at work."
         ),
         table(

@@ -5,6 +5,7 @@ Lines fit, and an index lists all pages. `tests/repo/prose.py` has the limits an
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,14 @@ def test_the_readme_is_short() -> None:
 def test_every_page_is_in_the_index() -> None:
     listed = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links_in(INDEX.read_text(encoding="utf-8"))}
     assert {path for path in DOCUMENTS if INDEX.parent in path.parents and path != INDEX} <= listed
+
+
+@pytest.mark.parametrize("role", ["volunteer", "organiser", "developer", "contributor"])
+def test_every_page_says_for_whom_it_is(role: str) -> None:
+    """In its first paragraph, and what the reader can do after it."""
+    firsts = {}
+    for path in (path for path in DOCUMENTS if path.parent.name == role):
+        blocks = re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8")).strip().split("\n\n")
+        firsts[path.name] = " ".join(blocks[1].split())
+    assert firsts
+    assert not [name for name, first in firsts.items() if not first.startswith("This page is for ")]
