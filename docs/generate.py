@@ -410,8 +410,9 @@ def library_page() -> str:
     parts = [
         "# The library",
         prose(
-            "This page is for developers. After it you know what a program of yours may import. Everything else can move between versions. Each name is loaded when "
-            "it is first used, so `import murmuration` takes no torch. [Own loops](own-loop.md) shows them at work."
+            "This page is for developers. After it you know what a program of yours may import. Everything else can "
+            "move between versions. Each name is loaded when it is first used, so `import murmuration` takes no torch. "
+            "[Own loops](own-loop.md) shows them at work."
         ),
         table(
             ("name", "what it is"),
