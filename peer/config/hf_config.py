@@ -24,9 +24,6 @@ MAX_CONFIG_DEPTH = 6
 MAX_REPEATED = 1024
 """Layers, experts and other parts of one kind: the largest published models have a few hundred."""
 
-MAX_LABELS = 65_535
-"""Classes; the largest published sets of pictures have 21,841."""
-
 LEADS_ELSEWHERE = (
     *("auto_map", "custom_pipelines", "trust_remote_code", "base_model_name_or_path", "name_or_path"),
     *("_name_or_path", "_commit_hash", "backbone", "quantization_config", "use_kernels"),
@@ -83,19 +80,6 @@ def checked_config(text: str) -> dict[str, Any]:
     if _text(fields) != text:
         raise ValueError("the model's config is not in canonical form; expected sorted keys and no spaces")
     return fields
-
-
-def labels_of(text: str) -> tuple[str, ...]:
-    """Names of a config's classes, in the order of their numbers; as the library, two without a word about them.
-
-    A config with names has all of them, from 0 on; otherwise they are as many as it says.
-    """
-    fields = checked_config(text)
-    names, number = fields.get("id2label"), fields.get("num_labels", 2)
-    if isinstance(names, dict) and set(names) == {str(index) for index in range(len(names))}:
-        return tuple(str(names[str(index)]) for index in range(len(names)))
-    is_number = isinstance(number, int) and 0 < number <= MAX_LABELS
-    return tuple(f"LABEL_{index}" for index in range(number if is_number else 0))
 
 
 def _text(fields: Mapping[str, Any]) -> str:

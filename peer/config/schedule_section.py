@@ -16,7 +16,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dht.quantities import count_text
-from peer.config.section import MAX_WHOLE_NUMBER, Section
+from peer.config.section import MAX_WHOLE_NUMBER, Section, later
 
 WARMUP_BEGINS_AT = 0.01
 """Share of the peak: before the first commit the clock stands at zero, and work at no rate at all would be none."""
@@ -52,6 +52,10 @@ class ScheduleSection(Section):
     )
     floor: float = Field(
         default=0.1, ge=LEAST_FLOOR, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
+    )
+
+    batch_warmup_tokens: int = later(
+        0, ge=0, le=MAX_WHOLE_NUMBER, description="of the swarm, in which a step grows from one backward pass to all"
     )
 
     @property

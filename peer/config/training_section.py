@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dht.quantities import count_text
 from peer.config.schedule_section import ScheduleSection
 from peer.config.section import Section, later
 
@@ -46,12 +47,29 @@ class TrainingSection(Section):
             return f"{self.learning_rate:g} at its peak, a cosine over {self.total_steps} steps of each peer's own"
         return f"{self.learning_rate:g} and never less; training.schedule lets it fall"
 
+    @property
+    def batch_in_words(self) -> str:
+        """How many sequences an inner step takes, for people."""
+        whole, over = self.batch_size * self.accumulation_steps, self.schedule.batch_warmup_tokens
+        grown = f", {whole} from {count_text(over)} tokens of the swarm on" if over else ""
+        return f"{self.batch_size if over else whole} sequences per inner step{grown}"
+
+    def passes_at(self, tokens: int) -> int:
+        """Backward passes of an inner step when the run's clock shows `tokens`, the same on every peer."""
+        whole, over = self.accumulation_steps, self.schedule.batch_warmup_tokens
+        return whole if tokens >= over else 1 + (whole - 1) * max(0, tokens) // over
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:
             raise ValueError(
                 f"total_steps is {self.total_steps} with warmup_steps {self.warmup_steps}; "
                 "expected more than warmup_steps"
+            )
+        if self.schedule.batch_warmup_tokens and self.accumulation_steps == 1:
+            raise ValueError(
+                f"schedule.batch_warmup_tokens is {self.schedule.batch_warmup_tokens} with accumulation_steps 1; "
+                "expected more than 1: a step grows from batch_size sequences to batch_size * accumulation_steps"
             )
         if self.total_steps is not None and self.schedule != ScheduleSection():
             raise ValueError(

@@ -286,6 +286,11 @@ class Swarm:
         own = warm_up_share(self.training.optimizer_age, self.manifest.training.warmup_steps)
         return own * self.training.link.learning_rate_factor
 
+    @property
+    def accumulation_steps(self) -> int:
+        """Backward passes that the run asks of the coming step, by its clock: the batch grows where it says so."""
+        return self.manifest.training.passes_at(self.tokens)
+
     def scheduler(self, optimizer: Optimizer) -> RunScheduler:
         """Let an optimizer follow the run's schedule: its rates times `learning_rate_factor`, set after each step.
 

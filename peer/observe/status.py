@@ -117,6 +117,7 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "budget_tokens": schedule.tokens,
         "progress": progress_of(schedule, clock),
         "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(newest, default=0))),
+        "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
         "tokens_reported": sum(record.tokens for record in records),
         "tokens_per_second_reported": sum(record.tokens_per_second for record in trainers),
         "held_out_loss": max(losses)[1] if losses else None,
@@ -151,10 +152,13 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     done = f"{count_text(facts['run_tokens'])} tokens"
     if facts["progress"] is not None:
         done += f", {facts['progress']:.0%} of {count_text(facts['budget_tokens'])}"
+    training = manifest.training
+    whole = training.batch_size * training.accumulation_steps
+    batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
         f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
-        f"learning rate {facts['learning_rate_factor']:.0%} of the peak  "
+        f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
         f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
     )
     if manifest.own_code_hint:

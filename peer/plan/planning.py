@@ -349,6 +349,11 @@ def _warnings(
             f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {section.round_deadline_seconds:g}: "
             "rounds would end before all work is there; raise it or use more fragments"
         )
+    if manifest.training.schedule.batch_warmup_tokens:
+        said.append(
+            "while the batch grows, a step takes less time than these figures say, the first ones a "
+            f"{manifest.training.accumulation_steps}th of it: rounds then come as fast as the lines carry them"
+        )
     num_cells = _num_cells(manifest, profile)
     if num_cells > 1:
         said.append(

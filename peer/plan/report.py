@@ -45,6 +45,8 @@ def run_plan(manifest: RunManifest, profile_path: Path | None, *, as_json: bool,
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
         print("\n".join(lines_for_a_home(plan, default if is_kept else None)))
+    if manifest.training.schedule.batch_warmup_tokens and not as_json:
+        print(f"Batch       {manifest.training.batch_in_words}")
     return 0
 
 
@@ -97,6 +99,7 @@ def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> di
         "num_fragments": section.num_fragments,
         "overlap_steps": section.overlap_steps,
         "codec": section.codec,
+        "batch": manifest.training.batch_in_words,
         "goal": profile.goal.model_dump(),
         **facts,
     }

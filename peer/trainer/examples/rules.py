@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.hf_config import labels_of
+from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
 
+MAX_LABELS = 65_535
+"""Classes; the largest published sets of pictures have 21,841."""
 HEAD_VALUES = 2
 """Of a stored row, before its tokens or pixels: the number of the class, and how many tokens follow."""
 USUAL_CHANNELS = 3
@@ -137,3 +139,16 @@ def check_has_labels(source: str, kinds: tuple[str, ...]) -> None:
             f"{source} has no labels, and this run trains a classification; expected rows with a label; give --data "
             f"with one of {', '.join(kinds)}"
         )
+
+
+def labels_of(text: str) -> tuple[str, ...]:
+    """Names of a config's classes, in the order of their numbers; as the library, two without a word about them.
+
+    A config with names has all of them, from 0 on; otherwise they are as many as it says.
+    """
+    fields = checked_config(text)
+    names, number = fields.get("id2label"), fields.get("num_labels", 2)
+    if isinstance(names, dict) and set(names) == {str(index) for index in range(len(names))}:
+        return tuple(str(names[str(index)]) for index in range(len(names)))
+    is_number = isinstance(number, int) and 0 < number <= MAX_LABELS
+    return tuple(f"LABEL_{index}" for index in range(number if is_number else 0))

@@ -41,7 +41,11 @@ class TrainingSettings(OptimizerSettings, Protocol):
 
     @property
     def accumulation_steps(self) -> int:
-        """Backward passes per inner step."""
+        """Backward passes per inner step, once the batch is whole."""
+        ...
+
+    def passes_at(self, tokens: int) -> int:
+        """Of a step when the run's clock shows `tokens`."""
         ...
 
     @property

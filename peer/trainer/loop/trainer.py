@@ -99,7 +99,7 @@ class Trainer:
         """
         settings = self._settings
         positions = self.training.next_blocks(
-            settings.batch_size * settings.accumulation_steps,
+            settings.batch_size * settings.passes_at(self.link.run_tokens),
             self._inner.language_model.context,
             self._corpus.training,
         )

@@ -89,6 +89,18 @@ def test_the_rate_is_told_in_words() -> None:
     assert said(schedule={"warmup_tokens": 9}) == "0.003 at its peak, constant after a warm-up"
 
 
+def test_the_batch_grows_by_the_clock_from_one_pass_to_all() -> None:
+    fields = {"batch_size": 4, "accumulation_steps": 8, "schedule": {"batch_warmup_tokens": 700}}
+    growing = RunManifest.from_fields({"name": "grows", "training": fields}).training
+    assert [growing.passes_at(tokens) for tokens in (0, 99, 100, 699, 700, 10**15)] == [1, 1, 2, 7, 8, 8]
+    assert growing.batch_in_words == "4 sequences per inner step, 32 from 700 tokens of the swarm on"
+    whole = growing.model_copy(update={"schedule": ScheduleSection()})
+    assert [whole.passes_at(tokens) for tokens in (0, 10**15)] == [8, 8]
+    assert whole.batch_in_words == "32 sequences per inner step"
+    # Runs that were made before keep their bytes.
+    assert b"batch_warmup" not in RunManifest(name="old", training=whole).to_bytes()
+
+
 def test_the_clock_is_that_of_the_fragment_with_most_and_of_the_middle_member() -> None:
     assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
     assert usual_clock([(5, 9), (), (4, 8), (2**60, 0)]) == 9
@@ -114,6 +126,10 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
         (
             {"schedule": {"kind": "wsd", "tokens": 9, "warmup_tokens": 5, "decay_tokens": 5}},
             "tokens is 9 with warmup_tokens 5 and decay_tokens 5; expected at least 10",
+        ),
+        (
+            {"schedule": {"batch_warmup_tokens": 5}},
+            "batch_warmup_tokens is 5 with accumulation_steps 1; expected more than 1",
         ),
         ({"schedule": {"kind": "cosine", "tokens": 9, "warmup_tokens": 10}}, "expected at least 10"),
         (

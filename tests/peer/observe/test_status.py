@@ -54,11 +54,15 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.Ca
 
 
 def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = ScheduleSection(kind="cosine", tokens=200, floor=0.1)
-    training = MANIFEST.training.model_copy(update={"schedule": schedule})
+    schedule = ScheduleSection(kind="cosine", tokens=200, floor=0.1, batch_warmup_tokens=300)
+    training = MANIFEST.training.model_copy(
+        update={"schedule": schedule, "batch_size": 2, "accumulation_steps": 10, "total_steps": None}
+    )
     manifest = MANIFEST.model_copy(update={"training": training})
     facts = status_facts(RUN_ID, manifest, records_of(A=b"b", B=b"b"), NOW)
     assert (facts["run_tokens"], facts["budget_tokens"], facts["progress"]) == (100, 200, 0.5)
     assert facts["learning_rate_factor"] == pytest.approx(0.55)
     _print_table(RUN_ID, manifest, records_of(A=b"b", B=b"b"))
-    assert "100 tokens, 50% of 200" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "100 tokens, 50% of 200" in shown
+    assert "batch 8 of 20 sequences" in shown

@@ -196,6 +196,18 @@ def test_the_runs_schedule_multiplies_the_own_warm_up_and_weight_decay_follows(c
     torch.testing.assert_close(weight.detach(), before * (1 - 3e-3 * 0.25 * 0.1))
 
 
+def test_the_batch_follows_the_runs_clock(corpus):
+    trainer = trainer_of(corpus, settings=Settings(batch_size=2, accumulation_steps=3, tokens_per_pass=1000))
+    counted = []
+    with trainer.training:
+        for clock in (0, 999, 1000, 10**9):
+            trainer.link.mailbox.network.run_tokens = clock
+            before = trainer.link.mailbox.trainer.tokens
+            trainer.step()
+            counted.append(trainer.link.mailbox.trainer.tokens - before)
+    assert counted == [passes * 2 * CONTEXT for passes in (1, 1, 2, 3)]
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_step_that_is_not_finite_changes_nothing_and_the_next_goes_on(corpus, monkeypatch, where):
     model = model_of()
