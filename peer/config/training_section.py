@@ -67,10 +67,8 @@ class TrainingSection(Section):
                 "expected more than warmup_steps"
             )
         if self.schedule.batch_warmup_tokens and self.accumulation_steps == 1:
-            raise ValueError(
-                f"schedule.batch_warmup_tokens is {self.schedule.batch_warmup_tokens} with accumulation_steps 1; "
-                "expected more than 1: a step grows from batch_size sequences to batch_size * accumulation_steps"
-            )
+            got = f"schedule.batch_warmup_tokens is {self.schedule.batch_warmup_tokens} with accumulation_steps 1"
+            raise ValueError(f"{got}; expected more than 1: a step grows from one pass to accumulation_steps of them")
         if self.total_steps is not None and self.schedule != ScheduleSection():
             raise ValueError(
                 f"total_steps is {self.total_steps} beside a schedule; expected one of them: total_steps counts each "
