@@ -11,6 +11,7 @@ The files of this folder stand under all rooms, but for the entry point:
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
     progress.py       a line about what a slow command does at the moment
     plain_console.py  the same for tables and panels
+    run_clock.py      tokens that the whole swarm has committed
     described_model.py  an architecture of transformers as a manifest has it
     __main__.py       entry point of `python -m peer`
 

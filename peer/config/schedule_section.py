@@ -1,6 +1,6 @@
 """The manifest's schedule of the inner learning rate, and the factor that follows from it. Pure.
 
-The clock is the run's: tokens in signed commits, as every member knows them (`committed_tokens`). So a peer that comes
+The clock is the run's: tokens in signed commits, as every member knows them (`peer.run_clock`). So a peer that comes
 late, is slow, or was away has the rate that all others have. What belongs to a peer alone, the warm-up of its own
 optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
 """
@@ -8,9 +8,7 @@ optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median_high
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -100,27 +98,6 @@ class Cooldown:
 
     from_tokens: int
     tokens: int
-
-
-def committed_tokens(lineage_tokens: Iterable[int]) -> int:
-    """The run's clock: tokens in the signed commits that led to the anchors, of the fragment that has most.
-
-    Each fragment gets all work of all peers, one after the other: the one that was committed last knows most of it.
-
-    Args:
-        lineage_tokens: of each fragment.
-    """
-    return max(lineage_tokens, default=0)
-
-
-def usual_clock(lineages: Iterable[Sequence[int]]) -> int:
-    """The clock as the middle one of several members tells it, so that one which boasts moves nothing; 0: nobody does.
-
-    Args:
-        lineages: of each member its `lineage_tokens` per fragment; those without any do not count.
-    """
-    clocks = [committed_tokens(tokens) for tokens in lineages if tokens]
-    return median_high(clocks) if clocks else 0
 
 
 def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | None = None) -> float:

@@ -16,13 +16,14 @@ from dht.quantities import count_text, seconds_text, short_peer
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import progress_of, rate_factor, usual_clock
+from peer.config.schedule_section import progress_of, rate_factor
 from peer.events.refusals import LoggedRefusals, refusals_in_log
 from peer.network.membership.revisions import cooldown_at
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target
 from peer.plain_console import console_of_output
+from peer.run_clock import usual_clock
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:

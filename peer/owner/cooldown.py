@@ -11,9 +11,9 @@ from statistics import median_high
 
 from dht.errors import NobodyReachable
 from dht.records.signed_records import PeerRecord
-from peer.config.schedule_section import usual_clock
 from peer.owner.owned_run import OwnedRun
 from peer.owner.publish import on_errand
+from peer.run_clock import usual_clock
 
 
 def first_token(records: Sequence[PeerRecord], at_version: int) -> int | None:

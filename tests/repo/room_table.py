@@ -152,7 +152,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich",
     ),
     "peer.owner": (
-        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config "
+        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer peer.config "
         "peer.described_model peer.files peer.network.membership",
         False,
         "blake3",
@@ -253,7 +253,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
 PURE_FILES = (
     *("dht.fields", "dht.quantities", "averaging.codec.codec", "averaging.codec.blocks"),
     *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
-    *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction"),
+    *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
     *("peer.events.peer_events", "peer.events.path_events"),
     *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
     *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer"),

@@ -36,7 +36,6 @@ from peer.checkpoint.spill import RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
-from peer.config.schedule_section import committed_tokens
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
 from peer.network.membership.membership import MemberScope, Membership
@@ -50,6 +49,7 @@ from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from peer.reading.view import view_of
+from peer.run_clock import committed_tokens
 
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""

@@ -15,13 +15,12 @@ from peer.config.manifest import RunManifest
 from peer.config.schedule_section import (
     Cooldown,
     ScheduleSection,
-    committed_tokens,
     progress_of,
     rate_factor,
-    usual_clock,
 )
 from peer.network.membership.revisions import cooldown_at, describe_changes
 from peer.owner.cooldown import first_token
+from peer.run_clock import committed_tokens, usual_clock
 from tests.kit.records import make_record
 
 COSINE = ScheduleSection(kind="cosine", tokens=1000, warmup_tokens=200, floor=0.1)
