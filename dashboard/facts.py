@@ -36,8 +36,24 @@ class ProfileFacts:
     """Empty when none was given."""
 
 
+class _InTokens:
+    """Tokens of what is counted in thousandths of them."""
+
+    __slots__ = ()
+    milli_witnessed: int
+    milli_reported: int
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
+
+
 @dataclass(frozen=True, slots=True)
-class MachineRow:
+class MachineRow(_InTokens):
     """One machine (PeerId) of a contributor."""
 
     peer_id: str
@@ -53,14 +69,6 @@ class MachineRow:
     milli_reported: int = 0
     rounds_missed: int = 0
 
-    @property
-    def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
-
-    @property
-    def tokens_reported(self) -> float:
-        return self.milli_reported / 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -74,7 +82,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class ContributorRow:
+class ContributorRow(_InTokens):
     """One person, known by a key; without one, the machine itself."""
 
     contributor_id: str
@@ -106,14 +114,6 @@ class ContributorRow:
     @property
     def num_machines(self) -> int:
         return len(self.machines)
-
-    @property
-    def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
-
-    @property
-    def tokens_reported(self) -> float:
-        return self.milli_reported / 1000
 
     def standing(self, period: Period) -> Standing:
         """Work and rank in `period`."""
@@ -255,7 +255,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePoint:
+class CurvePoint(_InTokens):
     """A contributor's work up to one moment."""
 
     at: float
@@ -263,14 +263,6 @@ class CurvePoint:
     """Altogether, up to that moment."""
     milli_reported: int
     rounds: int
-
-    @property
-    def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
-
-    @property
-    def tokens_reported(self) -> float:
-        return self.milli_reported / 1000
 
 
 @dataclass(frozen=True, slots=True)

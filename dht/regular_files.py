@@ -75,6 +75,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, down to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _check(mode: int, path: str | Path) -> None:
     for is_kind, text, number in _KINDS:
         if is_kind(mode):

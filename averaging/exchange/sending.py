@@ -53,16 +53,11 @@ class Sending:
         self._signed = signed
         self._may_begin = may_begin
         self._outgoing = [_Outgoing() for _ in context.fragments]
-        self._takes_part, self._is_reachable = False, True
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether own work is offered."""
-        return self._takes_part
+        self.takes_part, self._is_reachable = False, True
 
     def take_part(self, takes_part: bool) -> None:
         """Offer own work from now on, or none any more; what is offered already stays so."""
-        self._takes_part = takes_part
+        self.takes_part = takes_part
 
     def note_reachable(self, is_reachable: bool) -> None:
         """Whether others can send this peer what it is to reduce."""
@@ -89,7 +84,7 @@ class Sending:
             # An earlier process's contribution keeps its sequence: the commit of its round may still come.
             is_inherited = sent is not None and not machine.is_offering
             is_ready = (is_new or is_inherited) and machine.applying is None
-            if not is_ready or not self._takes_part or not self._may_begin(fragment):
+            if not is_ready or not self.takes_part or not self._may_begin(fragment):
                 return
             if sent is not None:
                 self._begin_round(fragment, sent)

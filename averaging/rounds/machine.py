@@ -60,7 +60,6 @@ from averaging.wire.messages import (
     Plan,
     Redirect,
     Reduced,
-    ShardResult,
     VersionIs,
     Wait,
 )
@@ -321,8 +320,8 @@ class RoundMachine:
         if reduction is None or not event.included:
             return
         plan = reduction.plan
-        shard, included = plan.shards[event.shard], event.included
-        result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, included)
+        included = event.included
+        result = plan.shards[event.shard].result(event.digest, included)
         signature = self.notary.sign_result(plan, event.leader, result)
         report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
         self.send(event.leader, report)

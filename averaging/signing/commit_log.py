@@ -23,34 +23,30 @@ class CommitLog:
     _frames: dict[int, bytes] = field(default_factory=dict)
     _rows: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     """Of each frame, by version: the digest of the anchor that it leaves, and its tokens."""
-    _num_bytes: int = 0
+    num_bytes: int = 0
+    """Of all frames."""
 
     def __len__(self) -> int:
         return len(self._frames)
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all frames."""
-        return self._num_bytes
 
     def add(self, commit: Commit) -> None:
         """Keep a commit that was applied; it is newer than all that are here."""
         frame = encode(commit)
         self._rows[commit.version] = commit.anchor_digest, commit.tokens
-        self._num_bytes += len(frame) - len(self._frames.get(commit.version, b""))
+        self.num_bytes += len(frame) - len(self._frames.get(commit.version, b""))
         self._frames[commit.version] = frame
         while len(self._frames) > MAX_LOGGED_COMMITS or (
-            self._num_bytes > MAX_LOGGED_BYTES and len(self._frames) > KEPT_COMMITS
+            self.num_bytes > MAX_LOGGED_BYTES and len(self._frames) > KEPT_COMMITS
         ):
             oldest = next(iter(self._frames))
-            self._num_bytes -= len(self._frames.pop(oldest))
+            self.num_bytes -= len(self._frames.pop(oldest))
             del self._rows[oldest]
 
     def replace(self, commits: Iterable[Commit]) -> None:
         """The lineage changed: what was here may be of another one."""
         self._frames.clear()
         self._rows.clear()
-        self._num_bytes = 0
+        self.num_bytes = 0
         for commit in sorted(commits, key=lambda commit: commit.version):
             self.add(commit)
 

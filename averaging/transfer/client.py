@@ -61,6 +61,16 @@ async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragme
     return bytes(answer[1])
 
 
+async def _fetch_frames(
+    host: Host, doorkeeper: Doorkeeper, donor: PeerId, request: list[Any], most: int
+) -> list[bytes]:
+    async with _asking(host, doorkeeper, donor, request) as stream:
+        kind, *found = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, most + 1)
+    if kind != request[0] or not all(type(frame) is bytes for frame in found):
+        raise PeerFault(donor, f"answered a request for {request[0]!r} with something else")
+    return found
+
+
 async def fetch_commits(
     host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int, limits: Limits
 ) -> list[Commit]:
@@ -69,11 +79,8 @@ async def fetch_commits(
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    async with _asking(host, doorkeeper, donor, ["commits", fragment, from_version]) as stream:
-        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, KEPT_COMMITS + 2)
-    if answer[0] != "commits" or not all(type(frame) is bytes for frame in answer[1:]):
-        raise PeerFault(donor, "answered a request for commits with something else")
-    commits = [frames.decode(frame, donor, limits)[0] for frame in answer[1:]]
+    found = await _fetch_frames(host, doorkeeper, donor, ["commits", fragment, from_version], KEPT_COMMITS + 1)
+    commits = [frames.decode(frame, donor, limits)[0] for frame in found]
     return [commit for commit in commits if isinstance(commit, Commit) and commit.fragment == fragment]
 
 
@@ -86,11 +93,7 @@ async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment:
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    async with _asking(host, doorkeeper, donor, ["log", fragment, from_version]) as stream:
-        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, MAX_LOGGED_COMMITS + 1)
-    if answer[0] != "log" or not all(type(frame) is bytes for frame in answer[1:]):
-        raise PeerFault(donor, "answered a request for its log of commits with something else")
-    return answer[1:]
+    return await _fetch_frames(host, doorkeeper, donor, ["log", fragment, from_version], MAX_LOGGED_COMMITS)
 
 
 async def fetch_header(

@@ -148,7 +148,7 @@ class Gatherer:
                 self._disappointments[donor] += 1
         self._decide(turn)
         is_searching = self._look_behind(turn)
-        known = self._history.known(fragment)
+        known = self._history.ledger.known(fragment)
         # What is older than something known will not come by itself; the newest may only be on their way.
         self._history.set_missing(fragment, list(known.absent(min(head, known.end))))
         asked_head, num_tries = self._tries.get(fragment, (0, 0))
@@ -161,7 +161,7 @@ class Gatherer:
 
     def _first_wanted(self, turn: _Turn, *, is_retry: bool) -> int | None:
         """The lowest version that is lacking or whose commit a second member should confirm."""
-        known = self._history.known(turn.fragment)
+        known = self._history.ledger.known(turn.fragment)
         wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
         for begin, end in known.absent(turn.head):
             if is_retry or not self._history.is_missing(turn.fragment, begin):
@@ -177,11 +177,11 @@ class Gatherer:
     def _look_behind(self, turn: _Turn) -> bool:
         """Whether the next turn should ask for older versions: the lowest new commit follows from an unknown one."""
         credits = [credit for held in turn.held.values() for credit in held.values()]
-        taken = [credit for credit in credits if self._history.is_known(credit.digest)]
+        taken = [credit for credit in credits if self._history.ledger.counting.is_known(credit.digest)]
         lowest = min(taken, key=lambda credit: credit.version, default=None)
         num_behind = self._behind.pop(turn.fragment, 0)
         # Beyond the limit nobody remembers it; what was found counts as far as it goes.
-        if lowest is None or num_behind >= MAX_BEHIND or not self._history.is_elsewhere(lowest):
+        if lowest is None or num_behind >= MAX_BEHIND or not self._history.ledger.counting.is_elsewhere(lowest):
             return False
         self._behind[turn.fragment] = max(FIRST_BEHIND, 2 * num_behind)
         return True
@@ -204,7 +204,7 @@ class Gatherer:
         key = credit.version, credit.digest
         turn.givers.setdefault(key, set()).add(donor)
         turn.versions.add(credit.version)
-        if self._history.is_known(credit.digest):
+        if self._history.ledger.counting.is_known(credit.digest):
             # Perhaps of another cell of the same round.
             self._add(turn, raw, credit)
             return False

@@ -21,7 +21,6 @@ import aiosqlite
 
 from dashboard.credit.counting import Booking, Outcome
 from dashboard.credit.credit import CommitCredit
-from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.facts import (
     ContributorRow,
@@ -263,18 +262,6 @@ class History:
     def show_picture(self, picture: Picture) -> None:
         """The run's picture; members keep it, not this file."""
         self._picture, self._view = picture, None
-
-    def known(self, fragment: int) -> KnownVersions:
-        """Versions of which a commit is known."""
-        return self.ledger.known(fragment)
-
-    def is_known(self, digest: bytes) -> bool:
-        """Whether this commit is held, by the digest that names it."""
-        return self.ledger.counting.is_known(digest)
-
-    def is_elsewhere(self, credit: CommitCredit) -> bool:
-        """Whether this commit follows from one that is not held, although others of that version are: a fork."""
-        return self.ledger.counting.is_elsewhere(credit)
 
     def is_member(self, peer_id: str) -> bool:
         """Whether commits that count list this machine."""

@@ -364,17 +364,13 @@ class MemoryHost:
         line: LineSettings | None = None,
     ) -> None:
         self._network = network
-        self._peer_id = peer_id
+        self.peer_id = peer_id
         self._handlers: dict[str, StreamHandler] = {}
         # A dictionary, because a set of tasks has no fixed order.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
         self._context = copy_context()
         self._line = network.register(self, line or LineSettings(upload_bits_per_second, download_bits_per_second))
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self._peer_id
 
     @property
     def is_live(self) -> bool:
@@ -384,7 +380,7 @@ class MemoryHost:
     def addresses(self) -> list[str]:
         """See the port."""
         number = self._line.number
-        return [f"/ip4/10.{number >> 16}.{number >> 8 & 255}.{number & 255}/tcp/4001/p2p/{self._peer_id}"]
+        return [f"/ip4/10.{number >> 16}.{number >> 8 & 255}.{number & 255}/tcp/4001/p2p/{self.peer_id}"]
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """See the port; a second call replaces the handler."""
@@ -415,7 +411,7 @@ class MemoryHost:
         await asyncio.gather(
             *(task for task in self._tasks if task is not asyncio.current_task()), return_exceptions=True
         )
-        self._network.end_streams_of(self._peer_id)
+        self._network.end_streams_of(self.peer_id)
 
     def cancel_handlers(self) -> None:
         """Stop all running handlers, without waiting for them."""
@@ -430,11 +426,11 @@ class MemoryHost:
     def check_live(self) -> None:
         """Raises PeerUnreachable when this host is closed or crashed."""
         if not self.is_live:
-            raise PeerUnreachable(self._peer_id, "this host is closed; make a new one")
+            raise PeerUnreachable(self.peer_id, "this host is closed; make a new one")
 
     async def _dial(self, peer_id: PeerId, timeout_seconds: float) -> MemoryHost:
         self.check_live()
-        if peer_id == self._peer_id:
+        if peer_id == self.peer_id:
             raise PeerUnreachable(peer_id, "is this peer itself; expected another one")
         try:
             async with asyncio.timeout(timeout_seconds):

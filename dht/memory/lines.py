@@ -236,26 +236,18 @@ class MemoryStream:
     """The `Stream` port on two pipes. One task may receive at a time; any number may send."""
 
     def __init__(self, remote: PeerId, outgoing: Pipe, incoming: Pipe, on_abort: Callable[[str], None]) -> None:
-        self._remote = remote
+        self.remote = remote
         self._outgoing = outgoing
         self._incoming = incoming
         self._on_abort = on_abort
-        self._bytes_received = 0
+        self.bytes_received = 0
         self._end: str | None = None
         self._is_closed_by_remote = False
         outgoing.watch_sender(lambda: on_abort("a send was given up half-way"))
 
     @property
-    def remote(self) -> PeerId:
-        return self._remote
-
-    @property
     def bytes_sent(self) -> int:
         return self._outgoing.taken_bytes
-
-    @property
-    def bytes_received(self) -> int:
-        return self._bytes_received
 
     @property
     def is_over(self) -> bool:
@@ -274,8 +266,8 @@ class MemoryStream:
             frame = await self._incoming.receive(max_bytes)
         except ValueError as error:
             self._on_abort("a frame was too long")
-            raise PeerFault(self._remote, f"{error}; the stream is closed") from error
-        self._bytes_received += FRAME_HEADER_BYTES + len(frame)
+            raise PeerFault(self.remote, f"{error}; the stream is closed") from error
+        self.bytes_received += FRAME_HEADER_BYTES + len(frame)
         return frame
 
     async def close(self) -> None:
@@ -302,4 +294,4 @@ class MemoryStream:
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise PeerUnreachable(self._remote, f"the stream is over: {self._end}; open a new one")
+            raise PeerUnreachable(self.remote, f"the stream is over: {self._end}; open a new one")

@@ -71,18 +71,18 @@ class P2pdSupervisor:
         self._listen = listen
         self._asked_announce = announce
         self._announce = announce
-        self._options = options
+        self.options = options
         self._binary = binary
         self._port_range = port_range
         self._on_launch = on_launch
         self._on_healthy = on_healthy
         self._on_restarted = on_restarted
         self._up = asyncio.Event()
-        self._closed = False
+        self.is_closed = False
         self._visible: list[Multiaddr] = []
-        self._num_restarts = 0
+        self.num_restarts = 0
         self._is_changing = False
-        self._last_downtime_seconds = 0.0
+        self.last_downtime_seconds = 0.0
         self._directory: SocketDirectory | None = None
         self._daemon: P2pdProcess | None = None
         self._lifeline: ByteStream | None = None
@@ -92,19 +92,7 @@ class P2pdSupervisor:
 
     @property
     def is_up(self) -> bool:
-        return self._up.is_set() and not self._closed
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
-    def num_restarts(self) -> int:
-        return self._num_restarts
-
-    @property
-    def last_downtime_seconds(self) -> float:
-        return self._last_downtime_seconds
+        return self._up.is_set() and not self.is_closed
 
     @property
     def process_id(self) -> int | None:
@@ -157,14 +145,9 @@ class P2pdSupervisor:
             ) from error
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
-    @property
-    def options(self) -> DaemonOptions:
-        """Of the daemon that runs now."""
-        return self._options
-
     async def change(self, options: DaemonOptions, announce: list[Multiaddr] | None = None) -> None:
         """Restart the daemon, with the same key and port, as another kind of member; None: announce as before."""
-        self._options = options
+        self.options = options
         if announce is not None:
             self._asked_announce = announce
         self._is_changing = True
@@ -178,7 +161,7 @@ class P2pdSupervisor:
 
     async def close(self) -> None:
         """End the supervision and the daemon and delete the directory, also when cancelled. Never raises."""
-        self._closed = True
+        self.is_closed = True
         self._up.set()
         tasks = [task for task in (self._watcher, *self._greeters) if task and task is not asyncio.current_task()]
         for task in tasks:
@@ -202,7 +185,7 @@ class P2pdSupervisor:
             identity=self._identity,
             listen=self._listen,
             announce=self._announce,
-            options=self._options,
+            options=self.options,
         )
         try:
             async with asyncio.timeout(CONTROL_SECONDS):
@@ -243,9 +226,9 @@ class P2pdSupervisor:
             if loop.time() - started_at > _STABLE_SECONDS:
                 pause_seconds = _FIRST_PAUSE_SECONDS
             pause_seconds = await self._restart(pause_seconds)
-            self._num_restarts += not self._is_changing
+            self.num_restarts += not self._is_changing
             self._is_changing = False
-            self._last_downtime_seconds = loop.time() - ended_at
+            self.last_downtime_seconds = loop.time() - ended_at
             greeter = asyncio.create_task(self._greet_again(), name="p2pd restarted")
             self._greeters.add(greeter)
             greeter.add_done_callback(self._greeters.discard)

@@ -103,29 +103,17 @@ class FramedStream:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._remote = remote
+        self.remote = remote
         self._paces = paces or Paces()
         self._memory = memory
         self._reserved_bytes = 0
         self._received = bytearray()
-        self._bytes_sent = 0
-        self._bytes_received = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
         self._announced_bytes: int | None = None
         self._send_lock = asyncio.Lock()
         self._end: str | None = None
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-
-    @property
-    def remote(self) -> PeerId:
-        return self._remote
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self._bytes_received
 
     @property
     def is_open(self) -> bool:
@@ -147,7 +135,7 @@ class FramedStream:
             self._check_open()
             try:
                 self._writer.write(header)
-                self._bytes_sent += FRAME_HEADER_BYTES
+                self.bytes_sent += FRAME_HEADER_BYTES
                 pace = self._paces.upload
                 is_urgent = len(payload) <= URGENT_BYTES
                 step = WRITE_CHUNK_BYTES if pace is None else pace.piece_bytes
@@ -161,7 +149,7 @@ class FramedStream:
                     self._check_open()
                     self._writer.write(piece)
                     await self._writer.drain()
-                    self._bytes_sent += len(piece)
+                    self.bytes_sent += len(piece)
                 await self._writer.drain()
             except OSError as error:
                 raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
@@ -185,7 +173,7 @@ class FramedStream:
                 announced_bytes = self._announced_bytes
                 self._abort("the remote announced a frame that is too long")
                 raise PeerFault(
-                    self._remote,
+                    self.remote,
                     f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
                 )
             await self._reserve(self._announced_bytes)
@@ -202,14 +190,14 @@ class FramedStream:
             raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
         self._announced_bytes = None
         self._release()
-        self._bytes_received += FRAME_HEADER_BYTES + len(frame)
+        self.bytes_received += FRAME_HEADER_BYTES + len(frame)
         return frame
 
     async def _reserve(self, num_bytes: int) -> None:
         if self._memory is None or self._reserved_bytes:
             return
         try:
-            await self._memory.reserve(self._remote, num_bytes)
+            await self._memory.reserve(self.remote, num_bytes)
         except PeerFault:
             self._abort("the remote announced a frame that is too long")
             raise
@@ -219,7 +207,7 @@ class FramedStream:
 
     def _release(self) -> None:
         if self._memory is not None and self._reserved_bytes:
-            self._memory.release(self._remote, self._reserved_bytes)
+            self._memory.release(self.remote, self._reserved_bytes)
         self._reserved_bytes = 0
 
     async def _receive_paced(self, pace: Pace, num_bytes: int) -> bytes:
@@ -254,11 +242,11 @@ class FramedStream:
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise PeerUnreachable(self._remote, f"the stream is over: {self._end}; open a new one")
+            raise PeerUnreachable(self.remote, f"the stream is over: {self._end}; open a new one")
 
     def _fail(self, what: str) -> PeerUnreachable:
         self._abort(what)
-        return PeerUnreachable(self._remote, what)
+        return PeerUnreachable(self.remote, what)
 
     def _abort(self, why: str) -> None:
         self._mark_ended(why)

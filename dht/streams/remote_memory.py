@@ -27,24 +27,20 @@ class RemoteMemory:
     """
 
     def __init__(self, bytes_per_peer: int = DEFAULT_BYTES_PER_PEER, max_streams: int = 64) -> None:
-        self._bytes_per_peer = bytes_per_peer
+        self.bytes_per_peer = bytes_per_peer
         self._max_streams = max_streams
         self._used: dict[PeerId, int] = {}
         self._waiting: dict[PeerId, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     @property
-    def bytes_per_peer(self) -> int:
-        return self._bytes_per_peer
-
-    @property
     def frame_bytes(self) -> int:
         """For the frames of one remote that are in flight together."""
-        return self._bytes_per_peer // 2
+        return self.bytes_per_peer // 2
 
     @property
     def read_buffer_bytes(self) -> int:
         """asyncio's limit for one stream; it holds at most twice of that."""
-        wanted = self._bytes_per_peer // (4 * self._max_streams)
+        wanted = self.bytes_per_peer // (4 * self._max_streams)
         return min(READ_BUFFER_BYTES, max(SMALLEST_READ_BUFFER_BYTES, wanted))
 
     def used_bytes(self, remote: PeerId) -> int:
@@ -53,7 +49,7 @@ class RemoteMemory:
 
     def raise_to(self, bytes_per_peer: int) -> None:
         """Allow more, for a run with larger frames; less than now changes nothing."""
-        self._bytes_per_peer = max(self._bytes_per_peer, bytes_per_peer)
+        self.bytes_per_peer = max(self.bytes_per_peer, bytes_per_peer)
         for remote in list(self._waiting):
             self._let_in(remote)
 

@@ -36,8 +36,9 @@ from averaging.outer.contributions import OwnWork, Sent, Settled
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from dht.host import PeerId
+from dht.regular_files import sync
 from peer.checkpoint.commits import write_commits
-from peer.checkpoint.facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
+from peer.checkpoint.facts import OF_OWN_WORK, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
 from peer.checkpoint.files import (
     OpenFile,
     check_file,
@@ -45,7 +46,6 @@ from peer.checkpoint.files import (
     measure_file,
     open_new,
     read_json,
-    sync_file,
     write_json,
 )
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
@@ -106,7 +106,7 @@ class SavedCheckpoint:
             ValueError: the file has changed since it was checked; `state` is untouched.
         """
         facts = self._facts[index]
-        check_file(self.path / _fragment_name(index), facts.file.written)
+        check_file(self.path / _fragment_name(index), facts.file)
         file = open_arrays(self.path / _fragment_name(index))
         own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
         anchor, momentum = file.get("anchor"), file.get("momentum")
@@ -121,7 +121,7 @@ class SavedCheckpoint:
         """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
         try:
             (self.path / USED_NAME).touch()
-            sync_file(self.path)
+            sync(self.path)
         except OSError as error:
             log.warning("%s could not be marked as used (%s)", self.path, error.strerror)
 
@@ -163,17 +163,10 @@ class CheckpointDraft:
             version=state.version,
             lineage_tokens=state.lineage_tokens,
             digest=state.digest.hex(),
-            unsent_tokens=own.unsent_tokens,
-            unsent_steps=own.unsent_steps,
-            unsent_base_version=own.unsent_base_version,
-            own_share=own.own_share,
-            shown_share=own.shown_share,
-            num_rounds=own.num_rounds,
-            returned_since=own.returned_since,
+            **{name: getattr(own, name) for name in OF_OWN_WORK},
             contributions=tuple(contribution_facts(entry) for entry in sent),
-            dropped=own.dropped,
             has_velocity=own.velocity is not None,
-            file=FileFacts.of(written),
+            file=written,
         )
 
     @property
@@ -198,7 +191,7 @@ class CheckpointDraft:
             part = _read_trainer(self.path, self.number)
             told = {"inner_steps": part.inner_steps, "tokens": part.tokens, "reads": part.reads}
             totals = totals.model_copy(update=told)
-            trainer = FileFacts.of(measure_file(self.path / TRAINER_FACTS_NAME))
+            trainer = measure_file(self.path / TRAINER_FACTS_NAME)
         content = Metadata(
             format_version=FORMAT_VERSION,
             number=self.number,
@@ -214,12 +207,12 @@ class CheckpointDraft:
         ).model_dump(mode="json")
         write_json(self.path / METADATA_NAME, content, self._folder.open_file)
         for path in sorted(self.path.iterdir()):
-            sync_file(path)
-        sync_file(self.path)
+            sync(path)
+        sync(self.path)
         earlier = list_checkpoints(self._folder.path)
-        final = self._folder.path / f"checkpoint-{self.number:08d}"
+        final = checkpoint_path(self._folder.path, self.number)
         self.path.rename(final)
-        sync_file(self._folder.path)
+        sync(self._folder.path)
         for path in earlier[self._folder.kept - 1 :]:
             if not _keeps_lineage(path, final):
                 shutil.rmtree(path, onerror=_note_undeleted)
@@ -283,7 +276,7 @@ class CheckpointFolder:
         if not found or any(_keeps_lineage(path, found[0]) for path in found):
             return None
         (found[0] / LINEAGE_NAME).touch()
-        sync_file(found[0])
+        sync(found[0])
         return found[0]
 
     def newest_path(self) -> Path | None:
@@ -312,13 +305,13 @@ class CheckpointFolder:
                 raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
         files = {_fragment_name(index): facts.file for index, facts in enumerate(metadata.fragments)}
         if metadata.trainer is not None:
-            check_file(path / TRAINER_FACTS_NAME, metadata.trainer.written)
+            check_file(path / TRAINER_FACTS_NAME, metadata.trainer)
             files[TRAINER_TENSORS_NAME] = _read_trainer(path, metadata.number).file
         # What a power cut shortened is found before gigabytes are read.
         for name, file in files.items():
-            check_length(path / name, file.written)
+            check_length(path / name, file)
         for name, file in files.items():
-            check_file(path / name, file.written)
+            check_file(path / name, file)
         for index, facts in enumerate(metadata.fragments):
             _check_fragment(path / _fragment_name(index), index, facts)
         return SavedCheckpoint(path, metadata, owner)
@@ -419,17 +412,10 @@ def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state
         else:
             settled.append(Settled(sent, entry.version, entry.committed))
     return OwnWork(
-        facts.unsent_tokens,
-        facts.unsent_steps,
-        facts.unsent_base_version,
-        facts.own_share,
-        facts.shown_share,
-        facts.num_rounds,
-        facts.returned_since,
-        under_way,
-        tuple(settled),
-        file.get("velocity") if facts.has_velocity else None,
-        facts.dropped,
+        **{name: getattr(facts, name) for name in OF_OWN_WORK},
+        under_way=under_way,
+        settled=tuple(settled),
+        velocity=file.get("velocity") if facts.has_velocity else None,
     )
 
 

@@ -16,21 +16,6 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class FileFacts(_Section):
-    """What a file must be; `digest` is its SHA-256."""
-
-    num_bytes: int = _COUNT
-    digest: str = _HASH
-
-    @classmethod
-    def of(cls, written: WrittenFile) -> FileFacts:
-        return cls(num_bytes=written.num_bytes, digest=written.digest)
-
-    @property
-    def written(self) -> WrittenFile:
-        return WrittenFile(self.num_bytes, self.digest)
-
-
 class ContributionFacts(_Section):
     """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was in flight."""
 
@@ -61,7 +46,7 @@ class FragmentFacts(_Section):
     dropped: tuple[tuple[int, int], ...] = ()
     """As in `averaging.outer.fragment_state.FragmentState`; absent in checkpoints of earlier versions."""
     has_velocity: bool
-    file: FileFacts
+    file: WrittenFile
 
 
 class Totals(_Section):
@@ -86,7 +71,7 @@ class Metadata(_Section):
     is_last: bool
     totals: Totals
     fragments: tuple[FragmentFacts, ...]
-    trainer: FileFacts | None
+    trainer: WrittenFile | None
 
 
 class TrainerFile(BaseModel):
@@ -97,7 +82,14 @@ class TrainerFile(BaseModel):
     inner_steps: int = _COUNT
     tokens: int = _COUNT
     reads: int = _COUNT
-    file: FileFacts
+    file: WrittenFile
+
+
+OF_OWN_WORK = (
+    *("unsent_tokens", "unsent_steps", "unsent_base_version", "own_share", "shown_share"),
+    *("num_rounds", "returned_since", "dropped"),
+)
+"""Fields of `FragmentFacts` that are those of `averaging.outer.contributions.OwnWork`."""
 
 
 def contribution_facts(entry: Settled | Sent) -> ContributionFacts:

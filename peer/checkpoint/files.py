@@ -9,9 +9,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from dht.regular_files import open_regular, read_regular
 
@@ -22,12 +23,13 @@ OpenFile = Callable[[Path], BinaryIO]
 """Makes a new file, readable by its owner alone. Raises OSError."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenFile(BaseModel):
     """What a file must be when it is read again; `digest` is its SHA-256 in hexadecimal."""
 
-    num_bytes: int
-    digest: str
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    num_bytes: int = Field(ge=0, le=2**63 - 1)
+    digest: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 def open_new(path: Path) -> BinaryIO:
@@ -40,7 +42,7 @@ def write_json(path: Path, content: Mapping[str, Any], open_file: OpenFile = ope
     data = json.dumps({"content": content, "check": _check_of(content)}, indent=1).encode()
     with open_file(path) as file:
         file.write(data)
-    return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
+    return WrittenFile(num_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -90,18 +92,10 @@ def measure_file(path: Path) -> WrittenFile:
     """
     try:
         with open_regular(path) as file:
-            return WrittenFile(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return WrittenFile(num_bytes=os.fstat(file.fileno()).st_size, digest=digest)
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
-
-
-def sync_file(path: Path) -> None:
-    """Bring a file, or the names in a folder, down to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def file_num_bytes(path: Path) -> int:

@@ -51,7 +51,7 @@ class TensorSpec:
 def write_raw(
     path: Path, specs: Sequence[TensorSpec], tensors: Iterable[U8], open_file: OpenFile = open_new
 ) -> WrittenFile:
-    """Write a safetensors file; nothing is synced yet (see `files.sync_file`).
+    """Write a safetensors file; nothing is synced yet (see `dht.regular_files.sync`).
 
     Args:
         specs: of the tensors, those of wider types first (the format packs them without gaps).
@@ -80,7 +80,7 @@ def write_raw(
             for piece in _pieces_of(tensor):
                 file.write(piece)
                 digest.update(piece)
-    return WrittenFile(_LENGTH_BYTES + len(head) + offset, digest.hexdigest())
+    return WrittenFile(num_bytes=_LENGTH_BYTES + len(head) + offset, digest=digest.hexdigest())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, F32 | U8], open_file: OpenFile = open_new) -> WrittenFile:

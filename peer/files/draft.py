@@ -12,7 +12,7 @@ from typing import Any
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
 from dht.errors import LocalFault
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, sync
 from peer.config.file_section import FileSection
 from peer.files.store import objection_to
 
@@ -28,7 +28,7 @@ class FileDraft:
     def __init__(self, folder: Path, file: FileSection, chunk_digests: Sequence[bytes]) -> None:
         self._folder = folder
         self._file = file
-        self._chunk_digests = chunk_digests
+        self.chunk_digests = chunk_digests
         self._lengths = file_chunk_lengths(file.bytes)
         # No file of a run has a dot in front.
         self._path = folder / f".{file.name}.part"
@@ -36,10 +36,6 @@ class FileDraft:
     @property
     def name(self) -> str:
         return f"the file {self._file.name}"
-
-    @property
-    def chunk_digests(self) -> Sequence[bytes]:
-        return self._chunk_digests
 
     def chunk_bytes(self, index: int) -> int:
         return self._lengths[index]
@@ -90,9 +86,9 @@ class FileDraft:
                     f"the file {self._file.name} of the run {objection}, though its chunks are those of the manifest; "
                     "expected a manifest that agrees with itself; tell the run's owner"
                 )
-            _sync(self._path)
+            sync(self._path)
             os.replace(self._path, target)
-            _sync(self._folder)
+            sync(self._folder)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -108,11 +104,3 @@ def _write_all(descriptor: int, chunk: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,7 +28,6 @@ from averaging.wire.messages import (
     Result,
     RosterEntry,
     ShardPlan,
-    ShardResult,
     Wait,
 )
 from dht.host import FRAME_HEADER_BYTES, PeerId
@@ -226,9 +225,7 @@ class _Control:
 def _control_bytes(shards: Sequence[ShardPlan], num_members: int, num_listeners: int, seconds: float) -> _Control:
     everybody = tuple(range(num_members))
     roster = (RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
-    results = tuple(
-        ShardResult(shard.start, shard.end, shard.reducer, _DIGEST, everybody, _SIGNATURE) for shard in shards
-    )
+    results = tuple(shard.result(_DIGEST, everybody, _SIGNATURE) for shard in shards)
     return _Control(
         num_members,
         len(shards),

@@ -12,10 +12,11 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 from averaging.arrays import F32
 from averaging.signing.notary import Notary, Scope
+from averaging.transfer.snapshots import compute_inline
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
@@ -46,8 +47,6 @@ REST_SECONDS = 2.5
 RESTART_SECONDS = 1.0
 """From the death of a network process to its successor."""
 SOFTWARE = "simulated"
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -88,12 +87,7 @@ class World:
 
 def workload_of(spec: SimulationSpec) -> Workload:
     """What the peers of a simulation learn."""
-    if spec.quadratic is None:
-        return GptWorkload(spec.manifest)
-    chosen = spec.quadratic
-    return QuadraticWorkload(
-        spec.manifest, chosen.num_values, chosen.tokens_per_step, chosen.learning_rate, chosen.noise
-    )
+    return GptWorkload(spec.manifest) if spec.quadratic is None else QuadraticWorkload(spec.manifest, spec.quadratic)
 
 
 class Life:
@@ -181,7 +175,7 @@ class Life:
             doorkeeper,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
-            _inline,
+            compute_inline,
             self._emit,
             random.Random(session),
             poll_seconds=LOOK_SECONDS,
@@ -310,7 +304,3 @@ def simulated_identity(seed: int, index: int) -> Identity:
 def anchors_of(node: Node) -> dict[int, F32]:
     """Fragment -> its anchor as a node holds it now, float32 [num_values]."""
     return {fragment.index: fragment.state.anchor for fragment in node.exchange.fragments}
-
-
-async def _inline(work: Callable[[], T], /) -> T:
-    return work()

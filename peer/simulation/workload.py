@@ -22,6 +22,7 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
+from peer.simulation.scenarios.spec import Quadratic
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.data.streams import TokenStream
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -127,23 +128,15 @@ class _GptWork:
 
 
 class QuadraticWorkload:
-    """See the module docstring.
+    """See the module docstring."""
 
-    Args:
-        num_values: parameters.
-        tokens_per_step: that one inner step counts.
-        learning_rate: of the inner gradient descent.
-        noise: half width of the noise, uniform, in every value's gradient.
-    """
-
-    def __init__(
-        self, manifest: RunManifest, num_values: int, tokens_per_step: int, learning_rate: float, noise: float
-    ) -> None:
+    def __init__(self, manifest: RunManifest, chosen: Quadratic) -> None:
+        num_values, learning_rate, noise = chosen.num_values, chosen.learning_rate, chosen.noise
         section = manifest.averaging
         self.layout = build_layout([("x", (num_values,))], section.num_fragments, "balanced")
         self._manifest = manifest
         self._num_values = num_values
-        self._tokens_per_step = tokens_per_step
+        self._tokens_per_step = chosen.tokens_per_step
         generator = np.random.Generator(np.random.PCG64(manifest.seed))
         signs = 2.0 * generator.integers(0, 2, num_values) - 1.0
         self._target: F32 = signs.astype(np.float32)

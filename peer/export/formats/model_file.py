@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from dht.errors import LocalFault, UsageFault
 from dht.quantities import bytes_text
+from dht.regular_files import sync
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.architecture import trained_tensors
 from peer.export.formats.custom import custom_sha256
@@ -102,9 +103,3 @@ def cannot_be_written(path: Path, num_bytes: int | None, error: Exception) -> Lo
         f"{path} cannot be written: {reason}; expected a writable folder with {room}; nothing half-written is left "
         "there"
     )
-
-
-def sync(path: Path) -> None:
-    """Let a file reach the disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())

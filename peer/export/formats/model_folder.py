@@ -15,11 +15,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from dht.errors import UsageFault
-from dht.regular_files import read_regular
+from dht.regular_files import read_regular, sync
 from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
-from peer.export.formats.model_file import cannot_be_written, check_parent, sync
+from peer.export.formats.model_file import cannot_be_written, check_parent
 from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 

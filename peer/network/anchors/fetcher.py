@@ -224,16 +224,9 @@ class Fetcher:
         on_bytes: Callable[[int], None],
         kept: KeptChunks | None,
     ) -> Fetched | None:
-        arrived = 0
-
-        def count(num_bytes: int) -> None:
-            nonlocal arrived
-            arrived += num_bytes
-            on_bytes(arrived)
-
         on_bytes(0)
         piece = FragmentPiece(fragment, agreed.header, num_values, kept)
-        transfer = Transfer(self._host, self._doorkeeper, piece, count)
+        transfer = Transfer(self._host, self._doorkeeper, piece, _summing(on_bytes))
         await transfer.take_kept()
         donors = sorted(agreed.votes.confirmed_by, key=lambda name: spread(self._host.peer_id, name))
         try:
@@ -262,19 +255,12 @@ class Fetcher:
         voters: frozenset[PeerId],
         agreed: Header | None = None,
     ) -> Fetched | None:
-        arrived = 0
-
-        def count(num_bytes: int) -> None:
-            nonlocal arrived
-            arrived += num_bytes
-            on_bytes(arrived)
-
         announced = self._donors.announced(donor, fragment)
         is_outvoted = announced is not None and self._donors.is_outvoted(donor, fragment, announced[1])
         if self._donors.is_blamed(donor) or is_outvoted:
             return None
         try:
-            snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, count)
+            snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, _summing(on_bytes))
         except PeerFault as fault:
             self._donors.note_fault(donor, fragment, fault)
             return None
@@ -313,6 +299,18 @@ class Fetcher:
             except PeerFault as fault:
                 self._donors.note_fault(donor, fragment, fault)
         return ()
+
+
+def _summing(on_bytes: Callable[[int], None]) -> Callable[[int], None]:
+    """Takes the length of each chunk, and tells how much has come."""
+    arrived = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal arrived
+        arrived += num_bytes
+        on_bytes(arrived)
+
+    return count
 
 
 def _is_heavier(header: Header, state: HeldState) -> bool:

@@ -126,7 +126,14 @@ class PeerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
-    """A workload without a model; see `peer.simulation.workload`."""
+    """A workload without a model; see `peer.simulation.workload`.
+
+    Attributes:
+        num_values: parameters.
+        tokens_per_step: that one inner step counts.
+        learning_rate: of the inner gradient descent.
+        noise: half width of the noise, uniform, in every value's gradient.
+    """
 
     num_values: int
     tokens_per_step: int

@@ -191,18 +191,13 @@ class GroupedStream:
         identity: int,
         stock: Wants | None = None,
     ) -> None:
-        self._num_groups = num_groups
+        self.num_groups = num_groups
         self._vocab_size = vocab_size
         self._open_group = open_group
         self.identity = identity
         self._stock = stock
         self._groups: dict[int, tuple[str, Tokens]] = {}
         self._absent: set[int] = set()  # as far as was looked since `let_go`: an order asks about each again and again
-
-    @property
-    def num_groups(self) -> int:
-        """Those that are not here yet, too."""
-        return self._num_groups
 
     @property
     def is_full(self) -> bool:
@@ -212,7 +207,7 @@ class GroupedStream:
     @property
     def num_tokens(self) -> int:
         """Of the groups that are here."""
-        return sum(length for _, length in filter(None, map(self.group_range, range(self._num_groups))))
+        return sum(length for _, length in filter(None, map(self.group_range, range(self.num_groups))))
 
     def group_range(self, group: int) -> tuple[int, int] | None:
         """See `Groups.group_range`."""

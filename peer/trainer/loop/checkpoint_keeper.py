@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from dht.regular_files import sync
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
-from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
+from peer.checkpoint.files import OpenFile, open_new, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
 from peer.trainer.devices.ranks import OrderKind, Ranks
@@ -164,10 +165,10 @@ class TrainerKeeper:
         path, outcome = draft_path(self._folder, number), -errno.EIO
         try:
             written = write_tensors(path / TRAINER_TENSORS_NAME, specs, tensors, self._open_file)
-            sync_file(path / TRAINER_TENSORS_NAME)
+            sync(path / TRAINER_TENSORS_NAME)
             file = {"num_bytes": written.num_bytes, "digest": written.digest}
             write_json(path / TRAINER_FACTS_NAME, {**facts, "file": file}, self._open_file)
-            sync_file(path / TRAINER_FACTS_NAME)
+            sync(path / TRAINER_FACTS_NAME)
             outcome = number
         except OSError as error:
             log.debug("the trainer's side of moment %d was not written: %s", number, error)

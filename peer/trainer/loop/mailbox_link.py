@@ -101,7 +101,7 @@ class TrainerLink:
     ) -> None:
         self.layout = layout
         self.mailbox = mailbox
-        self._portion = Portion(dict(parameters), layout, ref_device)
+        self.portion = Portion(dict(parameters), layout, ref_device)
         self._ranks = ranks
         self._sender = WorkSender(mailbox.outbox, side)
         self._sync_every = sync_every
@@ -156,11 +156,6 @@ class TrainerLink:
         return values
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
-
-    @property
-    def portion(self) -> Portion:
-        """The parameters, as far as this process holds them, and the points from which local work is measured."""
-        return self._portion
 
     def accounts(self) -> list[dict[str, int]]:
         """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
@@ -315,7 +310,7 @@ class TrainerLink:
         """
         if self._is_sharded:
             self._leads(OrderKind.MEASURE)
-        self._portion.put_aside()
+        self.portion.put_aside()
         try:
             versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
             known = [version for version in versions if version is not None]
@@ -324,7 +319,7 @@ class TrainerLink:
                 self._leads(OrderKind.LOSS, is_whole)
             yield sum(known) if is_whole else None
         finally:
-            self._portion.take_back()
+            self.portion.take_back()
             self.note_pause()
             self._counters.heartbeat = self._clock()
 
@@ -375,9 +370,9 @@ class TrainerLink:
         posted = self._sender.try_send(facts, partial(self._gather_work, fragment, side=self._sender.side))
         if posted:
             if self._ranks is None:
-                self._portion.measure_anew(fragment)
+                self.portion.measure_anew(fragment)
             else:
-                self._ranks.measure_anew(self._portion, fragment)
+                self._ranks.measure_anew(self.portion, fragment)
             progress.num_steps = progress.num_tokens = 0
             progress.base_version = progress.applied_version
             progress.awaits_newer_than = progress.applied_version if self._blocks else None
@@ -396,9 +391,9 @@ class TrainerLink:
         for work in posted:
             values = values - work
         if self._ranks is None:
-            self._portion.merge(fragment, message.kind, values, message.merge_alpha)
+            self.portion.merge(fragment, message.kind, values, message.merge_alpha)
         else:
-            self._ranks.merge(self._portion, fragment, message.kind, values, message.merge_alpha)
+            self._ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha)
         if message.kind == MergeKind.SET:
             progress.num_steps = progress.num_tokens = 0
         progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
@@ -425,18 +420,18 @@ class TrainerLink:
 
     def _gather_work(self, fragment: Fragment, out: torch.Tensor, side: SideStream | None = None) -> None:
         if self._ranks is None or not self._ranks.is_sharded:
-            self._portion.gather_work(fragment, out, side)
+            self.portion.gather_work(fragment, out, side)
         else:
-            self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)
+            self._ranks.gather(self.portion, fragment, OrderKind.SEND_WORK, out)
 
     def _write_live(self, fragment: Fragment, slot: F32) -> None:
         self._gather_live(fragment, torch.from_numpy(slot))
 
     def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
         if self._ranks is None:
-            self._portion.gather_live(fragment, out)
+            self.portion.gather_live(fragment, out)
         else:
-            self._ranks.gather(self._portion, fragment, OrderKind.SEND_LIVE, out)
+            self._ranks.gather(self.portion, fragment, OrderKind.SEND_LIVE, out)
 
     @property
     def _is_sharded(self) -> bool:
@@ -453,9 +448,9 @@ class TrainerLink:
             version = state.version
             if not state.writing:
                 if self._ranks is not None and self._is_sharded:
-                    self._ranks.show(self._portion, fragment, anchor)
+                    self._ranks.show(self.portion, fragment, anchor)
                 else:
-                    self._portion.show(fragment, anchor)
+                    self.portion.show(fragment, anchor)
                 if not state.writing and state.version == version:
                     return version
             if self._pause is not None:
