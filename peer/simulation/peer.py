@@ -12,11 +12,10 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from averaging.arrays import F32
 from averaging.signing.notary import Notary, Scope
-from averaging.transfer.snapshots import compute_inline
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
@@ -47,6 +46,8 @@ REST_SECONDS = 2.5
 RESTART_SECONDS = 1.0
 """From the death of a network process to its successor."""
 SOFTWARE = "simulated"
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Life:
             doorkeeper,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
-            compute_inline,
+            _inline,
             self._emit,
             random.Random(session),
             poll_seconds=LOOK_SECONDS,
@@ -304,3 +305,7 @@ def simulated_identity(seed: int, index: int) -> Identity:
 def anchors_of(node: Node) -> dict[int, F32]:
     """Fragment -> its anchor as a node holds it now, float32 [num_values]."""
     return {fragment.index: fragment.state.anchor for fragment in node.exchange.fragments}
+
+
+async def _inline(work: Callable[[], T], /) -> T:
+    return work()
