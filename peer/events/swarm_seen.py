@@ -102,7 +102,7 @@ class SwarmSeen:
     num_countries: int = 0
     """Of those people who name theirs."""
     num_ranked: int = 0
-    """SeenRecord of in this session, also if they have left."""
+    """People met in this session, also if they have left."""
     share_of_hour: float | None = None
     """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
     held_out_loss: float | None = None
@@ -111,6 +111,8 @@ class SwarmSeen:
     rows: tuple[PersonSeen, ...] = ()
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
+    relayed: tuple[PeerId, ...] = ()
+    """Members that others reach through this peer alone; see `dht.p2pd.host.P2pdHost.relayed_here`."""
 
     @property
     def own_row(self) -> PersonSeen | None:
@@ -125,7 +127,8 @@ class SwarmSeen:
         """What `to_fields` gave."""
         rows = tuple(PersonSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
-        return cls(**{**fields, "rows": rows, "names": names})
+        relayed = tuple(map(PeerId, fields["relayed"]))
+        return cls(**{**fields, "rows": rows, "names": names, "relayed": relayed})
 
 
 class SwarmWatch:
@@ -140,7 +143,8 @@ class SwarmWatch:
         self._me = me
         self._own_name = own_name
         self._own_id = own_id or me
-        self._people: dict[bytes, PersonSeen] = {}
+        self._met: dict[PeerId, tuple[bytes, PersonSeen]] = {}
+        """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
         self._profiles: Mapping[bytes, Said] = {}
@@ -151,15 +155,19 @@ class SwarmWatch:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
 
-    def look(self, records: Iterable[SeenRecord], now: float) -> SwarmSeen:
-        """Take in the records of all members that are here, this peer's own among them."""
+    def look(self, records: Iterable[SeenRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
+        """Take in the records of all members that are here, this peer's own among them.
+
+        Args:
+            relayed: as in `SwarmSeen`.
+        """
         here = list(records)
         called = {one.peer_id: self._name_of(one) for one in here}
         new_names = tuple((peer_id, name) for peer_id, name in called.items() if self._names.get(peer_id, "") != name)
         if len(self._names) + len(new_names) > MAX_PEOPLE:
             self._names.clear()
         self._names.update(new_names)
-        own = next((_person(one) for one in here if one.peer_id == self._me), b"")
+        own = next((self._person(one) for one in here if one.peer_id == self._me), b"")
         trainers = [one for one in here if one.role == "trainer"]
         self._count_work(trainers, own, now)
         people = self._rank(trainers, own)
@@ -174,7 +182,7 @@ class SwarmWatch:
             num_training=sum(one.state == "training" for one in trainers),
             num_resting=sum(one.state == "serving" for one in trainers),
             num_seeds=len(here) - len(trainers),
-            num_people=len({_person(one) for one in trainers}),
+            num_people=len({self._person(one) for one in trainers}),
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=work / of_all if of_all else None,
@@ -182,6 +190,7 @@ class SwarmWatch:
             held_out_version=-1 if measured is None else measured.held_out_version,
             rows=_chosen(people),
             names=new_names,
+            relayed=relayed,
         )
 
     def _said(self, record: SeenRecord) -> Said | None:
@@ -194,7 +203,7 @@ class SwarmWatch:
 
     def _count_work(self, trainers: list[SeenRecord], own: bytes, now: float) -> None:
         done = [
-            (_person(one), max(0, one.tokens - self._machines[one.peer_id]))
+            (self._person(one), max(0, one.tokens - self._machines[one.peer_id]))
             for one in trainers
             if one.peer_id in self._machines
         ]
@@ -209,34 +218,49 @@ class SwarmWatch:
         self._pieces = [piece for piece in self._pieces if piece[0] > now - SHARE_SECONDS]
 
     def _rank(self, trainers: list[SeenRecord], own: bytes) -> list[PersonSeen]:
-        here: dict[bytes, PersonSeen] = {}
+        if len(self._met) + len(trainers) > MAX_PEOPLE:
+            self._met.clear()
+        self._met = {
+            peer_id: (person, replace(row, tokens_per_second=0.0, doing="away"))
+            for peer_id, (person, row) in self._met.items()
+        }
         for one in trainers:
-            person, doing = _person(one), "resting" if one.state == "serving" else one.state
-            name, is_own = self._name_of(one), person == own
-            row = PersonSeen(0, name, one.peer_id, one.tokens, one.tokens_per_second, doing, is_own)
-            before = here.get(person)
-            if before is not None:
-                row = replace(
-                    before,
-                    name=before.name or row.name,
-                    tokens=before.tokens + row.tokens,
-                    tokens_per_second=before.tokens_per_second + row.tokens_per_second,
-                    doing="training" if "training" in (before.doing, row.doing) else row.doing,
-                )
-            here[person] = replace(row, name=self._own_name or row.name) if row.is_own else row
-        for person, known in self._people.items():
-            if person not in here:
-                self._people[person] = replace(known, tokens_per_second=0.0, doing="away")
-        if len(self._people) > MAX_PEOPLE:
-            self._people.clear()
-        self._people.update(here)
-        ordered = sorted(self._people.values(), key=lambda row: (-row.tokens, row.peer_id))
+            doing = "resting" if one.state == "serving" else one.state
+            tokens = max(one.tokens, self._machines.get(one.peer_id, 0))
+            row = PersonSeen(0, self._name_of(one), one.peer_id, tokens, one.tokens_per_second, doing)
+            self._met[one.peer_id] = self._person(one), row
+        people: dict[bytes, PersonSeen] = {}
+        for person, row in self._met.values():
+            before = people.get(person)
+            people[person] = row if before is None else _together(before, row)
+        if own in people:
+            row = people[own]
+            people[own] = replace(row, name=self._own_name or row.name, is_own=True)
+        ordered = sorted(people.values(), key=lambda row: (-row.tokens, row.peer_id))
         return [replace(row, rank=place) for place, row in enumerate(ordered, 1)]
 
+    def _person(self, record: SeenRecord) -> bytes:
+        """The person of a machine, as on the run's page: a contributor whose profile names it, else it stands alone.
 
-def _person(record: SeenRecord) -> bytes:
-    """The person of a machine: the contributor's key, else its own."""
-    return record.contributor_key or record.peer_id.encode()
+        This peer's own machine needs no profile: it has the key.
+        """
+        is_theirs = record.peer_id == self._me or self._said(record) is not None
+        return record.contributor_key if record.contributor_key and is_theirs else record.peer_id.encode()
+
+
+_DOING = ("training", "joining", "resting", "away")
+"""What is said of a person with several machines: the first of these that one of them does."""
+
+
+def _together(one: PersonSeen, other: PersonSeen) -> PersonSeen:
+    """Two machines of a person as one row."""
+    first = min(one, other, key=lambda row: _DOING.index(row.doing) if row.doing in _DOING else 0)
+    return replace(
+        first,
+        name=first.name or one.name or other.name,
+        tokens=one.tokens + other.tokens,
+        tokens_per_second=one.tokens_per_second + other.tokens_per_second,
+    )
 
 
 def _chosen(people: list[PersonSeen]) -> tuple[PersonSeen, ...]:

@@ -18,6 +18,8 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         goal.loss,
         page=(manifest.page_address or "").rstrip("/"),
         is_private=manifest.access.mode != "open",
+        counted=manifest.counted,
+        loss_unit=manifest.loss_unit,
     )
 
 

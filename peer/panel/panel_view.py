@@ -143,7 +143,9 @@ class PanelView:
     def _footer(self) -> Text:
         if self._controls.question is not None:
             return part(self._controls.question.text, ACCENT if not self._controls.question.problem else CARE)
-        return part(hints(self._controls, has_keys=self._keys.are_there, is_resting=self._scene.is_resting), DIM)
+        room = self._drawn_size[0] - 1
+        keys = self._keys.are_there
+        return part(hints(self._controls, has_keys=keys, is_resting=self._scene.is_resting, room=room), DIM)
 
 
 def screen(

@@ -23,6 +23,7 @@ from peer.events.swarm_seen import OwnAddresses
 from peer.panel.panel_view import PanelView
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.loading import LABELS
+from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import Action, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
@@ -163,7 +164,7 @@ class PlainView(_NoTerminal):
             self._spoke_at = now
         elif now - self._spoke_at >= HEARTBEAT_SECONDS:
             self._spoke_at = now
-            told = heartbeat(self._scene.state, now) if self._is_verbose else summary(self._scene, now)
+            told = heartbeat(self._scene.state, now, self._scene.run) if self._is_verbose else summary(self._scene, now)
             self._print(now, told)
 
     def note(self, sentence: str) -> None:
@@ -215,34 +216,36 @@ def summary(scene: Scene, now: float) -> str:
     if scene.is_seed:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"
         return f"Seed: {served}, {swarm.num_training} training, {others}."
+    speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
     parts = [
         "Paused" if scene.is_resting else state.phase.capitalize(),
-        f"{count_text(state.tokens)} tokens",
+        f"{count_text(state.tokens)} {scene.run.counted}",
         plural(state.rounds_contributed, "round"),
-        f"{count_text(0.0 if scene.is_resting else state.tokens_per_second)} tokens/s",
+        *([] if scene.is_resting else [speed]),
     ]
     if state.train_loss is not None:
-        parts.append(f"loss {state.train_loss:.3f}")
+        parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit, 3)}")
     row = swarm.own_row
     if row is not None and swarm.num_ranked > 1:
-        parts.append(f"rank {row.rank} of {swarm.num_ranked}")
+        parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
     if scene.joined_at is not None:
         parts.append(seconds_text(round(max(0.0, now - scene.joined_at))))
     return f"{parts[0]}: {', '.join(parts[1:])}, {others}."
 
 
-def heartbeat(state: PanelState, now: float) -> str:
+def heartbeat(state: PanelState, now: float, run: RunFacts) -> str:
     """One line that says how this peer is doing; every figure in it is as old as it says."""
     if state.last_event_at is None:
         return "Starting."
     if state.is_seed:
         return f"Still {state.phase}: versions {versions(state)}, {plural(state.num_peers, 'peer')}."
-    loss = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
+    loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (
         f"Still {state.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
-        f"tokens/s, {plural(state.num_peers, 'peer')}, {plural(state.rounds_contributed, 'round')} contributed to, "
-        f"{run_progress(state)}, {last}."
+        f"{run.counted}/s, {plural(state.num_peers, 'peer')}, "
+        f"{plural(state.rounds_contributed, 'round')} contributed to, "
+        f"{run_progress(state, run.counted)}, {last}."
     )
 
 

@@ -19,9 +19,11 @@ from peer.events.peer_events import (
     Evaluated,
     Event,
     JoinedRun,
+    LeftRun,
     PeerJoined,
     PeerLeft,
     StateServed,
+    SwarmLost,
     TrainingProgressed,
     WaitingForPeers,
 )
@@ -29,7 +31,7 @@ from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 from peer.panel.panel_view import screen
 from peer.panel.scene.controls import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
-from peer.panel.scene.updates import LineLimits, LoadingStep, RunFacts
+from peer.panel.scene.updates import LineLimits, LoadingStep, Resting, RunFacts
 from peer.plain_console import PlainConsole
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
@@ -37,6 +39,7 @@ ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
 KIRAN, JO, LINDSTROEM = PeerId("12D3KooWkiran"), PeerId("12D3KooWjojojo"), PeerId("12D3KooWlind")
 STARTED_AT = 1_764_180_000.0
 NOW = STARTED_AT + 8040.0
+FACTS = RunFacts(RUN_ID, "Ada", goal_tokens=2_000_000_000, page="http://203.0.113.7")
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}"
 
 
@@ -59,12 +62,12 @@ NEWCOMERS = tuple(PeerId(f"12D3KooWnew{number}") for number in range(14))
 
 
 @functools.cache
-def an_evening(*, is_seed: bool = False) -> Scene:
+def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     """Two hours and a quarter of Ada's machine in a run of fourteen people."""
     scene = scene_of(RUN_ID, LineLimits(10.0, None), is_seed=is_seed)
     device = "seed" if is_seed else "RTX 3060"
     told = [
-        RunFacts(RUN_ID, "Ada", goal_tokens=2_000_000_000, page="http://203.0.113.7"),
+        facts,
         OwnAddresses((ADDRESS,)),
     ]
     for one in told:
@@ -95,10 +98,10 @@ def an_evening(*, is_seed: bool = False) -> Scene:
     scene = replace(scene, state=replace(scene.state, met=scene.state.met | frozenset(NEWCOMERS)))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
     scene = with_update(scene, seen(NOW - 2, 3, names))
-    return with_update(scene, seen(NOW - 1, 2, ()))
+    return with_update(scene, seen(NOW - 1, 2, (), (LINDSTROEM, KIRAN) if is_seed else ()))
 
 
-def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...]) -> SwarmSeen:
+def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
     """A look at the swarm in which Ada has this rank."""
     others = [("Kiran", KIRAN, 5_100_000), ("Jo", JO, 3_900_000), ("Lindström", LINDSTROEM, 1_200_000)]
     rows = [
@@ -110,7 +113,22 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...]) -> SwarmSe
         PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
         for place, one in enumerate(rows, 1)
     )
-    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 13, 5, 14, 0.278, 1.93, 500, ranked, names)
+    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 13, 5, 14, 0.278, 1.93, 500, ranked, names, relayed)
+
+
+def states_of_a_trainer() -> dict[str, Scene]:
+    """What a volunteer may find the panel at, beside a run that goes well."""
+    evening = an_evening()
+    facts = replace(FACTS, run_id="finches.kqy24dqehzup6gznfold", counted="examples", loss_unit="nats per example")
+    first = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu, 2 threads", 860_000, (0, 0, 0, 0))))
+    return {
+        "paused": with_update(evening, Resting(True)),
+        "nobody answers": with_event(evening, Event(NOW, ME, SwarmLost(60.0))),
+        "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
+        "just in": with_update(first, RunFacts(RUN_ID)),
+        "examples": an_evening(facts=facts),
+        "left": with_event(evening, Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135))),
+    }
 
 
 def a_beginning() -> Scene:
@@ -141,7 +159,10 @@ def lines_of(
     controls = Controls(page, can_rest=not scene.is_seed)
     picture = screen(scene, controls, now, width, height - 1, ascii_only)
     picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
-    return [*picture, Text(hints(controls, has_keys=True, is_resting=scene.is_resting), style="bright_black")]
+    return [
+        *picture,
+        Text(hints(controls, has_keys=True, is_resting=scene.is_resting, room=width - 1), style="bright_black"),
+    ]
 
 
 def text_of(lines: Sequence[Text]) -> str:

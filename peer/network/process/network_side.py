@@ -12,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,13 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_check import check_relay
 from dht.records.profiles import decode_profile
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_records import (
+    MAX_RUN_RECORD_BYTES,
+    PeerRecord,
+    RunRecord,
+    decode_run_record,
+    encode_run_record,
+)
 from dht.regular_files import read_regular, write_whole
 from dht.streams.pacing import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
@@ -81,6 +87,10 @@ SEEN_SECONDS_PER_MEMBER = 0.01
 PROFILES_SECONDS = 600.0
 """Between two looks at what people say of themselves, which seldom changes."""
 FIRST_PROFILES_SECONDS = 10.0
+RELAYED_SECONDS = 20.0
+"""Between two looks at whom this peer relays for: a question to the own daemon for each home."""
+MAX_RELAYED = 200
+"""Homes that are asked about: the daemon relays for 128 at once."""
 """After joining: not while the state comes."""
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
@@ -230,7 +240,7 @@ class NetworkSide:
                 self._republish(store),
                 self._follow_revisions(store, host, node),
                 self._build_paths(host, node).run(),
-                self._look_around(store, node, contributor, key_path),
+                self._look_around(store, host, node, contributor, key_path),
             ]
             if contributor is not None and key_path is not None:
                 work.append(
@@ -424,7 +434,7 @@ class NetworkSide:
         return {key: said for key, (_, said) in found.items()}
 
     async def _look_around(
-        self, store: HivemindStore, node: Node, contributor: Identity | None, key_path: Path | None
+        self, store: HivemindStore, host: P2pdHost, node: Node, contributor: Identity | None, key_path: Path | None
     ) -> None:
         """Say every few seconds what this peer sees of the swarm."""
         name = self._config.name
@@ -432,13 +442,28 @@ class NetworkSide:
             name = read_choice(choice_path(key_path)).name
         watch = SwarmWatch(node.me, name, "" if contributor is None else contributor.peer_id)
         asked_at = time.monotonic() - PROFILES_SECONDS + FIRST_PROFILES_SECONDS
+        counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
         while True:
             if time.monotonic() - asked_at > PROFILES_SECONDS:
                 asked_at = time.monotonic()
                 watch.take_profiles(await self._profiles(store))
             members = [record for record in node.membership.members() if record.peer_id != node.me]
-            self._on_seen(watch.look([*members, node.own_record()], time.time()))
+            if time.monotonic() - counted_at > RELAYED_SECONDS:
+                counted_at = time.monotonic()
+                relayed = await self._relayed(host, members)
+            self._on_seen(watch.look([*members, node.own_record()], time.time(), relayed))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
+
+    async def _relayed(self, host: P2pdHost, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
+        """The members that others reach through this peer's relay."""
+        if not host.options.relays_for_others:
+            return ()
+        homes = [record.peer_id for record in members if not record.reachable]
+        try:
+            return tuple(await host.relayed_here(homes[:MAX_RELAYED]))
+        except LocalFault as fault:
+            log.debug("nobody says who is reached through this peer: %s", fault)
+            return ()
 
     async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
         connected = await host.connected_addresses()

@@ -78,11 +78,14 @@ class Controls:
         return replace(self, question=Question(up_mbit=mbit, is_second=True)), None
 
 
-def hints(controls: Controls, *, has_keys: bool, is_resting: bool) -> str:
-    """The last line: what can be pressed."""
+def hints(controls: Controls, *, has_keys: bool, is_resting: bool, room: int = 80) -> str:
+    """The last line: what can be pressed, of that what fits into `room` columns; help has the rest."""
     if not has_keys:
         return "Ctrl+C leaves the run"
     if controls.page != "main":
         return "Esc back  q leave"
-    rest = f"p {'go on' if is_resting else 'pause'}  " if controls.can_rest else ""
-    return f"q leave  {rest}l limits  d details  i addresses  ? help"
+    rest = [f"p {'go on' if is_resting else 'pause'}"] if controls.can_rest else []
+    told = ["q leave", *rest, "l limits", "d details", "i addresses"]
+    while len("  ".join([*told, "? help"])) > room and len(told) > 1:
+        told.pop()
+    return "  ".join([*told, "? help"])

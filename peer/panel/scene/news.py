@@ -28,6 +28,7 @@ from peer.events.peer_events import (
     SwarmLost,
 )
 from peer.panel.scene.state import PanelState
+from peer.panel.scene.updates import RunFacts
 
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
@@ -47,12 +48,15 @@ class NewsLine:
     remote: PeerId | None = None
 
 
-def news_of(event: Event, before: PanelState, after: PanelState, best_loss: float | None) -> list[NewsLine]:
+def news_of(
+    event: Event, before: PanelState, after: PanelState, best_loss: float | None, run: RunFacts
+) -> list[NewsLine]:
     """What people want to hear of an event; nothing for most of them.
 
     Args:
         before, after: the event's `PanelState`.
         best_loss: the best held-out loss before it.
+        run: says in what work and loss are counted.
     """
     at, fact = event.at, event.fact
     match fact:
@@ -70,7 +74,7 @@ def news_of(event: Event, before: PanelState, after: PanelState, best_loss: floa
             return [NewsLine(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
         case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
             first = "First loss measured" if best_loss is None else "Best loss so far"
-            return [NewsLine(at, "good", f"{first}: {fact.held_out_loss:.3f}")]
+            return [NewsLine(at, "good", f"{first}: {loss_text(fact.held_out_loss, run.loss_unit, 3)}")]
         case RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case SwarmLost():
@@ -83,7 +87,12 @@ def news_of(event: Event, before: PanelState, after: PanelState, best_loss: floa
         case _ if isinstance(fact, _AS_THEY_ARE):
             return [NewsLine(at, "trouble" if not isinstance(fact, ManifestRevised) else "note", describe(event))]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
-    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} tokens")]
+    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
+
+
+def loss_text(loss: float, unit: str, num_digits: int) -> str:
+    """A loss with its unit."""
+    return f"{loss:.{num_digits}f} {unit}".rstrip()
 
 
 def is_passed(old: NewsLine, new: NewsLine) -> bool:

@@ -134,7 +134,7 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, relaying=fact.relaying)
         case CaughtUp() | FetchedRunFiles():
             pass
-    return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss))
+    return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run))
 
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:

@@ -110,6 +110,11 @@ class PanelState:
         """Whether this peer serves the run and does not train."""
         return self.device == "seed"
 
+    @property
+    def num_readers(self) -> int:
+        """That took the run's state and did not become members."""
+        return len(self.served) - self.num_newcomers
+
     def bits_per_second(self, now: float) -> tuple[float, float]:
         """(up, down) averaged over the last `RATE_WINDOW_SECONDS` before `now`."""
         window = [moved for moved in self.traffic if moved.at > now - RATE_WINDOW_SECONDS]

@@ -25,8 +25,10 @@ class RunFacts:
     """What the signed manifest says to people.
 
     Attributes:
-        goal_tokens, goal_until, goal_loss: at most one of them; tokens of the swarm, unix seconds, nats per token.
+        goal_tokens, goal_until, goal_loss: at most one of them; tokens of the swarm, unix seconds, `loss_unit`.
         page: address of the run's page, without a slash at its end; empty: nobody named one.
+        counted: what work is counted in: tokens, or examples of a model that sorts.
+        loss_unit: of each loss; empty: the run's own code decides.
     """
 
     run_id: str
@@ -37,6 +39,8 @@ class RunFacts:
     page: str = ""
     is_private: bool = False
     """Only members with an invite or on a list get in."""
+    counted: str = "tokens"
+    loss_unit: str = "nats per token"
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dht.quantities import bytes_text, count_text, plural, seconds_text
+from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene
 
 
@@ -17,13 +18,17 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", back]
     state = scene.state
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
-    parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, scene.confirmed_rounds)]
+    parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
     if scene.first_held_out_loss is not None and state.held_out_loss is not None:
-        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {state.held_out_loss:.2f}")
+        last = loss_text(state.held_out_loss, scene.run.loss_unit, 2)
+        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {last}")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
     if row is not None and scene.swarm.num_ranked > 1:
-        lines.append(f"You are rank {row.rank} of {scene.swarm.num_ranked}.")
+        lines.append(
+            f"Of the {scene.swarm.num_ranked} people that this machine has met you are rank {row.rank}"
+            f"{'; the page ranks everybody, by work that others confirmed' if scene.own_page else ''}."
+        )
     if scene.own_page:
         lines.append(f"Your page: {scene.own_page}")
     return [*lines, back]

@@ -7,6 +7,7 @@ from rich.text import Text
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
 from peer.panel.scene.scene import Scene
 from peer.panel.scene.state import PanelState
+from peer.panel.scene.updates import RunFacts
 from peer.panel.screens.flow import labelled, part
 from peer.panel.screens.training_screen import ACCENT, DIM
 
@@ -19,10 +20,16 @@ HELP = (
     ("?", "this page; the same key goes back"),
 )
 WORDS = (
-    ("round", "an exchange with the others: everybody's newest learning is averaged"),
-    ("loss", "how surprised the model is by text: lower is better"),
-    ("signed", "a round is confirmed once another machine signed that it has your work"),
-    ("token", "a piece of text, a few letters long"),
+    (
+        "round",
+        "an exchange with the others, averaged; it is confirmed once another machine signed for it",
+    ),
+    ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
+    ("token", "a piece of text: a letter, or a few of them"),
+    (
+        "rank",
+        "your place among the people that your machine has met; the page ranks everybody, by confirmed work",
+    ),
 )
 
 
@@ -51,7 +58,7 @@ def addresses_screen(scene: Scene, command: str, width: int) -> list[Text]:
 def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """Figures of rounds and line, and the newest events in their own words."""
     lines: list[Text] = []
-    for label, told in facts(scene.state, now):
+    for label, told in facts(scene.state, now, scene.run):
         for index, line in enumerate(told):
             lines += labelled(label if index == 0 else "", [part(line)], width)
     lines.append(Text())
@@ -63,7 +70,7 @@ def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Te
     return lines
 
 
-def facts(state: PanelState, now: float) -> list[tuple[str, list[str]]]:
+def facts(state: PanelState, now: float, run: RunFacts) -> list[tuple[str, list[str]]]:
     """Label and lines of what a peer knows of itself."""
     last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
     rows = []
@@ -73,16 +80,16 @@ def facts(state: PanelState, now: float) -> list[tuple[str, list[str]]]:
         train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
         held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"
         model = f"{state.device or 'not chosen yet'}, model of {count_text(state.num_parameters)} parameters"
-        speed = f"{count_text(state.tokens_per_second)} tokens/s, {state.wait_fraction:.2%} of the time waiting"
+        speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {state.wait_fraction:.2%} of the time waiting"
         rows += [
             ("Device", [model, speed]),
-            ("Work", [*work(state), f"as {short_peer(state.peer_id or '')}"]),
-            ("Loss", [f"train {train}, held-out {held_out}"]),
+            ("Work", [*work(state, run.counted), f"as {short_peer(state.peer_id or '')}"]),
+            ("Loss", [f"train {train}, held-out {held_out} {run.loss_unit}".rstrip()]),
         ]
     up, down = state.bits_per_second(now)
     rows += [
         ("Swarm", [f"{plural(len(state.others), 'other')}; last round {last}", *_refusals(state, now)]),
-        ("Run", [f"{run_progress(state)}; versions {versions(state)}"]),
+        ("Run", [f"{run_progress(state, run.counted)}; versions {versions(state)}"]),
         (
             "Line",
             [
@@ -98,21 +105,23 @@ def versions(state: PanelState) -> str:
     return " ".join(map(str, state.versions)) or "unknown"
 
 
-def run_progress(state: PanelState) -> str:
+def run_progress(state: PanelState, counted: str) -> str:
     """What the swarm has committed, of its budget where it has one, and the learning rate."""
     done = count_text(state.run_tokens)
     if state.budget_tokens is None:
-        progress = f"{done} tokens committed"
+        progress = f"{done} {counted} committed"
     else:
-        progress = f"{min(1.0, state.run_tokens / state.budget_tokens):.0%} of {count_text(state.budget_tokens)} tokens"
+        progress = (
+            f"{min(1.0, state.run_tokens / state.budget_tokens):.0%} of {count_text(state.budget_tokens)} {counted}"
+        )
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 
-def work(state: PanelState) -> list[str]:
+def work(state: PanelState, counted: str) -> list[str]:
     """Of this session, and with earlier sessions also altogether."""
 
     def line(tokens: int, inner_steps: int, rounds: int) -> str:
-        return f"{count_text(tokens)} tokens in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"
+        return f"{count_text(tokens)} {counted} in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"
 
     in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
     if not state.earlier_inner_steps and not state.earlier_rounds:

@@ -21,6 +21,8 @@ from peer.panel.screens.training_screen import (
 )
 
 TALL = 40
+NUM_RELAYED_NAMES = 4
+"""Of homes that are named, so that they fit two lines of 60 columns."""
 
 
 def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
@@ -34,9 +36,11 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     if command:
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
     gave = [part(plural(state.num_newcomers, "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
-    if scene.relaying == "full":
-        gave.append(part("relays for homes that nobody can dial"))
+    if state.num_readers:
+        gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", gave, width, line_use(scene, now))
+    if scene.relaying == "full" or scene.swarm.relayed:
+        lines += labelled("Relays", [_relayed(scene)], width)
     lines += labelled("Reached", [_reached(scene, now)], width)
     parts = [
         part(f"{scene.swarm.num_training} training"),
@@ -46,7 +50,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
         held = sum(version > 0 or scene.joined_at is not None for version in state.versions)
         parts.append(part(f"state complete, {held} of {len(state.versions)} parts", GOOD))
     lines += labelled("Swarm", parts, width)
-    lines += labelled("Run", goal_parts(scene, now, width), width)
+    lines += labelled("Run", goal_parts(scene, now, width) or [part("nothing learned yet", DIM)], width)
     if state.phase == "alone":
         lines += labelled("", [health(scene, now)], width)
     if scene.run.page:
@@ -59,10 +63,20 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     return [*lines, Text(), *news_lines(scene, width, height - used - 1)]
 
 
+def _relayed(scene: Scene) -> Text:
+    """Whom others reach through this machine alone."""
+    names = [scene.name_of(one) for one in scene.swarm.relayed]
+    if not names:
+        return part("for nobody now; homes that nobody can dial may come through this machine", DIM)
+    more = f" and {len(names) - NUM_RELAYED_NAMES} more" if len(names) > NUM_RELAYED_NAMES else ""
+    homes = plural(len(names), "home")
+    return part(f"for {homes} that nobody can dial: {', '.join(names[:NUM_RELAYED_NAMES])}{more}")
+
+
 def _reached(scene: Scene, now: float) -> Text:
     checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
     if scene.is_reachable:
-        return part(f"reachable from outside ✓{checked}", GOOD)
+        return part(f"from outside ✓{checked}", GOOD)
     if scene.is_reachable is None:
         return part("no member has tried yet to reach this machine from outside", DIM)
     if scene.relays:

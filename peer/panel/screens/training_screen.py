@@ -19,6 +19,8 @@ TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
 TALL = 40
 """Lines from which there is a table of people."""
+BRIEF = 14
+"""Lines below which there is room for the first figures alone."""
 LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH = 52
@@ -45,7 +47,7 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
         left += people_table(scene, left_width, room - len(left), now)
         right += [Text(), *news_lines(scene, right_width, room - len(right) - 1)]
         return [*head, Text(), *beside(left[:room], right[:room], left_width, 4)]
-    figures = _figures(scene, now, width)
+    figures = _figures(scene, now, width, is_brief=height < BRIEF)
     room = height - len(head) - len(figures) - 2
     curve_height = 0 if width < LOW else max(4, min(10, room - 6)) if room >= 9 else 0
     shown = [*head, *figures, *page_line(scene, width), *_loss(scene, width, curve_height, ascii_only=ascii_only)]
@@ -59,10 +61,13 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
 def header(scene: Scene, now: float, width: int) -> list[Text]:
     """Run, what this peer does, for how long; who its owner is and which rank they have."""
     words, style = doing(scene)
+    words += " after" if words == "left" else ""
     since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
     row = scene.swarm.own_row
-    rank = f" · rank {row.rank} of {scene.swarm.num_ranked}" if row is not None and scene.swarm.num_ranked > 1 else ""
+    rank = (
+        f" · rank {row.rank} of {scene.swarm.num_ranked} met" if row is not None and scene.swarm.num_ranked > 1 else ""
+    )
     right = [part(scene.own_name, ACCENT), part(rank)]
     if rank and row is not None and scene.first_rank is not None and scene.first_rank != row.rank:
         moved = scene.first_rank - row.rank
@@ -84,13 +89,28 @@ def doing(scene: Scene) -> tuple[str, str]:
     return phase, CARE
 
 
+def is_alone(scene: Scene) -> bool:
+    """Whether the others have become silent."""
+    return scene.state.phase in ("training alone", "alone")
+
+
+def is_at_goal(scene: Scene, now: float) -> bool:
+    """Whether the run has done what it was made for."""
+    run, goal, loss = scene.run, scene.run.goal_tokens or scene.state.budget_tokens, scene.swarm.held_out_loss
+    return (
+        (goal is not None and scene.state.run_tokens >= goal)
+        or (run.goal_until is not None and now >= run.goal_until)
+        or (run.goal_loss is not None and loss is not None and loss <= run.goal_loss)
+    )
+
+
 def health(scene: Scene, now: float) -> Text:
     """One sentence: that all is well, or what is not."""
     state = scene.state
     left_out = [one for one in state.refusals if one.is_left_out(now)]
     if scene.is_resting:
         return part("Paused by you; this machine serves others meanwhile. p goes on.", CARE)
-    if state.phase in ("training alone", "alone"):
+    if is_alone(scene):
         return part("Nobody else answers. Your machine looks for the others again and again.", CARE)
     if left_out:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
@@ -98,32 +118,46 @@ def health(scene: Scene, now: float) -> Text:
     silent = None if scene.last_round_at is None else now - scene.last_round_at
     if silent is not None and silent > SILENT_ROUND_SECONDS and state.others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
+    if scene.last_round_at is None and not state.others:
+        return part("You are the first one here; others join while your machine trains", DIM)
+    if is_at_goal(scene, now):
+        return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
     if scene.last_round_at is None:
         return part("The first exchange with the others comes after a few steps", DIM)
     return part("Everything is up to date", GOOD)
 
 
-def _figures(scene: Scene, now: float, width: int) -> list[Text]:
+def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) -> list[Text]:
     state, swarm = scene.state, scene.swarm
     work = [
-        part(f"{count_text(state.tokens)} tokens", ACCENT),
+        part(f"{count_text(state.tokens)} {scene.run.counted}", ACCENT),
         part(plural(state.rounds_contributed, "round"), ACCENT),
     ]
-    if swarm.share_of_hour is not None and scene.session_tokens:
+    if swarm.share_of_hour is not None and scene.session_tokens and not is_brief:
         work.append(joined([part(f"{swarm.share_of_hour:.1%}", ACCENT), part(" of the last hour")]))
-    lines = labelled("You", work, width, part(_milestone(scene), DIM))
-    computing = max(0.0, 1.0 - state.wait_fraction)
-    speed = [part(f"{count_text(0.0 if scene.is_resting else state.tokens_per_second)} tokens/s on {state.device}")]
-    speed.append(part(f"{computing:.0%} computing", GOOD if computing > 0.9 else CARE))
-    lines += labelled("Speed", speed, width, line_use(scene, now))
-    progress = goal_parts(scene, now, width)
-    others = max(len(state.others), swarm.num_people - 1)
+    lines = labelled("You", work, width, part("" if is_brief else _milestone(scene), DIM))
+    words, style = doing(scene)
+    if scene.is_resting or not state.phase.startswith("training"):
+        speed = [part(f"{'no training any more' if state.phase == 'left' else words} on {state.device}", style)]
+    elif state.tokens_per_second <= 0:
+        speed = [part(f"first steps on {state.device}")]
+    else:
+        computing = max(0.0, 1.0 - state.wait_fraction)
+        speed = [part(f"{count_text(state.tokens_per_second)} {scene.run.counted}/s on {state.device}")]
+        speed.append(part(f"{computing:.0%} computing", GOOD if computing > 0.9 else CARE))
+    lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
+    progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
+    others = 0 if is_alone(scene) else max(len(state.others), swarm.num_people - 1)
     here = f"{plural(others, 'other')} here" if others else "nobody else here"
-    if swarm.num_countries > 1:
+    if others and swarm.num_countries > 1:
         here += f", {swarm.num_countries} countries"
-    resting = f", {swarm.num_resting} paused" if swarm.num_resting else ""
-    lines += labelled("Run", [*progress, part(here + resting)], width)
-    lines += labelled("", [health(scene, now)], width)
+    num_resting = swarm.num_resting - scene.is_resting
+    resting = f", {num_resting} paused" if others and num_resting > 0 else ""
+    # That nobody else is here is said in the sentence below.
+    told = progress if progress and is_alone(scene) else [*progress, part(here + resting)]
+    lines += labelled("Run", told, width)
+    if state.phase != "left":
+        lines += labelled("", [health(scene, now)], width)
     return lines
 
 
@@ -187,7 +221,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
         aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
         told.append(part(f"loss {loss:.3f}{aim}"))
     if not goal and state.run_tokens:
-        told.append(part(f"{count_text(state.run_tokens)} tokens learned"))
+        told.append(part(f"{count_text(state.run_tokens)} {run.counted} learned"))
     return told
 
 
@@ -223,7 +257,7 @@ def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Te
     if not state.losses or scene.losses_at is None or now_at is None or not all(map(math.isfinite, state.losses)):
         return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
     means = [part(f"first {state.losses[0]:.3f}"), part(f"best {min(state.losses):.3f}", GOOD)]
-    means.append(joined([part("now "), part(f"{now_at:.3f}", ACCENT)]))
+    means.append(joined([part("now "), part(f"{now_at:.3f}", ACCENT), part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
     lines = labelled("Loss", means, width)
     dots = (
         curve(state.losses, scene.losses_at, width, height, ascii_only=ascii_only)
@@ -260,14 +294,16 @@ def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
     if own is not None and own not in shown:
         shown = [*shown[:-1], own]
     name_width = max(12, width - 48)
-    lines = [part(f"{'Rank':>4}  {'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}   Now", "bold")]
+    counted = scene.run.counted.capitalize()
+    lines = [part(f"{'Rank':>4}  {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}   Now", "bold")]
     for row in shown:
         name = part(row.name or scene.name_of(row.peer_id))
         name.truncate(name_width - 1)
         style = ACCENT if row.is_own else ""
         speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
         figures = f"{count_text(row.tokens):>10}{speed:>11}   "
-        state = part(row.doing, GOOD if row.doing == "training" else CARE if row.doing == "resting" else DIM)
+        doing = "paused" if row.doing == "resting" else row.doing
+        state = part(doing, GOOD if row.doing == "training" else CARE if row.doing == "resting" else DIM)
         pad = " " * (name_width - name.cell_len)
         lines.append(joined([part(f"{row.rank:>4}  ", style), name, part(pad + figures, style), state]))
     return lines

@@ -26,6 +26,7 @@ def places(seen: SwarmSeen) -> list[tuple[int, str, int]]:
 def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     both = {"contributor_key": b"k" * 32}
     watch = SwarmWatch(ME, "Ada", "ada-id")
+    watch.take_profiles({b"k" * 32: Said("Ada", "NL", (ME, PeerId("mine")))})
     seen = watch.look(
         [
             record("me", 100, **both),
@@ -42,8 +43,18 @@ def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     assert counts == (2, 1, 1, 2, 2)
     # Who has left keeps the place, and is away.
     later = watch.look([record("me", 500, **both)], 2.0)
-    assert places(later) == [(1, "me", 500), (2, "other", 350)]
+    assert places(later) == [(1, "me", 800), (2, "other", 350)]
     assert (later.rows[1].doing, later.num_people, later.num_ranked) == ("away", 1, 2)
+
+
+def test_a_machine_that_finds_its_person_is_not_counted_twice() -> None:
+    """As on the page: the key alone is a claim, and a profile that names the machine makes it true."""
+    watch, key = SwarmWatch(PeerId("other")), {"contributor_key": b"k" * 32}
+    assert places(watch.look([record("a", 100), record("other", 50)], 1.0)) == [(1, "a", 100), (2, "other", 50)]
+    assert watch.look([record("a", 100, **key), record("b", 9, **key), record("other", 50)], 2.0).num_ranked == 3
+    watch.take_profiles({b"k" * 32: Said("Ada", "", (PeerId("a"), PeerId("b")))})
+    seen = watch.look([record("a", 120, **key), record("b", 9, **key), record("other", 50)], 3.0)
+    assert places(seen) == [(1, "a", 129), (2, "other", 50)]
 
 
 def test_the_share_is_of_what_was_done_within_the_hour() -> None:
@@ -103,5 +114,7 @@ def test_a_flood_of_keys_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatc
 
 def test_it_passes_through_json() -> None:
     watch = SwarmWatch(ME, "Ada")
-    seen = watch.look([record("me", 5), record("a", 1, name="Kiran", held_out_loss=2.0, held_out_version=1)], 1.0)
+    seen = watch.look(
+        [record("me", 5), record("a", 1, name="Kiran", held_out_loss=2.0, held_out_version=1)], 1.0, (PeerId("a"),)
+    )
     assert SwarmSeen.from_fields(json.loads(json.dumps(seen.to_fields()))) == seen

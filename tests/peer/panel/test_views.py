@@ -41,7 +41,7 @@ def test_plain_lines_are_for_people() -> None:
     assert said[1] == "You passed 100 k tokens."
     assert said[2].endswith("joined.")
     assert said[3] == "the manifest is new"
-    assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000, 30 s, 1 other here."
+    assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
 
 
 def test_a_plain_line_comes_every_half_minute_whatever_else_was_said() -> None:
@@ -71,7 +71,7 @@ def test_verbose_lines_are_one_for_each_event_and_a_heartbeat() -> None:
     first, second, third = stream.getvalue().splitlines()
     assert first.endswith("Joined demo.abc on cpu with 860 k parameters; versions 0 0 0.")
     assert "Fragment 1 reached version 5" in second
-    assert "Still training: inner step 101, loss 2.0000, 1 k tokens/s, 1 peer" in third
+    assert "Still training: inner step 101, loss 2.0000 nats per token, 1 k tokens/s, 1 peer" in third
 
 
 def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
@@ -123,8 +123,8 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
 
 def test_lines_about_a_seed_tell_of_no_inner_step() -> None:
     seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
-    assert heartbeat(folded(Event(1.0, ME, seed)), 40.0) == "Still serving: versions 3 4, 1 peer."
-    assert summary(an_evening(is_seed=True), NOW) == "Seed: 14 newcomers served, 12 training, 2 others here."
+    assert heartbeat(folded(Event(1.0, ME, seed)), 40.0, RunFacts("demo.abc")) == "Still serving: versions 3 4, 1 peer."
+    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 14 others here."
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:

@@ -23,7 +23,18 @@ from peer.panel.scene.updates import Resting
 from peer.panel.screens.curve import curve, sparkline
 from peer.panel.screens.flow import part, without_signs, wrapped
 from peer.panel.screens.goodbye import goodbye
-from tests.kit.panels import KIRAN, ME, NOW, a_beginning, a_wait, an_evening, lines_of, render_svg, text_of
+from tests.kit.panels import (
+    KIRAN,
+    ME,
+    NOW,
+    a_beginning,
+    a_wait,
+    an_evening,
+    lines_of,
+    render_svg,
+    states_of_a_trainer,
+    text_of,
+)
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "panel"
 PICTURE_SIZE = (92, 24)
@@ -51,6 +62,22 @@ def test_pictures_at_each_size_stay_as_they_are(width: int, height: int, regener
     scenes = {"training": an_evening(), "seed": an_evening(is_seed=True), "loading": a_beginning(), "waiting": a_wait()}
     text = "".join(f"== {name}\n{text_of(lines_of(scene, width, height))}" for name, scene in scenes.items())
     agrees(f"{width}x{height}", text, regenerate_golden)
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 24), (120, 40)])
+def test_each_state_of_a_trainer_stays_as_it_is(width: int, height: int, regenerate_golden: bool) -> None:
+    scenes = states_of_a_trainer()
+    text = "".join(f"== {name}\n{text_of(lines_of(scene, width, height))}" for name, scene in scenes.items())
+    agrees(f"states-{width}x{height}", text, regenerate_golden)
+
+
+def test_a_paused_panel_says_nothing_of_computing_and_a_classifier_nothing_of_tokens() -> None:
+    scenes = states_of_a_trainer()
+    paused, examples = (text_of(lines_of(scenes[name], 200, 60)) for name in ("paused", "examples"))
+    assert "computing" not in paused
+    assert "paused on RTX 3060" in paused
+    assert "token" not in examples.lower()
+    assert "nats per example" in examples
 
 
 def test_the_other_pages_stay_as_they_are(regenerate_golden: bool) -> None:
@@ -150,14 +177,17 @@ def test_a_terminal_of_letters_gets_letters() -> None:
 def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     left = with_event(an_evening(), Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135)))
     told = goodbye(left, NOW)
-    assert told[0] == "Thank you, Ada. 2 h 14 min · 4.15 M tokens · 135 rounds, all confirmed · loss 3.40 -> 1.88"
-    assert told[1] == "You are rank 2 of 14."
+    assert (
+        told[0]
+        == "Thank you, Ada. 2 h 14 min · 4.15 M tokens · 135 rounds, all confirmed · loss 3.40 -> 1.88 nats per token"
+    )
+    assert told[1].startswith("Of the 14 people that this machine has met you are rank 2; the page ranks everybody")
     assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
     assert told[-1].startswith("Come back: peer join")
     assert "135 rounds alone" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
     assert goodbye(a_wait(), NOW) == []
-    assert "served 14 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
+    assert "served 12 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 80), st.booleans())
