@@ -18,9 +18,21 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         goal.loss,
         page=(manifest.page_address or "").rstrip("/"),
         is_private=manifest.access.mode != "open",
-        counted=manifest.counted,
-        loss_unit=manifest.loss_unit,
+        counted=counted_in(manifest),
+        loss_unit=loss_unit(manifest),
     )
+
+
+def counted_in(manifest: RunManifest) -> str:
+    """What work is counted in: "tokens", or "examples" where each has a label."""
+    return "tokens" if manifest.data.label_field is None else "examples"
+
+
+def loss_unit(manifest: RunManifest) -> str:
+    """Unit of the run's losses; empty where its own code decides."""
+    if manifest.model.kind == "custom":
+        return ""
+    return "nats per byte" if manifest.data.has_byte_tokens else f"nats per {counted_in(manifest).removesuffix('s')}"
 
 
 def rates_of(limits: LineLimits) -> RateLimits:
