@@ -87,11 +87,11 @@ SEEN_SECONDS_PER_MEMBER = 0.01
 PROFILES_SECONDS = 600.0
 """Between two looks at what people say of themselves, which seldom changes."""
 FIRST_PROFILES_SECONDS = 10.0
+"""After joining: not while the state comes."""
 RELAYED_SECONDS = 20.0
 """Between two looks at whom this peer relays for: a question to the own daemon for each home."""
 MAX_RELAYED = 200
-"""Homes that are asked about: the daemon relays for 128 at once."""
-"""After joining: not while the state comes."""
+"""Homes that are asked about: libp2p relays for 128 at once, as it comes."""
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
