@@ -64,7 +64,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
 
 
 def _relayed(scene: Scene) -> Text:
-    """Whom others reach through this machine alone."""
+    """The homes that others reach through this machine alone."""
     names = [scene.name_of(one) for one in scene.swarm.relayed]
     if not names:
         return part("for nobody now; homes that nobody can dial may come through this machine", DIM)

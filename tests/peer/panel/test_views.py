@@ -124,7 +124,7 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
 def test_lines_about_a_seed_tell_of_no_inner_step() -> None:
     seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
     assert heartbeat(folded(Event(1.0, ME, seed)), 40.0, RunFacts("demo.abc")) == "Still serving: versions 3 4, 1 peer."
-    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 14 others here."
+    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 2 others here."
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
