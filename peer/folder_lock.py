@@ -125,6 +125,23 @@ class FolderLock:
         log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
+def holder_of(folder: Path) -> str | None:
+    """What holds the folder, in words such as "process 4711 (peer seed), since ..."; None: nothing. Writes nothing."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _said_in(descriptor)
+    except OSError:
+        return None  # a file system without locks
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _said_in(descriptor: int) -> str:
     with contextlib.suppress(OSError):
         found = _SHOWN.match(os.pread(descriptor, _MAX_BYTES, 0).decode("ascii", "replace"))

@@ -14,7 +14,7 @@ The room below it, and the files, each built on those above it:
     receipts.py       receipts
     profile.py        profile
     trying.py         demo, plan, simulate
-    own_runs.py       runs, open
+    own_runs.py       runs, open, stop, logs, service
     lazy_commands.py  all of them, each loaded when it is named
     app.py            the `peer` command
 """

@@ -62,16 +62,17 @@ def names_run(text: str) -> bool:
 
 
 def runs_here() -> list[str]:
-    """Ids of the runs with a folder in the usual place, by name; none where there is no such place."""
+    """Ids of the runs with a folder on this machine, by name."""
     from dht.identity.keys import split_run_id
     from peer.config.peer_config import user_data_dir_here
+    from peer.observe.places import known_places
 
     try:
-        names = sorted(folder.name for folder in user_data_dir_here().iterdir())
+        names = {folder.name for folder in user_data_dir_here().iterdir()}
     except (OSError, UsageFault):
         return []
     found = []
-    for name in names:
+    for name in sorted(names | {run_id for run_id, _ in known_places()}):
         with contextlib.suppress(UsageFault):
             split_run_id(name)
             found.append(name)

@@ -1,18 +1,31 @@
-"""Commands about the runs of this machine: runs, open."""
+"""Commands about the runs of this machine: runs, open, stop, logs, service."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import sys
+import time
 import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
 
-from dht.errors import UsageFault
+import typer
+
+from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault
 from peer.cli.named_run import Run, named_run, runs_here
-from peer.cli.options import PAGE_PORT, AsJson, RunId
+from peer.cli.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
 
 commands = Commands()
+
+LOOK_SECONDS = 0.5
+"""Between two looks at a log."""
+MAX_LINES = 100_000
 
 
 @commands.command(epilog="\b\nExample:\n  peer runs")
@@ -59,3 +72,171 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     if sys.stdout.isatty():
         webbrowser.open(page)
     return 0
+
+
+@commands.command(epilog="\b\nExample:\n  peer stop\n  peer stop tinybytes")
+@exits_with_sentence
+def stop(
+    run: Run = None,
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, max=3600, metavar="SECONDS", help="How long to wait until it has left.")
+    ] = 120.0,
+) -> int:
+    """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has."""
+    from peer.observe.running import ask_to_leave, has_left, running_in
+
+    folders = _folders(named_run(run, run_id, None)[0], data_dir)
+    found = [running for folder in folders if (running := running_in(folder)) is not None]
+    if not found:
+        named = f" of {run or run_id}" if run or run_id else ""
+        where = f"in {data_dir}" if data_dir else "on this machine"
+        print(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
+        return 0
+    if len(found) > 1:
+        raise _several([one.folder for one in found], "peer stop")
+    ask_to_leave(found[0])
+    print(f"Asked {found[0].words} to leave: it finishes its step and its round.", flush=True)
+    if not has_left(found[0], timeout):
+        raise LocalFault(
+            f"it still runs after {timeout:g} s; expected it to leave; `peer stop` once more ends it without a goodbye"
+        )
+    print("It has left.")
+    return 0
+
+
+@commands.command(epilog="\b\nExample:\n  peer logs -f\n  peer logs tinybytes --lines 200")
+@exits_with_sentence
+def logs(
+    run: Run = None,
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, metavar="N", help="How many.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
+) -> int:
+    """Print what the peer on this machine has done, one sentence for each event, newest last."""
+    from peer.events.log import describe
+    from peer.events.log_tail import last_events, newer_events
+
+    named = named_run(run, run_id, None)[0]
+    folders = [one for one in _folders(named, data_dir) if (one / "events.jsonl").exists()]
+    if len(folders) > 1:
+        from peer.observe.running import running_in
+
+        folders = [one for one in folders if running_in(one) is not None] or folders
+    if not folders:
+        what = f"of {named} " if named else ""
+        raise UsageFault(
+            f"No peer {what}has written a log {f'in {data_dir}' if data_dir else 'on this machine'}; expected the run "
+            "of a peer that runs or ran here; `peer runs` lists them."
+        )
+    if len(folders) > 1:
+        raise _several(folders, "peer logs")
+    path = folders[0] / "events.jsonl"
+    try:
+        shown, position = last_events(path, lines)
+        _print(shown, describe)
+        while follow:
+            time.sleep(LOOK_SECONDS)
+            newer, position = newer_events(path, position)
+            _print(newer, describe)
+    except OSError as error:
+        raise LocalFault(f"{path} cannot be read ({error.strerror or error}); expected a log of your own") from error
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+@commands.command(
+    epilog="\b\nExample:\n  peer service tinybytes\n"
+    "  peer service tinybytes --install -- --upload-limit-mbit 5 --device cpu\n"
+    "  peer service tinybytes --seed -- --listen /ip4/0.0.0.0/tcp/4001",
+)
+@exits_with_sentence
+def service(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="As of `peer join`.", show_default=False)],
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="-- FLAGS", help="Flags of `peer join`, or of `peer seed`.")
+    ] = None,
+    seed: Annotated[bool, typer.Option("--seed", help="Keep a seed running, not a peer that trains.")] = False,
+    shown: Annotated[bool, typer.Option("--print", help="Print the file; nothing is written. The default.")] = False,
+    install: Annotated[bool, typer.Option("--install", help="Write the file; how to start it is printed.")] = False,
+) -> int:
+    """Keep a peer running without a terminal: a user service of systemd or launchd for the exact command."""
+    if shown and install:
+        raise UsageFault("--print and --install are given together; expected one of them.")
+    from peer.service_files import service_file
+
+    what = "seed" if seed else "join"
+    found, peers = named_run(run, None, None)
+    words = [what, str(found), *(word for address in peers or () for word in ("--peers", address)), *(flags or ())]
+    _check(what, words[1:])
+    program = Path(sys.executable).with_name("peer")
+    command = [str(program)] if program.exists() else [sys.executable, "-m", "peer"]
+    environment = {
+        name: os.environ[name] for name in ("XDG_DATA_HOME", "HF_HOME", "OMP_NUM_THREADS") if os.environ.get(name)
+    }
+    try:
+        home, folder = Path.home(), Path.cwd()
+    except (RuntimeError, OSError) as error:
+        raise UsageFault(f"There is no home or working folder ({error}); expected both; set HOME.") from error
+    made = service_file(
+        str(found).partition(".")[0], [*command, *words, "--plain"], folder, environment, sys.platform, home
+    )
+    if made is None:
+        raise UsageFault(f"{sys.platform} has neither systemd nor launchd; expected Linux or macOS.")
+    if not install:
+        print(made.text, end="")
+        return 0
+    from dht.regular_files import write_whole
+
+    there = made.path.exists()
+    try:
+        write_whole(made.path, made.text.encode())
+    except OSError as error:
+        raise LocalFault(
+            f"{made.path} cannot be written ({error.strerror or error}); expected your own folder"
+        ) from error
+    print(f"{'Replaced' if there else 'Written':<12}{made.path}")
+    print(f"Start it:   {made.start}")
+    print(f"Look:       {made.look}")
+    print(f"End it:     {made.end}")
+    if sys.platform.startswith("linux"):
+        print("It runs while you are logged in; `loginctl enable-linger` keeps it after you log out.")
+    return 0
+
+
+def _check(what: str, words: list[str]) -> None:
+    """Refuse flags that the command would refuse: a service says so where nobody looks."""
+    import importlib
+
+    from peer.config.peer_config import load_config
+
+    group = typer.main.get_group(importlib.import_module("peer.cli.training").commands)
+    try:
+        context = group.commands[what].make_context(f"peer {what}", spread_peers(words))
+    except UsageError as mistake:
+        raise UsageFault(sentence_of(mistake)) from mistake
+    load_config({**context.obj, "run_id": words[0]}, context.params.get("config"))
+
+
+def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
+    """Folders that may be meant."""
+    from peer.config.peer_config import expanded
+    from peer.observe.own_runs import own_runs
+
+    if data_dir is not None:
+        return [expanded(data_dir)]
+    return [one.folder for named in ([run_id] if run_id else runs_here()) for one in own_runs(named)]
+
+
+def _several(folders: list[Path], command: str) -> UsageFault:
+    shown = ", ".join(shlex.join(["--data-dir", str(folder)]) for folder in folders[:8])
+    return UsageFault(f"{len(folders)} peers are meant; expected one; add one of these to `{command}`: {shown}.")
+
+
+def _print(events: Any, describe: Any) -> None:
+    for event in events:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
+        print(f"{clock}  {re.sub(chr(10), ' ', describe(event))}", flush=True)

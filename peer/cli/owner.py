@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from dht.quantities import plural
-from peer.cli.named_run import Run, named_run
+from peer.cli.named_run import named_run
 from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -24,6 +24,14 @@ manifest_commands = Commands(
 )
 commands.add_typer(manifest_commands, name="manifest")
 
+OwnedRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Which run: its id, the name of a run made here, or the folder that `peer init` wrote.",
+        show_default=False,
+    ),
+]
 Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The invited key, as `peer key` prints it.")]
 
 
@@ -31,7 +39,7 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
     epilog="\b\nExample:\n  peer key --data-dir ./site-b\n  peer key --run-id tinybytes.abcdefghij234567abcd",
 )
 @exits_with_sentence
-def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
+def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
     """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
     from dht.identity.keys import Identity
     from peer.config.peer_config import IDENTITY_NAME, expanded, load_config
@@ -40,8 +48,10 @@ def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile =
         path = expanded(identity)
     elif data_dir is not None:
         path = expanded(data_dir) / IDENTITY_NAME
+    elif run is not None and expanded(run).is_dir():
+        path = expanded(run) / IDENTITY_NAME
     else:
-        path = load_config({"run_id": run_id}).identity
+        path = load_config({"run_id": named_run(run, run_id, None)[0]}).identity
     print(Identity.load_or_create(path).peer_id)
 
 
@@ -51,6 +61,7 @@ def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile =
 )
 @exits_with_sentence
 def invite(
+    run: OwnedRun = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
     key: Key = None,
@@ -76,12 +87,12 @@ def invite(
     from dht.admission.tickets import encode_invite
     from peer.config.access_sections import ChangeSection
     from peer.network.membership.revisions import WHEN_JOINING, member_rules
-    from peer.owner.owned_run import checked_key, open_owned_run, seconds_of
+    from peer.owner.owned_run import checked_key, seconds_of
 
     now = time.time()
     lasts = seconds_of(expires)
     invited = None if key is None else checked_key(key)
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     mode = owned.manifest.access.mode
     if mode == "open":
         raise UsageFault(
@@ -138,6 +149,7 @@ def invite(
 )
 @exits_with_sentence
 def revoke(
+    run: OwnedRun = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
     key: Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The key that must leave.")] = None,
@@ -155,11 +167,11 @@ def revoke(
         got = "Nothing to take back is named" if key is None else "Both --key and --invite are given"
         raise UsageFault(f"{got}; expected either --key PEERID or --invite SERIAL; `peer members` shows them.")
     from peer.config.access_sections import ChangeSection
-    from peer.owner.owned_run import checked_key, checked_serial, open_owned_run
+    from peer.owner.owned_run import checked_key, checked_serial
 
     keys = (str(checked_key(key)),) if key is not None else ()
     serials = (checked_serial(invite),) if invite is not None else ()
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     if serials and serials[0] not in {given["serial"] for given in owned.given()}:
         raise UsageFault(
             f"invite {serials[0]} was not given from {owned.folder}; expected one that `peer members` shows there"
@@ -175,7 +187,7 @@ def revoke(
 )
 @exits_with_sentence
 def note(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or the folder that `peer init` wrote.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id or name, or the folder that `peer init` wrote.")],
     text: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="One line; without it the notes are listed.")
     ] = None,
@@ -188,9 +200,8 @@ def note(
 
     from peer.config.access_sections import ChangeSection
     from peer.config.validation import explain
-    from peer.owner.owned_run import open_named_run
 
-    owned = open_named_run(run)
+    owned = _owned(run, None, None)
     if text is None:
         notes = [(change.noted_at or 0, change.note) for change in owned.manifest.changes if change.note]
         if as_json:
@@ -221,7 +232,7 @@ def note(
 )
 @exits_with_sentence
 def members(
-    run: Run = None,
+    run: OwnedRun = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
     peers: Peers = None,
@@ -229,10 +240,7 @@ def members(
     as_json: AsJson = False,
 ) -> None:
     """List who may take part in a run: listed keys, invites that were given, revoked ones, and members there now."""
-    from peer.owner.owned_run import open_owned_run
-
-    run_id, peers = named_run(run, run_id, peers)
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     from peer.owner.member_list import member_facts, show_members
 
     facts = member_facts(owned, peers or owned.known_addresses(), timeout)
@@ -248,11 +256,9 @@ def members(
     epilog="\b\nExample:\n  peer manifest show --data-dir ./owner",
 )
 @exits_with_sentence
-def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the signed manifest and the draft that is not signed yet."""
-    from peer.owner.owned_run import open_owned_run
-
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     from peer.network.membership.revisions import describe_changes
 
     draft = owned.draft
@@ -283,6 +289,7 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
 )
 @exits_with_sentence
 def edit(
+    run: OwnedRun = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
     at_version: Annotated[
@@ -323,7 +330,7 @@ def edit(
 
     from peer.config.access_sections import ChangeSection
     from peer.config.validation import explain
-    from peer.owner.owned_run import checked_key, open_owned_run
+    from peer.owner.owned_run import checked_key
 
     given = {
         "admit": tuple(map(checked_key, admit or ())),
@@ -346,7 +353,7 @@ def edit(
         )
     if at_version is None and (outer_lr is not None or end):
         raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
         from peer.owner.cooldown import ask_first_token
 
@@ -367,11 +374,9 @@ def edit(
     "sign", short_help="Sign the draft.", epilog="\b\nExample:\n  peer manifest sign --data-dir ./owner"
 )
 @exits_with_sentence
-def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
+def sign(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None) -> None:
     """Sign the draft with the owner's key: it becomes the next revision."""
-    from peer.owner.owned_run import open_owned_run
-
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     from peer.network.membership.revisions import describe_changes
 
     before = owned.manifest
@@ -386,16 +391,38 @@ def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
     epilog="\b\nExample:\n  peer manifest publish --data-dir ./owner",
 )
 @exits_with_sentence
-def publish(run_id: RunId = None, data_dir: DataDir = None, peers: Peers = None, timeout: LookTimeout = 20.0) -> None:
+def publish(
+    run: OwnedRun = None,
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
+) -> None:
     """Give the signed manifest to members, who pass it on; every peer follows it without a restart."""
-    from peer.owner.owned_run import open_owned_run
-
-    owned = open_owned_run(run_id, data_dir)
+    owned = _owned(run, run_id, data_dir)
     from peer.owner.publish import publish
 
     num_copies = publish(owned, peers or owned.known_addresses(), timeout)
     members = plural(num_copies, "member")
     print(f"Published   revision {owned.manifest.revision} to {members}; the others take it from there")
+
+
+def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
+    """The run in its owner's folder: the one that is named, the usual one, or where `peer init --out` put it."""
+    from peer.config.peer_config import expanded, user_data_dir_here
+    from peer.observe.places import known_places
+    from peer.owner.new_run import OWNER_KEY_NAME
+    from peer.owner.owned_run import open_named_run, open_owned_run
+
+    if run is not None and expanded(run).exists():
+        if data_dir is not None or run_id is not None:
+            raise UsageFault(f"{run} and {'--data-dir' if data_dir else '--run-id'} are given; expected one of them.")
+        return open_named_run(run)
+    named = named_run(run, run_id, None)[0]
+    if data_dir is None and named is not None:
+        places = [user_data_dir_here() / named, *(folder for _, folder in known_places(named))]
+        data_dir = next((str(folder) for folder in places if (folder / OWNER_KEY_NAME).exists()), None)
+    return open_owned_run(named, data_dir)
 
 
 def _published(owned: Any, addresses: list[str], timeout: float) -> bool:

@@ -109,6 +109,7 @@ def init(
             "prints a run.toml to begin with."
         )
     from peer.config.data_source import LIBRARY
+    from peer.observe.places import remember_place
     from peer.owner.new_run import create_run
 
     for flag, value, needed, its_value in (
@@ -141,6 +142,7 @@ def init(
         model=described,
         built=None if model is None else partial(_built, Path(model)),
     )
+    remember_place(made.run_id, made.folder)
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed {made.run_id}"
     if out is not None:
@@ -258,6 +260,7 @@ def _run_peer(
 
         return int(run_trainer(chosen_config(flags, config_path, invite_source)))
     from peer.observe.known_addresses import check_addresses
+    from peer.observe.places import remember_place
     from peer.panel.own_folder import hold_folder
 
     held: Any = None
@@ -267,6 +270,7 @@ def _run_peer(
         if not seed_only:
             check_addresses(config)
         config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
+        remember_place(config.run_id, config.data_dir)
         return config
 
     config = chosen_config(flags, config_path, invite_source, take_folder)
@@ -274,7 +278,7 @@ def _run_peer(
         from peer.panel.terminal import opened_terminal
 
         with opened_terminal(config, "peer seed", held) as terminal:
-            _look_first(config, terminal)
+            wait_for_members(config, terminal)
             from peer.join.seed import run_seed
 
             return int(run_seed(config, terminal))
@@ -285,14 +289,14 @@ def _run_peer(
     with opened_terminal(config, "peer join", held) as terminal:
         if (hint := unused_key(config)) is not None:
             terminal.mention(hint)
-        _look_first(config, terminal)
+        wait_for_members(config, terminal)
         with early_network_child() as child:
             from peer.join.join import run_trainer
 
             return int(run_trainer(config, child, terminal))
 
 
-def _look_first(config: Any, terminal: Any) -> None:
+def wait_for_members(config: Any, terminal: Any) -> None:
     """Wait until a member answers, before anything heavy is loaded, unless the run can begin on this machine.
 
     Raises:
@@ -303,13 +307,14 @@ def _look_first(config: Any, terminal: Any) -> None:
     from peer.events.peer_events import Event, WaitingForPeers
     from peer.network.membership.first_look import JOIN_ADVICE, look_first
     from peer.network.membership.invitation import load_pass
+    from peer.observe.known_addresses import no_address
 
     if config.run_record_path.exists():
         return
     own = Identity.load_or_create(config.identity).peer_id
     addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
     if not addresses:
-        return  # the network side says so
+        raise no_address(config.run_id, config.data_dir)
 
     def wait(reason: str, seconds: float) -> None:
         terminal.show(Event(time.time(), own, WaitingForPeers(reason, seconds)))

@@ -7,7 +7,6 @@ Every peer keeps such books for itself; nobody announces them, so they are known
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,13 @@ from typing import Any, get_args
 from averaging.trust.blame import OFFENCE_TEXT, Offence
 from dht.host import PeerId
 from dht.quantities import seconds_text, short_peer
-from dht.regular_files import open_regular
 from peer.events.line_log import earlier_log
 from peer.events.log import MAX_LINE_BYTES, from_json
+from peer.events.log_tail import LOG_TAIL_BYTES, tail_of
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 
 MAX_REMOTES = 64
 """As many as anybody looks through; those refused last stay."""
-LOG_TAIL_BYTES = 8 << 20
-"""Days of one peer's events. What was refused before them is forgiven long since."""
 
 _TEXTS: dict[str, str] = {kind: OFFENCE_TEXT[kind] for kind in get_args(Offence)}
 
@@ -103,24 +100,12 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
     Raises:
         OSError: the log is there and cannot be read.
     """
-    tail = _tail(path, LOG_TAIL_BYTES)
+    tail = tail_of(path, LOG_TAIL_BYTES)
     if tail is None:
         return None
     # A log that has just become the earlier one has the session's beginning.
-    earlier = _tail(earlier_log(path), LOG_TAIL_BYTES - len(tail)) if len(tail) < LOG_TAIL_BYTES else None
+    earlier = tail_of(earlier_log(path), LOG_TAIL_BYTES - len(tail)) if len(tail) < LOG_TAIL_BYTES else None
     return _folded(io.BytesIO((earlier or b"") + tail))
-
-
-def _tail(path: Path, num_bytes: int) -> bytes | None:
-    """The last bytes of a file; None without one."""
-    try:
-        file = open_regular(path)
-    except FileNotFoundError:
-        return None
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - num_bytes))
-        return file.read(num_bytes)
 
 
 def _folded(lines: Iterable[bytes]) -> LoggedRefusals | None:

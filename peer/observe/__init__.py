@@ -3,6 +3,8 @@
 The files, each built on those above it:
 
     entry.py     how somebody who only looks gets into a private run
+    places.py    data folders away from the usual place
+    running.py   the process that holds a data folder, and how it is asked to leave
     target.py    which run, and through whom: from flags, an invite, or a peer's data folder
     run_list.py  the file of a dashboard that shows several runs
     observer.py  an observer of a run: manifest, members, anchors, signed commits

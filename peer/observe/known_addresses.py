@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from dht.errors import LocalFault, UsageFault
-from peer.config.peer_config import PeerConfig, read_cached_peers, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.observe import run_page
+from peer.observe.places import known_places
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -21,7 +22,7 @@ def check_addresses(config: PeerConfig) -> None:
     if config.peers:
         return
     known = read_cached_peers(config.cached_peers_path)
-    found = addresses_of_page(config)
+    found = addresses_of_page(config) or addresses_elsewhere(config.run_id)
     if found:
         write_cached_peers(config.cached_peers_path, [*found, *known])
     elif not known and not config.run_record_path.exists():
@@ -49,13 +50,20 @@ def addresses_of_page(config: PeerConfig) -> list[str]:
     return list(says.addresses)
 
 
+def addresses_elsewhere(run_id: str) -> list[str]:
+    """Where peers of the run were reached that have other folders on this machine."""
+    return [one for _, folder in known_places(run_id) for one in read_cached_peers(folder / ADDRESSES_NAME)]
+
+
 def _say(sentence: str) -> None:
     print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 
 def no_address(run_id: str, data_dir: Path) -> UsageFault:
     """What is said when nobody to ask for a run is known."""
+    elsewhere = [folder for _, folder in known_places(run_id) if folder != data_dir.absolute()]
+    hint = f" A folder of this run is {elsewhere[0]}: add --data-dir for it." if elsewhere else ""
     return UsageFault(
         f"No address of a member of {run_id} is known in {data_dir}; expected --peers MULTIADDR, or the address of the "
-        "run's page in place of its id; `peer seed` prints one, too."
+        f"run's page in place of its id; `peer seed` prints one, too.{hint}"
     )

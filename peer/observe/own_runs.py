@@ -11,8 +11,9 @@ from typing import Any
 from dht.errors import LocalFault
 from dht.quantities import seconds_text
 from peer.config.peer_config import load_config
-from peer.folder_lock import FolderInUse, FolderLock
+from peer.folder_lock import holder_of
 from peer.observe.kept_manifest import manifest_here
+from peer.observe.places import known_places
 from peer.observe.run_page import ask_page
 
 PAGE_HERE_SECONDS = 3.0
@@ -42,14 +43,16 @@ class OwnRun:
 
 
 def own_runs(run_id: str) -> list[OwnRun]:
-    """The usual folder of a run, and those that further peers of it took on this machine."""
+    """The usual folder of a run, those that further peers of it took on this machine, and those named by hand."""
     first = own_run(run_id)
     further = re.compile(re.escape(first.folder.name) + r"-([1-9][0-9]?)")
     try:
         found = [(int(name[1]), one) for one in first.folder.parent.iterdir() if (name := further.fullmatch(one.name))]
     except OSError:
         found = []
-    return [first, *(own_run(run_id, folder) for _, folder in sorted(found))]
+    elsewhere = [own_run(run_id, folder) for _, folder in known_places(run_id)]
+    there = [first] if first.held_by or first.last_at or first.is_owner or not elsewhere else []
+    return [*there, *(own_run(run_id, folder) for _, folder in sorted(found)), *elsewhere]
 
 
 def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
@@ -62,7 +65,7 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
         last_at = None
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
-    return OwnRun(run_id, folder, _holder(folder), last_at, (folder / "owner.key").exists(), page)
+    return OwnRun(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page)
 
 
 def page_here(run_id: str, address: str) -> str | None:
@@ -89,13 +92,3 @@ def run_line(run: OwnRun, now: float | None = None) -> str:
     where = "" if run.folder.name == run.run_id else f"in {run.folder}"
     parts = (run.run_id, state, where, "yours" if run.is_owner else "", run.page or "")
     return "  ".join(part for part in parts if part)
-
-
-def _holder(folder: Path) -> str | None:
-    if not folder.is_dir():
-        return None
-    try:
-        FolderLock(folder, "peer runs").close()
-    except FolderInUse as error:
-        return error.holder
-    return None

@@ -49,7 +49,7 @@ def checked_target(
         UsageFault: no run or no address is known, or the invite cannot be used.
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
-    from peer.observe.known_addresses import addresses_of_page, no_address
+    from peer.observe.known_addresses import addresses_elsewhere, addresses_of_page, no_address
 
     flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
     if invite_source is None:
@@ -62,6 +62,8 @@ def checked_target(
         config = load_config(with_invite(flags, invite))
         keep_observer_invite(invite, config.observer_path)
     here = [*read_cached_peers(config.data_dir / ADDRESSES_NAME), *read_cached_peers(config.cached_peers_path)]
+    if data_dir is None:
+        here += addresses_elsewhere(config.run_id)
     addresses = list(config.peers) or list(dict.fromkeys(here)) or addresses_of_page(config)
     if not addresses:
         raise no_address(config.run_id, config.data_dir)

@@ -212,8 +212,8 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
     if folder is None:
         if run_id is None:
             raise UsageFault(
-                "Which run? Expected --run-id RUN of a run that was made here, or --data-dir DIR of the folder that "
-                "`peer init` wrote."
+                "Which run? Expected RUN: the id or name of a run that was made here, or the folder that `peer init` "
+                "wrote."
             )
         folder = user_data_dir_here() / run_id
     path = expanded(folder)

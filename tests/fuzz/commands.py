@@ -301,7 +301,10 @@ def _file_targets(desk: _Desk) -> list[Target]:
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
     signed = [mock.patch("peer.observe.receipts.verify", return_value=True)]
     no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
-    no_join = [mock.patch("peer.panel.terminal.opened_terminal", _let_go)]
+    no_join = [
+        mock.patch("peer.panel.terminal.opened_terminal", _let_go),
+        mock.patch("peer.cli.training.wait_for_members"),
+    ]
     no_page = [mock.patch("dashboard.app.start_site", _stop)]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")

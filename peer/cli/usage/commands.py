@@ -28,6 +28,9 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "doctor": Listed("doctor", "Say whether joining makes sense."),
         "profile": Listed("profile", "Choose what is shown about you."),
         "runs": Listed("own_runs", "List the runs that you take part in here."),
+        "stop": Listed("own_runs", "End the peer that runs on this machine."),
+        "logs": Listed("own_runs", "Print what that peer has done."),
+        "service": Listed("own_runs", "Keep a peer running without a terminal."),
         "open": Listed("own_runs", "Open the page of a run in the browser."),
     },
     "Look": {

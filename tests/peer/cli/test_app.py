@@ -44,6 +44,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's data folder of these tests."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    # Nobody is at the addresses of these tests.
+    monkeypatch.setattr("peer.cli.training.wait_for_members", lambda *_: None)
+    monkeypatch.setattr("peer.observe.target.Target.look_first", lambda *_: None)
     return tmp_path / "home" / "murmuration"
 
 
@@ -327,7 +330,7 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
         )
         == 0
     )
-    target = Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer")
+    target = Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer", is_new=True)
     assert status == [(target, True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert app.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0

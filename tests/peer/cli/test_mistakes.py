@@ -87,9 +87,14 @@ def test_too_many_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     "name", [name for name in COMMAND_NAMES if any(one.name == "run" for one in every_command()[name].params)]
 )
 def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--prompt", "x"] if name == "sample" else []
+    more = {
+        "sample": ["--prompt", "x"],
+        "invite": ["--one-time"],
+        "revoke": ["--invite", "0" * 16],
+        "manifest edit": ["--admit", Identity.generate().peer_id],
+    }.get(name, [])
     for wrong in ("no-run-of-mine", "murmuration://nobody", f"murmuration://{UNKNOWN_RUN}@x"):
-        line = said([name, wrong, *more], capsys)
+        line = said([*name.split(), wrong, *more], capsys)
         assert in_house_style(line), line
         assert "expected" in line
 

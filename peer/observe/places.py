@@ -1,0 +1,53 @@
+"""Data folders away from the usual place, remembered so that `peer runs`, `stop` and `dashboard` find their peers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Final
+
+from dht.errors import UsageFault
+from dht.identity.keys import split_run_id
+from dht.regular_files import read_regular, write_whole
+from peer.config.peer_config import user_data_dir_here
+
+PLACES_NAME: Final = "places.json"
+"""In the folder of this machine's user: [run id, data folder] of each, newest first."""
+MAX_PLACES: Final = 50
+"""More folders than anybody keeps for peers on one machine."""
+_MAX_BYTES: Final = 256 * 1024
+"""`MAX_PLACES` of the longest paths that Linux has, about."""
+
+
+def remember_place(run_id: str, folder: Path) -> None:
+    """Note where a peer or an owner of this run has its folder; nothing for the usual place.
+
+    It is a convenience: where it cannot be written it is left out.
+    """
+    with contextlib.suppress(OSError, UsageFault):
+        here = user_data_dir_here()
+        place = (run_id, folder.resolve())
+        if place[1].parent == here.resolve():
+            return
+        known = known_places()
+        if known[:1] != [place]:
+            kept = [place, *(one for one in known if one[1] != place[1])][:MAX_PLACES]
+            write_whole(here / PLACES_NAME, json.dumps([[one, str(path)] for one, path in kept]).encode())
+
+
+def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
+    """(run id, folder) of those that are still there, newest first; of this run, or of all."""
+    try:
+        entries = json.loads(read_regular(user_data_dir_here() / PLACES_NAME, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError, UsageFault):
+        return []
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        match entry:
+            case [str(name), str(path)] if run_id in (None, name) and path.startswith("/") and "\0" not in path:
+                with contextlib.suppress(UsageFault, OSError):
+                    split_run_id(name)
+                    if Path(path).is_dir():
+                        found.append((name, Path(path)))
+    return found[:MAX_PLACES]

@@ -1,0 +1,73 @@
+"""The process that holds a data folder, and how it is asked to leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import LocalFault
+from peer.folder_lock import LOCK_NAME, holder_of
+
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that holds `folder`; `words` say which and since when."""
+
+    folder: Path
+    words: str
+    process: int | None
+
+
+def running_in(folder: Path) -> Running | None:
+    """What runs there; None: nothing, or it cannot be told."""
+    words = holder_of(folder)
+    if words is None:
+        return None
+    number = words.split()[1] if words.startswith("process ") else ""
+    return Running(folder, words, int(number) if number.isdigit() else None)
+
+
+def ask_to_leave(running: Running) -> None:
+    """Send SIGTERM, as Ctrl+C there.
+
+    Raises:
+        LocalFault: the process belongs to somebody else, or is not one of this machine.
+    """
+    hint = "expected a process of yours on this machine; end it where it was started"
+    if running.process is None or not _holds(running.process, running.folder / LOCK_NAME):
+        raise LocalFault(
+            f"{running.words} holds {running.folder}, but it cannot be seen from here, as in a container; {hint}"
+        )
+    try:
+        os.kill(running.process, signal.SIGTERM)
+    except ProcessLookupError:
+        return  # it has left meanwhile
+    except PermissionError as error:
+        raise LocalFault(f"{running.words} cannot be asked to leave ({error.strerror}); {hint}") from error
+
+
+def has_left(running: Running, timeout_seconds: float) -> bool:
+    """Wait until it holds its folder no more; False: it still does."""
+    end = time.monotonic() + timeout_seconds
+    while holder_of(running.folder) == running.words:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _holds(process: int, lock: Path) -> bool:
+    """Whether this process has the file open: another one may have its number in a container, or after a restart."""
+    opened = Path(f"/proc/{process}/fd")
+    try:
+        wanted = lock.stat()
+        return any(os.path.samestat(one.stat(), wanted) for one in opened.iterdir() if one.exists())
+    except PermissionError:
+        return True  # of another user, as the signal will say
+    except OSError:
+        return not Path("/proc/self").exists()  # a system without /proc: the lock alone says so

@@ -1,0 +1,191 @@
+"""Peers of this machine on the command line: found in any folder, stopped, read, kept running."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dht.host import PeerId
+from peer.cli import app
+from peer.events.log import to_json
+from peer.events.log_tail import last_events, newer_events
+from peer.events.peer_events import Event, LeftRun
+from peer.folder_lock import FolderLock, holder_of
+from peer.observe.places import known_places, remember_place
+from peer.service_files import service_file
+
+RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
+LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
+HOLDS = """
+import sys, time
+from pathlib import Path
+from peer.folder_lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]), "peer seed")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def elsewhere(home: Path) -> Path:
+    """The folder of a run, away from the usual place, and remembered."""
+    folder = home / "elsewhere"
+    folder.mkdir()
+    remember_place(RUN, folder)
+    return folder
+
+
+def test_a_place_is_remembered_once_and_only_away_from_home(home: Path, elsewhere: Path) -> None:
+    remember_place(RUN, elsewhere)
+    usual = home / "data" / "murmuration" / RUN
+    usual.mkdir(parents=True)
+    remember_place(RUN, usual)
+    assert known_places() == known_places(RUN) == [(RUN, elsewhere)]
+    assert known_places("other.aaaaaaaaaaaaaaaaaaaa") == []
+    elsewhere.rmdir()
+    assert known_places() == []
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '[["x", "/"]]', f'[["{RUN}", "relative"]]', "[[" * 5000])
+def test_a_damaged_list_of_places_is_none(home: Path, content: str) -> None:
+    (home / "data" / "murmuration").mkdir(parents=True)
+    (home / "data" / "murmuration" / "places.json").write_text(content)
+    assert known_places() == []
+
+
+def test_who_holds_a_folder_is_asked_without_writing(home: Path) -> None:
+    assert holder_of(home) is None
+    assert list(home.iterdir()) == []
+    lock = FolderLock(home, "peer seed")
+    assert (holder_of(home) or "").startswith(f"process {os.getpid()} (peer seed), since ")
+    lock.close()
+    assert holder_of(home) is None
+
+
+def test_stop_ends_the_peer_that_holds_the_folder(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["stop"]) == 0
+    assert capsys.readouterr().out.startswith("No peer runs on this machine;")
+    with subprocess.Popen([sys.executable, "-c", HOLDS, elsewhere], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert app.run(["runs"]) == 0
+        assert f"running now (process {process.pid} (peer seed)" in capsys.readouterr().out
+        assert app.run(["stop", "demo"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "It has left."
+        assert process.wait() == -signal.SIGTERM
+
+
+def test_stop_sends_nothing_to_a_process_that_does_not_hold_the_folder(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = FolderLock(elsewhere, "peer seed")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        (elsewhere / "peer.lock").write_text(f"process {bystander.pid} (peer seed), since 2026-01-01 00:00\n")
+        assert app.run(["stop"]) == 1
+        assert "it cannot be seen from here" in capsys.readouterr().err
+        assert bystander.poll() is None
+        bystander.kill()
+    lock.close()
+
+
+def test_of_several_one_must_be_named(home: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = home / "second"
+    second.mkdir()
+    remember_place(RUN, second)
+    locks = [FolderLock(folder, "peer seed") for folder in (elsewhere, second)]
+    assert app.run(["stop"]) == 2
+    assert capsys.readouterr().err.startswith("peer: 2 peers are meant; expected one; add one of these to `peer stop`")
+    for lock in locks:
+        lock.close()
+
+
+def test_logs_are_sentences(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["logs"]) == 2
+    assert capsys.readouterr().err.startswith("peer: No peer has written a log on this machine;")
+    (elsewhere / "events.jsonl").write_text(f"{to_json(LEFT)}\nno event\n{to_json(LEFT)}\n")
+    assert app.run(["logs", "-n", "1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("  Left the run (asked to stop) after 7 inner steps, 8 tokens and 9 rounds contributed to.")
+
+
+def test_a_log_is_followed_by_whole_lines_and_from_the_start_of_a_new_one(tmp_path: Path) -> None:
+    path, line = tmp_path / "events.jsonl", f"{to_json(LEFT)}\n"
+    path.write_text(line)
+    assert last_events(path, 5) == ([LEFT], len(line))
+    path.write_text(line + line + line[:10])
+    assert newer_events(path, len(line)) == ([LEFT], 2 * len(line))
+    path.write_text(line)
+    assert newer_events(path, 2 * len(line)) == ([LEFT], len(line))
+    path.unlink()
+    assert newer_events(path, len(line)) == ([], 0)
+
+
+def test_a_unit_quotes_what_systemd_would_expand(tmp_path: Path) -> None:
+    made = service_file("demo", ["/a b/peer", "join", RUN, "--data", "text:50%$X"], tmp_path, {}, "linux", tmp_path)
+    assert made is not None
+    assert f'ExecStart="/a b/peer" join {RUN} --data text:50%%$$X' in made.text.splitlines()
+    assert made.path == tmp_path / ".config/systemd/user/murmuration-demo.service"
+
+
+def test_an_agent_of_launchd_has_the_whole_command(tmp_path: Path) -> None:
+    command = ["/bin/peer", "join", RUN]
+    made = service_file("demo", command, tmp_path, {"A": "b"}, "darwin", tmp_path)
+    assert made is not None
+    settings = plistlib.loads(made.text.encode())
+    assert settings["ProgramArguments"] == command
+    assert settings["EnvironmentVariables"] == {"A": "b"}
+    assert service_file("demo", command, tmp_path, {}, "win32", tmp_path) is None
+
+
+def test_a_service_is_printed_and_written_on_request(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("needs systemd's folders")
+    assert app.run(["service", RUN, "--", "--device", "cpu"]) == 0
+    unit = capsys.readouterr().out
+    assert f"peer join {RUN} --device cpu --plain\n" in unit
+    assert not (home / "home").exists()
+    assert app.run(["service", RUN, "--install", "--", "--device", "cpu"]) == 0
+    path = home / "home/.config/systemd/user/murmuration-demo.service"
+    assert capsys.readouterr().out.startswith(f"Written     {path}\nStart it:   systemctl --user ")
+    assert path.read_text() == unit
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--devce", "cpu"], "There is no flag --devce of `peer join`; did you mean --device"),
+        (["--threads", "0"], "--threads is 0; expected a whole number"),
+        (["--device", "gpu"], "--device is 'gpu'; expected "),
+    ],
+)
+def test_a_service_has_no_flags_that_the_command_refuses(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["service", RUN, "--", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"peer: {sentence}")
+
+
+def test_the_owner_names_a_run_as_everybody_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["init", "mine", "--access", "invite", "--out", "own"]) == 0
+    run_id = capsys.readouterr().out.split()[2]
+    for named in ("mine", run_id, "own"):
+        assert app.run(["manifest", "show", named]) == 0
+        assert capsys.readouterr().out.startswith(f"Run         {run_id}\n")
+    assert app.run(["invite", "mine", "--one-time", "--out", "-"]) == 0
+    assert capsys.readouterr().out.startswith("murmuration-invite-")
+    assert app.run(["manifest", "edit", "own", "--data-dir", "own", "--page", ""]) == 2
+    assert capsys.readouterr().err.startswith("peer: own and --data-dir are given; expected one of them.")
