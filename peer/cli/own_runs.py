@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import sysconfig
 import time
 import webbrowser
 from pathlib import Path
@@ -166,14 +167,15 @@ def service(
     """Keep a peer running without a terminal: a user service of systemd or launchd for the exact command."""
     if shown and install:
         raise UsageFault("--print and --install are given together; expected one of them.")
+    from peer.import_path import python_command
     from peer.service_files import service_file
 
     what = "seed" if seed else "join"
     found, peers = named_run(run, None, None)
     words = [what, str(found), *(word for address in peers or () for word in ("--peers", address)), *(flags or ())]
     _check(what, words[1:])
-    program = Path(sys.executable).with_name("peer")
-    command = [str(program)] if program.exists() else [sys.executable, "-m", "peer"]
+    program = Path(sysconfig.get_path("scripts")) / "peer"
+    command = [str(program)] if program.exists() else python_command("peer")
     environment = {
         name: os.environ[name] for name in ("XDG_DATA_HOME", "HF_HOME", "OMP_NUM_THREADS") if os.environ.get(name)
     }
