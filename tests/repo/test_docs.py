@@ -178,6 +178,12 @@ def complaints_about(line: str) -> Iterator[str]:
     """What the command line would not take. Values may be placeholders."""
     command: Any = whole_command()
     name, *arguments = shlex.split(line.replace("[", " ").replace("]", " "))
+    if name == "service" and "--" in arguments:
+        # Behind it stand the flags of the command that the service keeps running.
+        place = arguments.index("--")
+        kept = "seed" if "--seed" in arguments[:place] else "join"
+        yield from complaints_about(shlex.join([kept, *arguments[place + 1 :]]))
+        del arguments[place:]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     if not name.startswith("-"):
         if name not in command.commands:
