@@ -71,7 +71,7 @@ class MachineRow(_InTokens):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PeriodRank:
     """A contributor's work in one period, and the rank by it."""
 
     milli_witnessed: int = 0
@@ -108,18 +108,18 @@ class ContributorRow(_InTokens):
     """The team that the contributor says to work for; empty: none, or hidden."""
     rank_before: int = 0
     """At the end of yesterday (UTC); 0: there was none."""
-    today: Standing = Standing()
-    week: Standing = Standing()
+    today: PeriodRank = PeriodRank()
+    week: PeriodRank = PeriodRank()
 
     @property
     def num_machines(self) -> int:
         return len(self.machines)
 
-    def standing(self, period: Period) -> Standing:
+    def standing(self, period: Period) -> PeriodRank:
         """Work and rank in `period`."""
         if period == "today":
             return self.today
-        return self.week if period == "week" else Standing(self.milli_witnessed, self.rank, self.rank_before)
+        return self.week if period == "week" else PeriodRank(self.milli_witnessed, self.rank, self.rank_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """Something to be seen beside the curves."""
 
     at: float
@@ -236,7 +236,7 @@ class FragmentAges:
 
 
 @dataclass(frozen=True, slots=True)
-class Bandwidth:
+class TrafficTotals:
     """Encoded values that went over the peers' lines, as the signed commits of all rounds tell; without framing,
     retries and what joiners fetched."""
 
@@ -255,7 +255,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePoint(_InTokens):
+class WorkPoint(_InTokens):
     """A contributor's work up to one moment."""
 
     at: float
@@ -270,7 +270,7 @@ class ContributorView:
     """A contributor's own page."""
 
     row: ContributorRow
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[WorkPoint, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """The newest ones that a machine of theirs was planned in, newest first."""
     num_ranked: int = 0
@@ -366,11 +366,11 @@ class HistoryView:
     """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
     points: tuple[HistoryPoint, ...] = ()
     """Oldest first, thinned to about a thousand over the whole history."""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[ChartMark, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """Newest first."""
     fragments: tuple[FragmentAges, ...] = ()
-    bandwidth: Bandwidth = Bandwidth()
+    bandwidth: TrafficTotals = TrafficTotals()
     countries: tuple[tuple[str, int], ...] = ()
     """(country, contributors), only countries with three or more of them."""
     num_country_undeclared: int = 0

@@ -19,13 +19,13 @@ from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.standings import WEEK_DAYS, ranks, recent_work, standings
 from dashboard.facts import (
-    Bandwidth,
     Condition,
     ContributorRow,
     DayOfWork,
     MachineRow,
+    PeriodRank,
     ProfileFacts,
-    Standing,
+    TrafficTotals,
 )
 
 MAX_MACHINES: Final = 50_000
@@ -40,7 +40,7 @@ MAX_GAP_SECONDS: Final = 30.0
 
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
-_NOTHING: Final = Standing()
+_NOTHING: Final = PeriodRank()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Presence:
 
 
 @dataclass(slots=True)
-class Machine:
+class MachineTotals:
     """Totals of one PeerId."""
 
     peer_id: str
@@ -109,7 +109,7 @@ class Machine:
 class Ledger:
     """Machines by PeerId, profiles by contributor, and which rounds are counted."""
 
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, MachineTotals] = field(default_factory=dict)
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
     counting: Counting = field(default_factory=Counting)
     present: dict[str, Presence] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Ledger:
         self.profiles[profile.contributor_id] = profile
         return True
 
-    def look(self, present: Iterable[Presence], now: float) -> list[Machine]:
+    def look(self, present: Iterable[Presence], now: float) -> list[MachineTotals]:
         """Take over what the machines' records say; returns the credited machines that changed."""
         seconds = now - self._looked_at
         self._looked_at = now
@@ -190,10 +190,10 @@ class Ledger:
         num_unwitnessed = sum(not machine.milli_witnessed for machine in self.machines.values())
         num_free = max(0, MAX_UNWITNESSED_ROWS - num_unwitnessed)
         for presence in others[:num_free]:
-            machine = Machine(presence.peer_id)
+            machine = MachineTotals(presence.peer_id)
             machine.meet(presence)
             listed[presence.peer_id] = machine
-        groups: dict[str, list[Machine]] = {}
+        groups: dict[str, list[MachineTotals]] = {}
         for machine in listed.values():
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
         total = sum(machine.milli_witnessed for machine in self.machines.values())
@@ -214,9 +214,9 @@ class Ledger:
         return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
 
     @property
-    def bandwidth(self) -> Bandwidth:
+    def bandwidth(self) -> TrafficTotals:
         """Each byte that one member sends another one receives."""
-        return Bandwidth(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
+        return TrafficTotals(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
 
     @property
     def milli_witnessed(self) -> int:
@@ -254,7 +254,7 @@ class Ledger:
         return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
 
     def _row(
-        self, contributor_id: str, machines: Sequence[Machine], total: int, now: float, place: int
+        self, contributor_id: str, machines: Sequence[MachineTotals], total: int, now: float, place: int
     ) -> ContributorRow:
         profile = self.shown_profile(contributor_id)
         witnessed = sum(machine.milli_witnessed for machine in machines)
@@ -279,7 +279,7 @@ class Ledger:
             team=profile.team if profile is not None else "",
         )
 
-    def _machine_row(self, machine: Machine) -> MachineRow:
+    def _machine_row(self, machine: MachineTotals) -> MachineRow:
         presence = self.present.get(machine.peer_id)
         return MachineRow(
             peer_id=machine.peer_id,
@@ -304,18 +304,18 @@ class Ledger:
                 if sign < 0 or len(self.machines) >= MAX_MACHINES:
                     self.num_unlisted += max(0, sign)
                     continue
-                machine = self.machines[share.peer_id] = Machine(share.peer_id)
+                machine = self.machines[share.peer_id] = MachineTotals(share.peer_id)
                 presence = self.present.get(share.peer_id)
                 if presence is not None:
                     machine.meet(presence)
             machine.credit(share, receipt.at, sign)
 
 
-def _witnessed(machines: Sequence[Machine]) -> int:
+def _witnessed(machines: Sequence[MachineTotals]) -> int:
     return sum(machine.milli_witnessed for machine in machines)
 
 
-def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:
+def _rank_key(contributor_id: str, machines: Sequence[MachineTotals]) -> tuple[int, int, float, str]:
     witnessed = _witnessed(machines)
     reported = sum(machine.milli_reported for machine in machines)
     return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id

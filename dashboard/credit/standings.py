@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dashboard.facts import Standing
+from dashboard.facts import PeriodRank
 
 WEEK_DAYS: Final = 7
 
@@ -21,7 +21,7 @@ def recent_work(works: Iterable[Mapping[int, int]], today: int) -> dict[int, int
     return dict(total)
 
 
-def standings(work: Mapping[str, Mapping[int, int]], today: int, num_days: int) -> dict[str, Standing]:
+def standings(work: Mapping[str, Mapping[int, int]], today: int, num_days: int) -> dict[str, PeriodRank]:
     """Standings in the `num_days` up to today, by contributor id, of `recent_work`; without work there is none.
 
     Args:
@@ -30,7 +30,7 @@ def standings(work: Mapping[str, Mapping[int, int]], today: int, num_days: int) 
     """
     now = {key: _sum(days, today - num_days + 1, today) for key, days in work.items()}
     before = ranks({key: _sum(days, today - num_days, today - 1) for key, days in work.items()})
-    return {key: Standing(now[key], rank, before.get(key, 0)) for key, rank in ranks(now).items()}
+    return {key: PeriodRank(now[key], rank, before.get(key, 0)) for key, rank in ranks(now).items()}
 
 
 def ranks(milli: Mapping[str, int]) -> dict[str, int]:

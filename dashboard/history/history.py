@@ -23,10 +23,10 @@ from dashboard.credit.counting import Booking, Outcome
 from dashboard.credit.credit import CommitCredit
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.facts import (
+    ChartMark,
     ContributorRow,
     Gap,
     HistoryView,
-    Mark,
     MarkKind,
     MissingRounds,
     ModelSample,
@@ -471,5 +471,5 @@ def _real(value: object, otherwise: Default) -> float | Default:
     return float(value) if isinstance(value, int | float) else otherwise
 
 
-def _mark(at: float, tokens: int, kind: str, peer_id: str) -> Mark:
-    return Mark(at, tokens, _MARK_KINDS[kind], peer_id)
+def _mark(at: float, tokens: int, kind: str, peer_id: str) -> ChartMark:
+    return ChartMark(at, tokens, _MARK_KINDS[kind], peer_id)

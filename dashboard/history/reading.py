@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiosqlite
 
 from dashboard.credit.ledger import SECONDS_PER_HOUR
-from dashboard.facts import CurvePoint, HistoryPoint, RoundFacts
+from dashboard.facts import HistoryPoint, RoundFacts, WorkPoint
 from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
 from dashboard.history.writing import points_between
 
@@ -67,7 +67,7 @@ class HistoryReader:
         )
         return {str(leader) for (leader,) in await self._rows(query, (*machines, MAX_LED))}
 
-    async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[CurvePoint]:
+    async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[WorkPoint]:
         """Work over time. It is nothing at `first_at`, then the totals at the end of each minute, or after a day of
         each hour, up to `now`. There are at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among
         them.
@@ -80,17 +80,17 @@ class HistoryReader:
             f"GROUP BY {place} ORDER BY {place}"
         )
         witnessed = reported = rounds = 0
-        points: list[CurvePoint] = []
+        points: list[WorkPoint] = []
         for at, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
             if not points:
-                points.append(CurvePoint(first_at if first_at < (at + 1) * seconds else at * seconds, 0, 0, 0))
+                points.append(WorkPoint(first_at if first_at < (at + 1) * seconds else at * seconds, 0, 0, 0))
             elif points[-1].at < at * seconds < now:
                 # Without work in between the line is level up to here.
-                points.append(CurvePoint(at * seconds, witnessed, reported, rounds))
+                points.append(WorkPoint(at * seconds, witnessed, reported, rounds))
             witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
-            points.append(CurvePoint(min((at + 1) * seconds, now), witnessed, reported, rounds))
+            points.append(WorkPoint(min((at + 1) * seconds, now), witnessed, reported, rounds))
         if points and points[-1].at < now:
-            points.append(CurvePoint(now, witnessed, reported, rounds))
+            points.append(WorkPoint(now, witnessed, reported, rounds))
         step = -(-len(points) // MAX_CURVE_POINTS) or 1
         return points[:1] + points[1:][::-1][::step][::-1]
 

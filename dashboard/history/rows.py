@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from averaging.signing.credit import MAX_SHARE_MILLI, MachineShare
 from dashboard.credit.counting import Booking
 from dashboard.credit.credit import CommitCredit
-from dashboard.credit.ledger import Machine
+from dashboard.credit.ledger import MachineTotals
 from dashboard.facts import (
     Gap,
     HistoryPoint,
@@ -93,7 +93,7 @@ class Batch:
     """What begins and ends to count, in this order."""
     released: list[int] = field(default_factory=list)
     """Numbers of commits that go, since there are too many heavier ones of their version."""
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, MachineTotals] = field(default_factory=dict)
     profiles: list[tuple[ProfileFacts, bytes]] = field(default_factory=list)
     events: list[StoredEvent] = field(default_factory=list)
     looks: list[HistoryPoint] = field(default_factory=list)
@@ -352,10 +352,10 @@ def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((_text(reason), whole(count)) for reason, count in json.loads(text))
 
 
-def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
+def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, MachineTotals]:
     """(number, machine) of a row of `machines`; its totals follow from the rounds. Without number and PeerId there is
     no row; whatever else is unreadable is as if it had never been seen."""
-    machine = Machine(_text(peer_id))
+    machine = MachineTotals(_text(peer_id))
     names = ("contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
     for name, value, check in zip(names, facts, (_text, _text, _text, _real, _real, _real), strict=False):
         with contextlib.suppress(ValueError):

@@ -15,7 +15,7 @@ import aiosqlite
 
 from dashboard.credit.counting import Booking
 from dashboard.credit.credit import CommitCredit
-from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
+from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, MachineTotals
 from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history.rows import (
@@ -395,7 +395,7 @@ def _work_rows(booking: Booking, nums: MachineNums, seconds: int) -> list[tuple[
     ]
 
 
-def _machine_row(machine: Machine, nums: MachineNums) -> tuple[Any, ...]:
+def _machine_row(machine: MachineTotals, nums: MachineNums) -> tuple[Any, ...]:
     return (
         nums.num_of(machine.peer_id),
         machine.peer_id,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dashboard.facts import CurvePoint, HistoryPoint, HistoryView
+from dashboard.facts import HistoryPoint, HistoryView, WorkPoint
 from dashboard.page.formats import loss_text, moment_text
 from dht.quantities import bit_rate_text, count_text
 
@@ -59,12 +59,12 @@ def curves(history: HistoryView) -> dict[str, Curve]:
     }
 
 
-def work_curve(points: Sequence[CurvePoint]) -> Curve:
+def work_curve(points: Sequence[WorkPoint]) -> Curve:
     """A contributor's tokens over time."""
     return _over_time(points, _WORK)
 
 
-def _over_time(points: Sequence[HistoryPoint] | Sequence[CurvePoint], columns: _Columns) -> Curve:
+def _over_time(points: Sequence[HistoryPoint] | Sequence[WorkPoint], columns: _Columns) -> Curve:
     span = points[-1].at - points[0].at if points else 0.0
     return Curve(
         "time (UTC)",

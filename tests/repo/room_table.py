@@ -269,16 +269,8 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 """In a room that may, and does not."""
 
 TWO_MEANINGS = {
-    "Mark",
     "SwarmCallback",  # of one library or the other
-    *(
-        "Bandwidth",
-        "CurvePoint",
-        "Event",
-        "Fragment",
-        "Machine",
-        "Standing",
-    ),  # names of the dashboard's API
+    *("Event", "Fragment"),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AnchorSupport:
     """How many of the known members stand where.
 
     Attributes:
@@ -114,7 +114,7 @@ class Claims:
 
     async def standing(
         self, fragment: int, member: PeerId, claimed: Chain, known: Mapping[int, bytes], own: tuple[int, bytes]
-    ) -> Standing:
+    ) -> AnchorSupport:
         """Members behind the anchor that `member` claims, and behind the `own` one (version, digest).
 
         Args:
@@ -141,7 +141,9 @@ class Claims:
                 elsewhere[claimed.version, digest] += 1
             else:  # those who have gone on beyond what they remember may well be one side
                 elsewhere[head if head[0] < claimed.version else (claimed.version, b"")] += 1
-        return Standing(tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers))
+        return AnchorSupport(
+            tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers)
+        )
 
     async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
         commits: list[Commit] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboard.credit.ledger import Ledger
 from dashboard.credit.standings import ranks, recent_work, standings
-from dashboard.facts import Standing
+from dashboard.facts import PeriodRank
 from tests.kit.dashboard.history import check_raw, raw_commit
 from tests.kit.dashboard.records import NOW
 
@@ -18,12 +18,12 @@ def test_today_and_the_week_rank_apart_and_say_where_one_was() -> None:
         "jo": {TODAY - 1: 100, TODAY: 20},
         "kim": {TODAY - 2: 50},
     }
-    assert standings(work, TODAY, 1) == {"jo": Standing(20, 1, 1), "ada": Standing(10, 2, 0)}
+    assert standings(work, TODAY, 1) == {"jo": PeriodRank(20, 1, 1), "ada": PeriodRank(10, 2, 0)}
     # Yesterday's week began a day earlier, with Ada's large day.
     assert standings(work, TODAY, 7) == {
-        "jo": Standing(120, 1, 2),
-        "kim": Standing(50, 2, 3),
-        "ada": Standing(10, 3, 1),
+        "jo": PeriodRank(120, 1, 2),
+        "kim": PeriodRank(50, 2, 3),
+        "ada": PeriodRank(10, 3, 1),
     }
 
 
@@ -42,7 +42,7 @@ def test_a_ledger_says_who_passed_whom_since_yesterday() -> None:
         ledger.add(check_raw(raw), at)
     rows, _ = ledger.rows(NOW)
     assert [(row.contributor_id, row.rank, row.rank_before) for row in rows] == [("jo", 1, 2), ("ada", 2, 1)]
-    assert [row.today for row in rows] == [Standing(50_000, 1, 2), Standing(10_000, 2, 1)]
+    assert [row.today for row in rows] == [PeriodRank(50_000, 1, 2), PeriodRank(10_000, 2, 1)]
     assert rows[0].week.milli_witnessed == 140_000
     assert [(one.day - TODAY, one.milli_witnessed, one.rounds) for one in ledger.days_of(["jo"])] == [
         (-1, 90_000, 1),

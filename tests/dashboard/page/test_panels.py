@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.facts import Bandwidth, Gap, HistoryView, MissingRounds
+from dashboard.facts import Gap, HistoryView, MissingRounds, TrafficTotals
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
@@ -165,13 +165,13 @@ def test_reasons_of_drops_are_words_and_add_up() -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "words"),
     [
-        (Bandwidth(1e9, 2e9, 1.38e12), "1\u202f380 times less"),
-        (Bandwidth(1e9, 2e9, 2.5e9), "2.5 times less"),
-        (Bandwidth(4e9, 2e9, 2e9), "2 times more"),
-        (Bandwidth(1e9, 2e9, None), "1 GB of encoded values went"),
+        (TrafficTotals(1e9, 2e9, 1.38e12), "1\u202f380 times less"),
+        (TrafficTotals(1e9, 2e9, 2.5e9), "2.5 times less"),
+        (TrafficTotals(4e9, 2e9, 2e9), "2 times more"),
+        (TrafficTotals(1e9, 2e9, None), "1 GB of encoded values went"),
     ],
 )
-def test_bandwidth_is_compared_only_with_what_is_known(bandwidth: Bandwidth, words: str) -> None:
+def test_bandwidth_is_compared_only_with_what_is_known(bandwidth: TrafficTotals, words: str) -> None:
     text = text_of("bandwidth", replace(NOBODY, bandwidth=bandwidth))
     assert words in text
     assert ("data-parallel" in text) == (bandwidth.data_parallel_bytes is not None)

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 from dashboard.facts import (
     AgeAt,
-    Bandwidth,
+    ChartMark,
     ContributorRow,
     ContributorView,
-    CurvePoint,
     DayOfWork,
     FragmentAges,
     HistoryPoint,
     HistoryView,
     LaneFacts,
     MachineRow,
-    Mark,
     ModelSample,
     PeopleNews,
+    PeriodRank,
     RoundFacts,
-    Standing,
     TaskScore,
+    TrafficTotals,
+    WorkPoint,
     WrittenText,
 )
 from dashboard.observe.run_summary import run_facts
@@ -178,8 +178,8 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         team=TEAMS[index % len(TEAMS)] if index < 40 else "",
         # Kiran, who came yesterday, has overtaken Émilie since; the week is as the whole run, today is another order.
         rank_before={3: 5, 4: 4}.get(index, index + 1),
-        week=Standing(milli // 2, index + 1, index + 1),
-        today=Standing(milli // 20, index + 1, 0) if index % 3 != 2 else Standing(),
+        week=PeriodRank(milli // 2, index + 1, index + 1),
+        today=PeriodRank(milli // 20, index + 1, 0) if index % 3 != 2 else PeriodRank(),
     )
 
 
@@ -229,10 +229,10 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         for number in range(4)
     )
     marks = (
-        Mark(now - 0.83 * DAY, SCALE * 650_000, "join", peer_id_of(4)),
-        Mark(now - 0.5 * DAY, SCALE * 4_050_000, "leave", peer_id_of(5)),
-        Mark(now - 0.42 * DAY, SCALE * 4_900_000, "join", peer_id_of(6)),
-        Mark(now - 0.2 * DAY, SCALE * 7_100_000, "revision", ""),
+        ChartMark(now - 0.83 * DAY, SCALE * 650_000, "join", peer_id_of(4)),
+        ChartMark(now - 0.5 * DAY, SCALE * 4_050_000, "leave", peer_id_of(5)),
+        ChartMark(now - 0.42 * DAY, SCALE * 4_900_000, "join", peer_id_of(6)),
+        ChartMark(now - 0.2 * DAY, SCALE * 7_100_000, "revision", ""),
     )
     return HistoryView(
         now=now,
@@ -243,7 +243,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         marks=marks,
         rounds=rounds_of(now=now),
         fragments=fragments,
-        bandwidth=Bandwidth(4.31e9, 6.2e9, 5.93e12),
+        bandwidth=TrafficTotals(4.31e9, 6.2e9, 5.93e12),
         news=(
             PeopleNews(now - 40, "overtook", peer_id_of(4), other_id=peer_id_of(3)),
             PeopleNews(now - 300, "passed", peer_id_of(0), tokens=100_000_000),
@@ -263,7 +263,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
 def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
     row = contributor_of(index, now)
     curve = tuple(
-        CurvePoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
+        WorkPoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
         for hour in range(31)
     )
     today = int(now // DAY)
