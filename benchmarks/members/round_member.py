@@ -189,7 +189,7 @@ class Member:
         """CPU seconds and peak resident MB of this process and its daemon so far."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         found = {"cpu_seconds": own.ru_utime + own.ru_stime, "peak_mb": own.ru_maxrss / 1024}
-        daemon = self.host.daemon_process_id
+        daemon = self.host.daemon.process_id
         if daemon is not None:
             fields = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
             ticks = int(fields[11]) + int(fields[12])

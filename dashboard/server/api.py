@@ -32,6 +32,7 @@ from dashboard.facts import (
     RoundFacts,
 )
 from dashboard.history.trend import columns_of, rounded, thinned
+from dashboard.observe.run_summary import RunSummary
 from dashboard.observe.state import FragmentRow
 from dashboard.page.annotations import annotations_of
 from dashboard.page.progress import progress_of
@@ -130,8 +131,8 @@ class Run(Answer):
     revision: int | None
     manifest_hash: str | None
     model_kind: str | None
-    code: str | None
-    command: str | None
+    code: TextOrNull
+    command: TextOrNull
     watching_since: Number
     history_since: Number
     num_peers: int
@@ -392,21 +393,12 @@ async def run(site: Site, query: Query) -> Run:
         site,
         REPORTED,
         phase=state.phase,
-        name=owner.name if owner else None,
-        description=owner.description if owner else None,
-        what=owner.what if owner else None,
-        organiser=owner.organiser if owner else None,
-        homepage=owner.homepage if owner else None,
-        page=owner.page if owner else None,
-        licence=owner.licence if owner else None,
+        **_said(owner, "name", "description", "what", "organiser", "homepage", "page", "licence", "revision"),
+        **_said(owner, "model_kind", "code", "command"),
         notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),
         join_addresses=state.join_addresses,
-        revision=owner.revision if owner else None,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
-        model_kind=owner.model_kind if owner else None,
-        code=owner.code or None if owner else None,
-        command=owner.command or None if owner else None,
         watching_since=state.started_at,
         history_since=history.started_at,
         num_peers=len(state.here),
@@ -437,13 +429,10 @@ async def join(site: Site, query: Query) -> Join:
         Join,
         site,
         REPORTED,
-        name=owner.name if owner else None,
+        **_said(owner, "name", "page", "is_private", "model_kind"),
         link=str(state.join_link),
         addresses=state.join_addresses,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
-        page=owner.page if owner else None,
-        is_private=owner.is_private if owner else None,
-        model_kind=owner.model_kind if owner else None,
     )
 
 
@@ -559,6 +548,11 @@ def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) ->
     state = site.live.state
     head = {"basis": basis, "run_id": state.run_id, "observed_at": state.now, "heard_at": state.heard_at}
     return model.model_validate({**head, "problem": state.problem, **content})
+
+
+def _said(owner: RunSummary | None, *names: str) -> dict[str, Any]:
+    """What the owner signed; null while nobody has given it."""
+    return {name: getattr(owner, name) if owner else None for name in names}
 
 
 def _losses(points: Sequence[HistoryPoint]) -> Sequence[HistoryPoint]:

@@ -66,6 +66,9 @@ class P2pdHost:
         port_range: where port 0 is taken from.
         binary: another daemon than the one in hivemind's wheel.
 
+    Attributes:
+        daemon: the child process over all its lives.
+
     Raises:
         UsageFault: a multiaddr or the key file is wrong.
     """
@@ -84,7 +87,7 @@ class P2pdHost:
         binary: Path | None = None,
     ) -> None:
         self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
-        self._supervisor = P2pdSupervisor(
+        self.daemon = P2pdSupervisor(
             self._identity,
             [parse_multiaddr(text) for text in listen],
             [parse_multiaddr(text) for text in announce],
@@ -126,21 +129,7 @@ class P2pdHost:
     @property
     def is_up(self) -> bool:
         """Whether the daemon runs and answers."""
-        return self._supervisor.is_up
-
-    @property
-    def num_restarts(self) -> int:
-        """How many times the daemon had to be started again."""
-        return self._supervisor.num_restarts
-
-    @property
-    def last_downtime_seconds(self) -> float:
-        """From the daemon's last unexpected end until it answered again."""
-        return self._supervisor.last_downtime_seconds
-
-    @property
-    def daemon_process_id(self) -> int | None:
-        return self._supervisor.process_id
+        return self.daemon.is_up
 
     def pace_of(self, protocol: str) -> Pace | None:
         """How fast streams opened for `protocol` from now on send together; as fast as they can until `follow`.
@@ -163,12 +152,12 @@ class P2pdHost:
     @property
     def socket_directory(self) -> Path:
         """Private directory of this host's sockets; callers of the daemon put their own sockets there."""
-        return self._supervisor.directory
+        return self.daemon.directory
 
     @property
     def control_socket(self) -> Path:
         """Unix socket of the daemon's control protocol."""
-        return self._supervisor.control_socket
+        return self.daemon.control_socket
 
     async def start(self) -> None:
         """Start the daemon and its supervision.
@@ -178,24 +167,24 @@ class P2pdHost:
             UsageFault: an address is wrong.
         """
         try:
-            self._supervisor.open_directory()
+            self.daemon.open_directory()
             self._server = await listen_for_streams(
                 self._streams_socket, self._on_connection, self.memory.read_buffer_bytes
             )
-            await self._supervisor.start()
+            await self.daemon.start()
         except BaseException:
             await self.close()
             raise
 
     def addresses(self) -> list[str]:
         """Dialable multiaddrs with this PeerId; loopback ones only when there are no others."""
-        addresses = self._supervisor.addresses
+        addresses = self.daemon.addresses
         outside = [address for address in addresses if not address.is_loopback]
         return [str(address.with_peer_id(self.peer_id)) for address in outside or addresses]
 
     def local_addresses(self) -> list[str]:
         """Where this machine itself reaches the daemon, with this PeerId, whatever others are told."""
-        return [str(address.on_this_machine().with_peer_id(self.peer_id)) for address in self._supervisor.listens]
+        return [str(address.on_this_machine().with_peer_id(self.peer_id)) for address in self.daemon.listens]
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of `protocol`; a second call replaces the handler. Survives daemon restarts."""
@@ -216,18 +205,18 @@ class P2pdHost:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._supervisor.wait_up()
+                await self.daemon.wait_up()
         except TimeoutError as error:
             raise LocalFault(
                 f"the network daemon is not back after {timeout_seconds:.0f} s; expected it within seconds; see the log"
             ) from error
-        if self._supervisor.is_closed:
+        if self.daemon.is_closed:
             raise LocalFault("the network host is closed; expected an open one; join again")
 
     @property
     def options(self) -> DaemonOptions:
         """What kind of member the daemon is."""
-        return self._supervisor.options
+        return self.daemon.options
 
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
         """Restart the daemon as another kind of member: streams end; key, port and protocols stay.
@@ -238,9 +227,7 @@ class P2pdHost:
         Raises:
             LocalFault: it does not come back.
         """
-        await self._supervisor.change(
-            options, None if announce is None else [parse_multiaddr(text) for text in announce]
-        )
+        await self.daemon.change(options, None if announce is None else [parse_multiaddr(text) for text in announce])
         await self.wait_up(START_SECONDS)
 
     def moved_bytes(self, peer_id: PeerId) -> int:
@@ -286,7 +273,7 @@ class P2pdHost:
             LocalFault: the daemon does not answer.
         """
         found: dict[PeerId, list[Multiaddr]] = {}
-        for connection in await self._ask(self._supervisor.control.list_connections()):
+        for connection in await self._ask(self.daemon.control.list_connections()):
             found.setdefault(connection.peer_id, []).append(connection.address)
         return found
 
@@ -332,7 +319,7 @@ class P2pdHost:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            await self._supervisor.close()
+            await self.daemon.close()
 
     # Calls to the daemon
 
@@ -353,8 +340,8 @@ class P2pdHost:
         try:
             public_key_of(peer_id)
             async with asyncio.timeout(timeout_seconds):
-                await self._supervisor.wait_up()
-                if self._supervisor.is_closed:
+                await self.daemon.wait_up()
+                if self.daemon.is_closed:
                     raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
                 yield P2pdControl(self.control_socket, self.memory.read_buffer_bytes)
         except TimeoutError as error:
@@ -369,7 +356,7 @@ class P2pdHost:
             ) from error
 
     async def _refresh_connections(self) -> None:
-        connections = await self._supervisor.control.list_connections()
+        connections = await self.daemon.control.list_connections()
         self._dialable = {connection.peer_id: self._dialable.get(connection.peer_id, []) for connection in connections}
         unknown = [connection for connection in connections if not self._dialable[connection.peer_id]]
         await asyncio.gather(*(self._find_addresses(connection) for connection in unknown))
@@ -379,7 +366,7 @@ class P2pdHost:
     async def _find_addresses(self, connection: ConnectedPeer) -> None:
         # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
         try:
-            found = await self._supervisor.control.find_peer(connection.peer_id)
+            found = await self.daemon.control.find_peer(connection.peer_id)
         except ControlError as error:
             logger.debug("no addresses of %s yet: %s", connection.peer_id, error)
             return
@@ -422,14 +409,14 @@ class P2pdHost:
         # Again and again, because `handle` may be called while an earlier protocol is being registered.
         while new := [protocol for protocol in self._handlers if protocol not in registered]:
             for protocol in new:
-                await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
+                await self.daemon.control.add_stream_handler(protocol, self._streams_socket)
                 registered.add(protocol)
 
     async def _register_late(self, protocol: str) -> None:
         while True:
             try:
                 async with asyncio.timeout(CONTROL_SECONDS):
-                    await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
+                    await self.daemon.control.add_stream_handler(protocol, self._streams_socket)
                 return
             except TimeoutError:
                 # A machine that is busy with its start. A daemon that has the protocol by now says so, which ends this.
@@ -460,7 +447,7 @@ class P2pdHost:
             raise
         handler = self._handlers.get(protocol)
         is_full = self._incoming[remote] >= self._max_streams_per_peer or not self._has_room_for(remote)
-        if handler is None or is_full or self._supervisor.is_closed:
+        if handler is None or is_full or self.daemon.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
             connection.transport.abort()
             return

@@ -51,6 +51,11 @@ class P2pdSupervisor:
         on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
         on_healthy: awaited after each answered question.
         on_restarted: awaited after each restart, one after the other.
+
+    Attributes:
+        num_restarts: how many times the daemon had to be started again.
+        last_downtime_seconds: from its last unexpected end until it answered again.
+        options: of the daemon that runs now.
     """
 
     def __init__(

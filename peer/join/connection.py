@@ -13,7 +13,6 @@ import torch
 from averaging.outer.layout import FragmentLayout
 from dht.errors import Incompatible
 from dht.identity.keys import Identity
-from dht.streams.pacing import RateLimits
 from peer.checkpoint.checkpoint import saved_totals
 from peer.checkpoint.facts import Totals
 from peer.config.layouts import layout_digest_of, layout_of
@@ -44,6 +43,7 @@ class RunConnection:
         hear: as of `NetworkProcess`.
 
     Attributes:
+        network: the process, for what it is asked beside that: its addresses, limits, faults, and the run's end.
         totals: of this peer's earlier sessions, once `link` has read them.
 
     Raises:
@@ -60,7 +60,7 @@ class RunConnection:
     ) -> None:
         self.identity = Identity.load_or_create(config.identity)
         self._config = config
-        self._network = NetworkProcess(config, show, note, child, hear)
+        self.network = NetworkProcess(config, show, note, child, hear)
         self._mailbox: Mailbox | None = None
         self._side: SideStream | None = None
         self._is_open = False
@@ -71,29 +71,15 @@ class RunConnection:
         """Whether the network process may join the run."""
         return self._mailbox is not None
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where others reach this peer; empty until its host is up."""
-        return self._network.addresses
-
-    @property
-    def run_has_ended(self) -> bool:
-        """The run's owner ended it, and this peer has got there: save and stop."""
-        return self._network.run_has_ended
-
-    def limit(self, limits: RateLimits) -> None:
-        """Send and take no more than this from now on."""
-        self._network.limit(limits)
-
     def open(self, stop: Callable[[], bool]) -> RunManifest | None:
         """Start the network process and wait for the run's signed manifest. None: asked to stop.
 
         Raises:
             LocalFault: the run could not be found, or the process could not start.
         """
-        self._network.start()
+        self.network.start()
         self._is_open = True
-        record = self._network.wait_for_run(stop)
+        record = self.network.wait_for_run(stop)
         return None if record is None else RunManifest.from_bytes(record.manifest)
 
     def link(
@@ -133,16 +119,8 @@ class RunConnection:
             ref_device=ref_device,
             side=self._side,
         )
-        self._network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
+        self.network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
         return link
-
-    def check(self) -> None:
-        """Raise what ended the network process for good, if anything did.
-
-        Raises:
-            LocalFault: with its own sentence.
-        """
-        self._network.check()
 
     def close(self, reason: str, idle: Callable[[], None] = lambda: None) -> None:
         """Leave in an orderly way and wait until the network process has gone; meanwhile `idle` is called.
@@ -151,16 +129,16 @@ class RunConnection:
             LocalFault: what had ended it before.
         """
         if self._is_open:
-            self._network.leave(reason)
-            self._network.close(idle)
+            self.network.leave(reason)
+            self.network.close(idle)
         self._close_side()
         if self._mailbox is not None:
             self._mailbox.close()
-        self._network.check()
+        self.network.check()
 
     def abort(self) -> None:
         """End the network process at once."""
-        self._network.abort()
+        self.network.abort()
         self._close_side()
 
     def _close_side(self) -> None:

@@ -85,7 +85,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
         torch.set_num_threads(config.threads)
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
     terminal.step("program", str(device), is_done=True)
-    terminal.limit_by(lambda limits: connection.limit(rates_of(limits)))
+    terminal.limit_by(lambda limits: connection.network.limit(rates_of(limits)))
     with recording(config, connection.identity.peer_id, terminal.note) as listener:
         terminal.tell_also(listener)
         return _train(config, terminal, place, device, connection)
@@ -100,10 +100,10 @@ def _train(
     is_orderly = False
 
     def stop() -> bool:
-        connection.check()
+        connection.network.check()
         if group is not None:
             group.check()
-        return terminal.stop_asked() or connection.run_has_ended
+        return terminal.stop_asked() or connection.network.run_has_ended
 
     loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
     loading.start()
@@ -121,7 +121,7 @@ def _train(
             _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps, terminal.is_resting)
         reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
-        if connection.run_has_ended:
+        if connection.network.run_has_ended:
             reason = "the run has ended"
         connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
         if group is not None and group.ranks is not None:

@@ -249,7 +249,7 @@ class Swarm:
     def addresses(self) -> tuple[str, ...]:
         """Where others reach this peer: what they give as `peers`."""
         assert self._connection is not None, "inside the with block only"
-        return self._connection.addresses
+        return self._connection.network.addresses
 
     @property
     def training(self) -> LocalTraining:
@@ -361,8 +361,8 @@ class Swarm:
 
     def _stop_or_fault(self) -> bool:
         assert self._connection is not None
-        self._connection.check()
-        return self._stop() or self._connection.run_has_ended
+        self._connection.network.check()
+        return self._stop() or self._connection.network.run_has_ended
 
     def _show(self, event: Event) -> None:
         with self._lock:

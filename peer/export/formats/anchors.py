@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,10 @@ from averaging.outer.layout import FragmentLayout
 from averaging.outer.outer_step import anchor_digest
 from peer.config.layouts import layout_of, shapes_of
 from peer.config.manifest import RunManifest
-from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, config_digest
+from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import SOFTWARE
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedFragment:
-    """One fragment of an exported model.
-
-    Attributes:
-        digest: of anchor and momentum, 64 hexadecimal digits; what members announce.
-        num_confirmed: members that hold this digest at this version; 0 for a checkpoint, which nobody was asked about.
-    """
-
-    index: int
-    version: int
-    digest: str
-    lineage_tokens: int
-    num_values: int
-    num_confirmed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +62,14 @@ def facts_of(
     index: int, version: int, lineage_tokens: int, anchor: F32, momentum: F32, num_confirmed: int
 ) -> ExportedFragment:
     """Facts about one fragment; its digest is computed from the values, whatever anybody said. Arrays: [n]."""
-    digest = anchor_digest(anchor, momentum).hex()
-    return ExportedFragment(index, version, digest, lineage_tokens, anchor.size, num_confirmed)
+    return ExportedFragment(
+        index=index,
+        version=version,
+        digest=anchor_digest(anchor, momentum).hex(),
+        lineage_tokens=lineage_tokens,
+        num_values=anchor.size,
+        num_confirmed=num_confirmed,
+    )
 
 
 def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
@@ -139,7 +128,7 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
         "manifest": json.loads(anchors.manifest.to_bytes()),
         "versions": list(anchors.versions),
         "tokens": anchors.tokens,
-        "fragments": [asdict(fragment) for fragment in anchors.facts],
+        "fragments": [fragment.model_dump() for fragment in anchors.facts],
         "held_out_loss": anchors.held_out_loss,
         "held_out_version": anchors.held_out_version,
         "parameters_sha256": parameters_digest,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -16,10 +17,10 @@ from dht.errors import UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import adapter_tensors, save_adapter
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256
-from peer.export.formats.architecture import ArchitectureModule, save_architecture, trained_architecture
+from peer.export.formats.architecture import save_architecture, trained_architecture
 from peer.export.formats.custom import custom_sha256
 from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
-from peer.export.formats.tokenizer_files import TokenizerFiles, run_file_copies, tokenizer_files
+from peer.export.formats.tokenizer_files import run_file_copies, tokenizer_files
 from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import stands_on_base
 
@@ -31,23 +32,23 @@ CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
 
 
-class FolderContents(Protocol):
-    """What is written."""
+@dataclass(frozen=True, slots=True)
+class FolderContents:
+    """What is written.
 
-    @property
-    def architecture(self) -> str:
-        """The class of transformers that loads it; empty: none does."""
-        ...
+    Attributes:
+        architecture: the class of transformers that loads it; empty: none does.
+        save_weights: writes weights and their configuration into a folder, and takes the most bytes of one file.
+        files: small ones beside them: name -> contents, or where to copy it from.
+        parameters_digest: `parameters_sha256` of the parameters in the run's order; empty: nobody can check it.
+        notes: sentences for the model card.
+    """
 
-    @property
-    def parameters_digest(self) -> str:
-        """`parameters_sha256` of the parameters in the run's order; empty: nobody can check it."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for the model card."""
-        ...
+    architecture: str
+    save_weights: Callable[[Path, int], None]
+    files: Mapping[str, bytes | Path]
+    parameters_digest: str = ""
+    notes: tuple[str, ...] = ()
 
     def write(self, folder: Path, max_shard_bytes: int) -> None:
         """Write all files into `folder`.
@@ -55,68 +56,12 @@ class FolderContents(Protocol):
         Raises:
             OSError, SafetensorError: the disk is full or broken.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTensors:
-    """Tensors under given names, and small files. `files`: name -> contents, or where to copy it from."""
-
-    architecture: str
-    tensors: Mapping[str, Tensor]
-    parameters_digest: str = ""
-    files: Mapping[str, bytes | Path] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def write(self, folder: Path, max_shard_bytes: int) -> None:
-        """As `FolderContents.write`."""
-        _save_weights(folder, self.tensors, max_shard_bytes)
-        _write_files(folder, self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class WholeArchitecture:
-    """A module of transformers, which knows how it is written, and a tokenizer."""
-
-    found: ArchitectureModule
-    tokenizer: TokenizerFiles
-
-    @property
-    def architecture(self) -> str:
-        """As `FolderContents.architecture`."""
-        return self.found.name
-
-    @property
-    def parameters_digest(self) -> str:
-        """As `FolderContents.parameters_digest`."""
-        return self.found.parameters_digest
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """As `FolderContents.notes`."""
-        return self.found.notes
-
-    def write(self, folder: Path, max_shard_bytes: int) -> None:
-        """As `FolderContents.write`."""
-        save_architecture(self.found, folder, max_shard_bytes, self.tokenizer.end_token)
-        _write_files(folder, self.tokenizer.files)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterAlone:
-    """An adapter in peft's form, and a tokenizer."""
-
-    tensors: Mapping[str, Tensor]
-    config: bytes
-    tokenizer: TokenizerFiles
-    architecture: str = ADAPTER
-    parameters_digest: str = ""
-    notes: tuple[str, ...] = ()
-
-    def write(self, folder: Path, max_shard_bytes: int) -> None:
-        """As `FolderContents.write`."""
-        save_adapter(self.tensors, self.config, folder)
-        _write_files(folder, self.tokenizer.files)
+        self.save_weights(folder, max_shard_bytes)
+        for name, content in self.files.items():
+            if isinstance(content, bytes):
+                (folder / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, folder / name)
 
 
 def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = False) -> FolderContents:
@@ -141,20 +86,24 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
         if base is not None:
             raise UsageFault("--base is given without --merge; expected both: an adapter alone needs no base.")
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
-        return AdapterAlone(*adapter_tensors(anchors.manifest, anchors.values), tokenizer)
+        adapter = adapter_tensors(anchors.manifest, anchors.values)
+        return FolderContents(ADAPTER, lambda folder, _: save_adapter(*adapter, folder), tokenizer.files)
     if kind == "gpt":
         return built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
     if kind == "hf":
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
         found = find_base(anchors.manifest, base) if merge or stands_on_base(anchors.manifest) else None
-        return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values, found), tokenizer)
+        whole = trained_architecture(anchors.manifest, anchors.values, found)
+        save = partial(save_architecture, whole, end_token=tokenizer.end_token)
+        return FolderContents(whole.name, save, tokenizer.files, whole.parameters_digest, whole.notes)
     tensors = own_module_tensors(anchors)
-    return NamedTensors("", tensors, custom_sha256(tensors), run_file_copies(anchors.manifest, anchors.files))
+    files = run_file_copies(anchors.manifest, anchors.files)
+    return FolderContents("", partial(_save_weights, tensors), files, custom_sha256(tensors))
 
 
 def built_in_contents(
     manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None = None
-) -> NamedTensors:
+) -> FolderContents:
     """The built-in model as a Llama.
 
     Args:
@@ -168,7 +117,8 @@ def built_in_contents(
         GENERATION_NAME: json_bytes({"bos_token_id": None, "eos_token_id": end, "pad_token_id": end}),
         **tokenizer.files,
     }
-    return NamedTensors(ARCHITECTURE, llama_tensors(manifest.model, tensors), parameters_sha256(tensors), files)
+    save = partial(_save_weights, llama_tensors(manifest.model, tensors))
+    return FolderContents(ARCHITECTURE, save, files, parameters_sha256(tensors))
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
@@ -176,15 +126,7 @@ def json_bytes(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, indent=2).encode() + b"\n"
 
 
-def _write_files(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            (folder / name).write_bytes(content)
-        else:
-            shutil.copyfile(content, folder / name)
-
-
-def _save_weights(folder: Path, tensors: Mapping[str, Tensor], max_shard_bytes: int) -> None:
+def _save_weights(tensors: Mapping[str, Tensor], folder: Path, max_shard_bytes: int) -> None:
     """Tensors as one file, or as shards with an index."""
     shards: list[dict[str, Tensor]] = [{}]
     room = max_shard_bytes

@@ -37,8 +37,13 @@ _Text = Annotated[str, Field(max_length=500, pattern=r"^[^\p{C}]*$", examples=["
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["64 hexadecimal digits"])]
 
 
-class FragmentFields(BaseModel):
-    """As `model_file.FragmentFacts`."""
+class ExportedFragment(BaseModel):
+    """One fragment of an exported model.
+
+    Attributes:
+        digest: of anchor and momentum, 64 hexadecimal digits; what members announce.
+        num_confirmed: members that hold this digest at this version; 0 for a checkpoint, which nobody was asked about.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -64,7 +69,7 @@ class ModelHeader(BaseModel):
     manifest: dict[str, Any]
     versions: list[_Count] = Field(max_length=64)
     tokens: _Count
-    fragments: list[FragmentFields] = Field(max_length=64)
+    fragments: list[ExportedFragment] = Field(max_length=64)
     held_out_loss: float | None
     held_out_version: _Count | None
     parameters_sha256: str = Field(pattern="^([0-9a-f]{64})?$", examples=["64 hexadecimal digits"])

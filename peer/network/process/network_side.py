@@ -221,15 +221,15 @@ class NetworkSide:
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 
-            shown, num_restarts = host.addresses(), host.num_restarts
+            shown, num_restarts = host.addresses(), host.daemon.num_restarts
 
             async def report_restart() -> None:
                 nonlocal shown, num_restarts
                 if host.addresses() != shown:
                     shown = host.addresses()
                     self._show_addresses(host)
-                if host.num_restarts > num_restarts:
-                    num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
+                if host.daemon.num_restarts > num_restarts:
+                    num_restarts, seconds = host.daemon.num_restarts, host.daemon.last_downtime_seconds
                     restarted = events.DaemonRestarted(seconds, is_training=_is_training(node))
                     self._emit(Event(time.time(), host.peer_id, restarted))
 

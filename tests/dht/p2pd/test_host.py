@@ -92,7 +92,7 @@ def test_a_killed_daemon_is_back_with_the_same_identity_port_and_protocols() -> 
         assert isinstance(called, P2pdHost)
         await caller.connect(called.addresses()[0], 5.0)
         open_stream = await caller.open_stream(called.peer_id, ECHO, 5.0)
-        addresses, first_process = called.addresses(), called.daemon_process_id
+        addresses, first_process = called.addresses(), called.daemon.process_id
         assert first_process is not None
         await called.connected_addresses()
         event = await restarted(called)
@@ -102,8 +102,8 @@ def test_a_killed_daemon_is_back_with_the_same_identity_port_and_protocols() -> 
         async with asyncio.timeout(10):
             await event.wait()
         assert called.addresses() == addresses
-        assert called.daemon_process_id != first_process
-        assert called.num_restarts == 1
+        assert called.daemon.process_id != first_process
+        assert called.daemon.num_restarts == 1
         # The restarted host dialled its peers again, so it is known by its PeerId alone.
         assert caller.peer_id in await called.connected_addresses()
         await assert_echo(caller, called)
@@ -123,10 +123,10 @@ def test_a_port_that_was_lost_while_the_daemon_was_down_is_replaced(monkeypatch:
         before = moved.addresses()
         port = parse_multiaddr(before[0]).port
         event = await restarted(moved)
-        assert moved.daemon_process_id is not None
+        assert moved.daemon.process_id is not None
         with socket.socket() as thief:
             thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            os.kill(moved.daemon_process_id, signal.SIGKILL)
+            os.kill(moved.daemon.process_id, signal.SIGKILL)
             async with asyncio.timeout(10):
                 while True:
                     try:
@@ -151,8 +151,8 @@ def test_a_killed_daemon_of_the_caller_fails_its_streams_and_then_works_again() 
         await caller.connect(called.addresses()[0], 5.0)
         stream = await caller.open_stream(called.peer_id, ECHO, 5.0)
         event = await restarted(caller)
-        assert caller.daemon_process_id is not None
-        os.kill(caller.daemon_process_id, signal.SIGKILL)
+        assert caller.daemon.process_id is not None
+        os.kill(caller.daemon.process_id, signal.SIGKILL)
         with pytest.raises(PeerUnreachable):
             await stream.receive(10)
         async with asyncio.timeout(10):
@@ -172,8 +172,8 @@ def test_a_daemon_that_hangs_meets_deadlines_and_is_replaced(monkeypatch: pytest
         assert isinstance(called, P2pdHost)
         await caller.connect(called.addresses()[0], 5.0)
         event = await restarted(caller)
-        assert caller.daemon_process_id is not None
-        freeze(caller.daemon_process_id)
+        assert caller.daemon.process_id is not None
+        freeze(caller.daemon.process_id)
         with pytest.raises(PeerUnreachable, match="within"):
             await caller.open_stream(called.peer_id, ECHO, 0.2)
         async with asyncio.timeout(20):

@@ -262,8 +262,8 @@ def test_a_killed_daemon_is_back_in_the_dht() -> None:
             rebuilt.set()
 
         victim.host.add_restart_listener(on_rebuilt)
-        assert victim.host.daemon_process_id is not None
-        os.kill(victim.host.daemon_process_id, signal.SIGKILL)
+        assert victim.host.daemon.process_id is not None
+        os.kill(victim.host.daemon.process_id, signal.SIGKILL)
         async with asyncio.timeout(10):
             await rebuilt.wait()
         assert (victim.host.peer_id, victim.host.addresses()) == (peer_id, addresses)
@@ -282,8 +282,8 @@ def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeyp
 
     async def check(members: Members) -> None:
         victim, other = await members.swarm(2)
-        assert victim.host.daemon_process_id is not None
-        os.kill(victim.host.daemon_process_id, signal.SIGKILL)
+        assert victim.host.daemon.process_id is not None
+        os.kill(victim.host.daemon.process_id, signal.SIGKILL)
         record, expires_at = signed_record(victim.identity)
         copies = await victim.store.publish_peer(RUN_ID, victim.peer_id, record, expires_at)
         assert copies in (0, 1)
@@ -344,7 +344,7 @@ def test_close_leaves_no_process_and_no_socket() -> None:
     async def check(members: Members) -> None:
         swarm = await members.swarm(2)
         directories = [member.host.socket_directory for member in swarm]
-        processes = [member.host.daemon_process_id for member in swarm]
+        processes = [member.host.daemon.process_id for member in swarm]
         for member in swarm:
             await member.close()
         assert not any(directory.exists() for directory in directories)

@@ -30,7 +30,7 @@ def test_a_relay_tells_by_what_it_lets_pass_and_a_changed_daemon_keeps_key_port_
                 await relay.change(DaemonOptions(reachability="public"))
                 assert await check_relay(relay.addresses()) == "full"
             assert relay.addresses() == addresses
-            assert relay.num_restarts == 0
+            assert relay.daemon.num_restarts == 0
             async with P2pdHost(Identity.generate(), [LOOPBACK]) as caller:
                 await caller.connect(addresses[0], 20.0)
                 stream = await caller.open_stream(relay.peer_id, ECHO, 20.0)

@@ -23,7 +23,7 @@ from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
 from peer.export.formats import model_file
-from peer.export.formats.anchors import Anchors, ExportedFragment
+from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.formats.model_file import write_model
 from peer.export.formats.reading import ModelFile, read_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
@@ -87,7 +87,7 @@ def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
-    facts = tuple(ExportedFragment(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
+    facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
     path = tmp_path / "own.safetensors"
     write_model(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
     tensors = load_file(path)

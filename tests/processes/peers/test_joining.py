@@ -133,7 +133,7 @@ class Dying(Donor):
 
     async def on_chunk(self, chunk: memoryview) -> memoryview:
         if self.num_sent >= self.most and not self.is_dead.is_set():
-            process_id = self.member.host.daemon_process_id
+            process_id = self.member.host.daemon.process_id
             assert process_id is not None
             os.kill(process_id, signal.SIGKILL)
             self.is_dead.set()

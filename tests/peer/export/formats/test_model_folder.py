@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.export.formats.anchors import Anchors, ExportedFragment, named_tensors
+from peer.export.formats.anchors import Anchors, facts_of, named_tensors
 from peer.export.formats.byte_tokenizer import byte_tokenizer_files
 from peer.export.formats.llama import llama_tensors
 from peer.export.formats.model_card import model_card
@@ -245,7 +245,7 @@ def test_of_a_custom_run_nothing_is_said_that_its_manifest_only_has_by_default(t
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
-    facts = tuple(ExportedFragment(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
+    facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
     folder = tmp_path / "own"
     write_folder(Anchors(RUN_ID, manifest, facts, values, "a test"), folder, NOW, replace=False)
     assert {entry.name for entry in folder.iterdir()} == {"README.md", "model.safetensors", "run.json"}
