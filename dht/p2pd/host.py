@@ -300,7 +300,7 @@ class P2pdHost:
         for peer_id in peer_ids:
             if peer_id in connected:
                 with contextlib.suppress(DaemonFault):
-                    addresses = await self._ask(self._supervisor.control.find_peer(peer_id))
+                    addresses = await self._ask(self.daemon.control.find_peer(peer_id))
                     if any(one.is_relayed and one.value("p2p") == self.peer_id for one in addresses):
                         found.append(peer_id)
         return found
