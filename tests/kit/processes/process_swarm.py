@@ -60,7 +60,10 @@ WAIT_SECONDS = 150.0
 LOOK_SECONDS = 0.05
 """Between two looks at an event log or a process."""
 MARK = "MURMURATION_TEST_MARK"
+UNHURRIED = "tests.kit.processes.unhurried_peer"
 LOOPBACK = "127.0.0.1"
+STEP_SECONDS = 0.05
+"""Of a peer in tests: twenty steps a second are two rounds a second in `TINY_RUN`, and leave a core to seven peers."""
 WORKERS = 4
 PORTS = list(range(12_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS, 32_000, WORKERS))
 """For peers that must listen at a port known beforehand: each of a few workers has its own, and gives each out once."""
@@ -121,6 +124,7 @@ class PeerProcess:
         *,
         ip: str = LOOPBACK,
         wrapper: Sequence[str] = (),
+        step_seconds: float = 0.0,
     ) -> None:
         self.name = name
         self.peer_id: PeerId = identity.peer_id
@@ -129,9 +133,10 @@ class PeerProcess:
         self._output = output
         self._events: list[Event] = []
         self._read_bytes = 0
+        program = [UNHURRIED, str(step_seconds)] if step_seconds else ["peer"]
         with open(f"{output}.stdout", "ab") as shown, open(f"{output}.stderr", "ab") as errors:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "peer", *arguments],
+                [*wrapper, sys.executable, "-m", *program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=shown,
                 stderr=errors,
@@ -223,7 +228,7 @@ class PeerProcess:
     def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
         """Wait until it is a member; from then on its trainer makes way for processes that are just starting."""
         joined = self.wait_for(JoinedRun, after=after, seconds=seconds)
-        os.setpriority(os.PRIO_PROCESS, self.process.pid, 15)
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, 5)
         return joined
 
     def wait_common_round(self, *others: PeerId, after: int, seconds: float = WAIT_SECONDS) -> RoundCommitted:
@@ -322,11 +327,13 @@ class ProcessSwarm:
         environment: Mapping[str, str] | None = None,
         ip: str = LOOPBACK,
         wrapper: Sequence[str] = (),
+        step_seconds: float = STEP_SECONDS,
     ) -> PeerProcess:
         """Start `peer join` (or `seed`) in the folder `name`, on loopback; `arguments` come last and so beat these.
 
         What it prints goes to ``output.stdout`` and ``output.stderr``, in its folder when nothing is said. `wrapper`
-        is a command that ends in running the one behind it.
+        is a command that ends in running the one behind it. A step takes `step_seconds` longer than it must; with 0
+        it is the command as users start it (see `unhurried_peer.py`).
         """
         folder = self.folder / name
         identity = self.identity_of(name)
@@ -343,7 +350,12 @@ class ProcessSwarm:
             given += ["--peers", address]
         environment = {**self.environment, **(environment or {})}
         shown = output or folder / "shown"
-        peer = PeerProcess(name, identity, port, shown, [*given, *arguments], environment, ip=ip, wrapper=wrapper)
+        peer = PeerProcess(
+            *(name, identity, port, shown, [*given, *arguments], environment),
+            ip=ip,
+            wrapper=wrapper,
+            step_seconds=step_seconds if command == "join" else 0.0,
+        )
         self.peers.append(peer)
         return peer
 

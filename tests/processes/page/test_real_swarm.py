@@ -64,8 +64,11 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
                 assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
             events = json.loads(text("api/v1/events?limit=500"))["events"]
             assert {event["peer_id"] for event in events if event["kind"] == "first round"} <= {ada.peer_id, jo.peer_id}
-            today = json.loads(text("api/v1/contributors?by=today"))["contributors"]
-            assert {row["name"] for row in today} == {"Ada", "Jo"}
+
+            def today() -> set[str]:
+                return {row["name"] for row in json.loads(text("api/v1/contributors?by=today"))["contributors"]}
+
+            wait_until(lambda: today() == {"Ada", "Jo"}, "both in the list of today")
             jo.kill_all()
             facts = until(lambda facts: facts["num_trainers"] == 1, "the killed one to be missed")
             (killed,) = [one for one in json.loads(text("api/v1/peers"))["peers"] if one["name"] == "Jo"]
