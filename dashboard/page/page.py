@@ -13,7 +13,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from dashboard.facts import ContributorRow, HistoryView, Period, RoundFacts
-from dashboard.observe.state import DashboardState, PeerRow
+from dashboard.observe.state import INSTALL, DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.formats import TEMPLATES, age_text, loss_with_unit, people_text, short_day
@@ -52,7 +52,7 @@ MAX_TOP: Final = 5
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""
-MAX_LISTED: Final = 100
+MAX_LISTED: Final = 75
 """Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
 TEMPLATES.filters["value_text"] = value_text
@@ -73,6 +73,7 @@ TEMPLATES.globals.update(
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
+        "usual_install": INSTALL,
         "tabs": tuple(TAB_TITLES.items()),
     }
 )

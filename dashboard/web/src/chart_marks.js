@@ -45,6 +45,14 @@ export function groups(plot, marks) {
   }));
 }
 
+/** Go to what the model wrote at `at`. */
+function read(at) {
+  const query = new URLSearchParams(location.search);
+  query.set("tab", "model");
+  query.set("sample", at);
+  go(`${location.pathname}?${query}#samples`);
+}
+
 /** One of them is reached with Tab, the others from there with the arrows. */
 export function Marks({ found, offset, text, onTell }) {
   const step = (event) => {
@@ -66,7 +74,7 @@ export function Marks({ found, offset, text, onTell }) {
         onMouseLeave=${() => onTell(null)}
         onBlur=${() => onTell(null)}
         onKeyDown=${step}
-        onClick=${() => sampleAt && go(`${location.pathname}?tab=model&sample=${sampleAt}#samples`)}
+        onClick=${() => sampleAt && read(sampleAt)}
       ></button>`;
     })}
   </div>`;

@@ -7,7 +7,7 @@ import { on, replaceSection } from "./live.js";
 
 /** As many as the server shows. */
 const PAGE = 25;
-const MAX_ROWS = 100;
+const MAX_ROWS = 75;
 const TYPING_MILLISECONDS = 200;
 const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
@@ -94,6 +94,11 @@ function Tools({ found, table }) {
       value=${search}
       onInput=${(event) => tellAddress({ search: event.currentTarget.value.trim(), limit: null, offset: null })}
     />
+    ${own() &&
+    search !== own() &&
+    html`<button type="button" onClick=${() => tellAddress({ search: own(), limit: null, offset: null }, { isStep: true })}>
+      find me
+    </button>`}
     ${isAsking &&
     html`<button
       type="button"
@@ -117,11 +122,26 @@ function improveHeads(root) {
   }
 }
 
+/** The visitor's own key, by the address alone: a link may say it, and nothing is kept. */
+const own = () => (/^[1-9A-Za-z]{40,64}$/.test(told("you")) ? told("you") : "");
+
+/** Mark the visitor's own row. */
+function markOwn(root) {
+  const row = own() && root.querySelector(`tr code[title="${own()}"]`)?.closest("tr");
+  if (!row || row.classList.contains("you")) return;
+  row.classList.add("you");
+  const mark = document.createElement("span");
+  mark.className = "own";
+  mark.textContent = "you";
+  row.querySelector("a.person")?.after(" ", mark);
+}
+
 export function startPeople() {
   const tools = document.getElementById("people-tools");
   const found = document.getElementById("people-found");
   const table = document.getElementById("contributors");
   if (!tools || !found || !table) return;
   on("improve", improveHeads);
+  on("improve", markOwn);
   render(html`<${Tools} found=${found} table=${table} />`, tools);
 }

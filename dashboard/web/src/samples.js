@@ -8,8 +8,8 @@ import { on } from "./live.js";
 
 const sampleTold = () => Number(told("sample")) || null;
 
-/** Chosen by the reader, by its time; null: the newest. */
-let chosenAt = sampleTold();
+/** Chosen by the reader, by its time; null: the newest; undefined: the one that the address says. */
+let chosenAt;
 
 const day = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
 
@@ -21,7 +21,8 @@ function words(sample) {
 
 function Through({ samples }) {
   const last = samples.length - 1;
-  const found = chosenAt === null ? -1 : samples.findIndex((sample) => sample.at >= chosenAt);
+  const wantedAt = chosenAt === undefined ? sampleTold() : chosenAt;
+  const found = wantedAt === null ? -1 : samples.findIndex((sample) => sample.at >= wantedAt);
   const [place, setPlace] = useState(found < 0 ? last : found);
   const sample = samples[place];
   // A mark on the curve leads to one of them.
@@ -29,7 +30,9 @@ function Through({ samples }) {
     () =>
       onAddress(() => {
         const asked = samples.findIndex((each) => each.at >= sampleTold());
-        if (sampleTold() !== null && asked >= 0) setPlace(asked);
+        if (sampleTold() === null || asked < 0) return;
+        chosenAt = undefined;
+        setPlace(asked);
       }),
     [samples],
   );

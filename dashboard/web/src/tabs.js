@@ -39,7 +39,7 @@ function follow(event) {
   event.preventDefault();
   place = "";
   // Choices of a chart outlive the change of a tab.
-  for (const name of ["along", "log"]) if (told(name) && !asked.has(name)) asked.set(name, told(name));
+  for (const name of ["along", "log", "you"]) if (told(name) && !asked.has(name)) asked.set(name, told(name));
   go(`${location.pathname}?${asked}${link.hash}`);
   show();
 }

@@ -84,7 +84,13 @@ def test_an_organiser_says_how_visitors_get_the_program() -> None:
     assert words.count("pip install git+https://example.org/code") == 4
     assert "murmuration-swarm" not in words
     hostile = TextOnly(card(replace(live(), install=HOSTILE_NAME)))
-    assert hostile.tags == TextOnly(card(live())).tags
+    assert hostile.tags == TextOnly(card(replace(live(), install="pip install it"))).tags
+
+
+def test_the_usual_line_says_where_to_look_when_pip_finds_nothing() -> None:
+    assert "If pip finds no such package" in text(live())
+    assert "If pip finds no such package" not in text(live(homepage=""))
+    assert "If pip finds no such package" not in text(replace(live(), install="pip install it"))
 
 
 def test_commands_are_whole_and_begin_with_the_doctor() -> None:

@@ -63,7 +63,7 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
 def test_a_long_list_is_cut_and_says_so() -> None:
     html = render_sections(state_of(80), history_of_run(80))
     assert html["contributors"].count("<tr") == 1 + MAX_CONTRIBUTORS_SHOWN
-    assert 'limit=100#contributors-title">Show all 80</a>' in html["contributors"]
+    assert 'limit=75#contributors-title">Show 75 at a time</a>' in html["contributors"]
 
 
 def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
@@ -72,8 +72,12 @@ def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
     html = render_people(people[30:70], history, sort="name", limit=30, search="a b", now=NOW)
     assert 'data-found="40 of 80 contributors"' in html
     assert html.count("<tr") == 1 + 30
-    assert 'sort=name&amp;search=a%20b&amp;limit=100#contributors-title">Show all 40</a>' in html
+    assert 'sort=name&amp;search=a%20b&amp;limit=75#contributors-title">Show all 40</a>' in html
     assert re.findall(r'data-sort="(\w+)" aria-sort="(\w+)"', html) == [("name", "ascending")]
+    last = render_people(people, history, sort="tokens", limit=75, offset=75, now=NOW)
+    assert last.count("<tr") == 1 + 5
+    assert "76 to 80 of 80 contributors" in last
+    assert "Next" not in last
     nobody = render_people((), history, sort="tokens", limit=30, search="x", now=NOW)
     assert 'data-found="0 of 80 contributors"' in nobody
     assert "Nobody is called that" in nobody

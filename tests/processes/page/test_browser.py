@@ -23,7 +23,9 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 from dashboard.facts import HistoryView
 from dashboard.observe.state import DashboardState
 from dashboard.server.live import Live
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW
+from dashboard.several.cards import run_path
+from dashboard.several.index import make_index
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID
 from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
 from tests.kit.dashboard.serving import in_memory
 from tests.kit.tiers import sampled
@@ -486,3 +488,68 @@ def test_a_tab_that_nobody_looks_at_holds_no_stream(in_browser: InBrowser) -> No
         await expect(page.locator("#top")).to_contain_text("While hidden")
 
     in_browser(check)
+
+
+def test_a_wall_a_printout_and_an_index_show_what_they_are_for(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        wall = await visit.open("?wall", size={"width": 1920, "height": 1080})
+        await expect(wall.locator('[data-chart="losses"] canvas')).to_be_visible()
+        await expect(wall.locator("#top")).to_contain_text("Ada")
+        await expect(wall.get_by_role("link", name="People", exact=True)).to_have_count(0)
+        assert await wall.evaluate("document.documentElement.scrollHeight") <= 1080
+        assert await width_of(wall) <= 1920
+        # What is printed is the tab that is open, without what only a screen can do, within the paper.
+        printed = await visit.open("?tab=people", scheme="dark", size={"width": 780, "height": 1100})
+        await expect(printed.get_by_role("searchbox")).to_be_visible()
+        await printed.emulate_media(media="print", color_scheme="dark")
+        await expect(printed.get_by_role("searchbox")).to_be_hidden()
+        await expect(printed.locator("#contributors")).to_contain_text("basement-4090")
+        ground = "getComputedStyle(document.documentElement).backgroundColor"
+        assert await printed.evaluate(ground) in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
+        assert await width_of(printed) <= 780
+        # An index leads to each run, and a run's page stays below its own address.
+        async with contextlib.AsyncExitStack() as stack:
+            base = run_path(RUN_ID)
+            page = in_memory(visit.site.state, visit.site.history, base=base, clock=lambda: NOW + 3)
+            _, app = await stack.enter_async_context(page)
+            await wall.close()
+            await printed.close()
+            await visit.site.stop()
+            runner = web.AppRunner(make_index([app], {}), access_log=None, shutdown_timeout=1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", visit.site.port, reuse_address=True).start()
+            index = await visit.open()
+            assert await accessibility_faults(index) == []
+            await index.get_by_role("link", name="tinybytes").first.click()
+            await expect(index.locator('[data-chart="losses"] canvas')).to_be_visible()
+            await index.get_by_role("link", name="People", exact=True).click()
+            await expect(index.locator("#contributors")).to_contain_text("Ada")
+            assert f"{base}/" in index.url
+            manifest = await index.evaluate(
+                "fetch(document.querySelector('link[rel=manifest]').href).then((r) => r.json())"
+            )
+            assert manifest["start_url"] == f"{base}/"
+
+    in_browser(check, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))
+
+
+def test_a_mark_leads_to_what_the_model_wrote_and_a_link_to_the_own_row(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open(f"?you={peer_id_of(40)}")
+        await page.locator('[data-chart="losses"] .mark-at.sample').first.press("Enter")
+        await expect(page.locator("#samples output")).to_contain_text("version 1,")
+        await expect(page.locator("#samples")).to_be_visible()
+        await page.get_by_role("link", name="People", exact=True).click()
+        await expect(page.locator("svg.world circle")).to_have_count(3)
+        await page.get_by_role("button", name="find me").click()
+        await expect(page.locator("#people-found tr.you")).to_have_count(1)
+        await page.get_by_role("button", name="back to the ranking").click()
+        await page.get_by_role("link", name="Show 75 at a time").click()
+        await expect(page.locator("#people-found tbody tr")).to_have_count(75)
+        await expect(page.locator("#people-found tr.you .own")).to_have_text("you")
+        await page.get_by_role("link", name="Next", exact=True).click()
+        await expect(page.locator("#people-found tbody tr")).to_have_count(45)
+        await expect(page.locator("#people-found")).to_contain_text("76 to 120 of 120 contributors")
+
+    in_browser(check, num_people=120)
