@@ -140,15 +140,7 @@ def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choi
     """
     choice = mine
     if theirs is not None and theirs.sequence > mine.sequence:
-        choice = Choice(
-            theirs.sequence,
-            theirs.issued_at,
-            theirs.name,
-            theirs.country,
-            theirs.is_hidden,
-            theirs.machines,
-            theirs.team,
-        )
+        choice = Choice(**{name: getattr(theirs, name) for name in Choice.__dataclass_fields__})
     if me in choice.machines or len(choice.machines) >= MAX_MACHINES:
         return choice
     sequence = max(choice.sequence + 1, int(1000 * now)) if choice.sequence else int(1000 * now)
@@ -157,18 +149,8 @@ def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choi
 
 def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -> Profile:
     """The choice as a profile of one run, good for about a week."""
-    return Profile(
-        run_id=run_id,
-        contributor_id=contributor.peer_id,
-        sequence=choice.sequence,
-        issued_at=choice.issued_at,
-        expires_at=now + LIFE_SECONDS,
-        name=choice.name,
-        country=choice.country,
-        is_hidden=choice.is_hidden,
-        machines=choice.machines,
-        team=choice.team,
-    )
+    expires_at = now + LIFE_SECONDS
+    return Profile(run_id=run_id, contributor_id=contributor.peer_id, expires_at=expires_at, **asdict(choice))
 
 
 def _checked(found: Any) -> Choice:
@@ -180,9 +162,5 @@ def _checked(found: Any) -> Choice:
         raise ValueError("expected a whole number as sequence, and true or false as is_hidden")
     if not all(type(text) is str for text in (choice.name, choice.country, choice.team, *choice.machines)):
         raise ValueError("expected texts as name, country, team and machines")
-    kept = changed(
-        choice,
-        float(choice.issued_at),
-        is_hidden=choice.is_hidden,
-    )
+    kept = changed(choice, float(choice.issued_at), is_hidden=choice.is_hidden)
     return replace(kept, sequence=choice.sequence)

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from averaging.exchange.background import Background
 from averaging.exchange.context import ExchangePorts
@@ -198,7 +199,7 @@ class Node:
         Raises:
             LocalFault: another process uses this identity, or the state cannot be had.
         """
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[Any]] = []
         loop = asyncio.get_running_loop()
         try:
             await self.membership.look()
@@ -224,7 +225,7 @@ class Node:
                 tasks.append(loop.create_task(work))
             if self.keeper is not None:
                 tasks.append(loop.create_task(self.keeper.run()))
-            tasks.append(loop.create_task(_wait(self._leaving)))
+            tasks.append(loop.create_task(self._leaving.wait()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             try:
                 for task in done:
@@ -528,7 +529,3 @@ class Node:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

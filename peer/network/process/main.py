@@ -100,7 +100,7 @@ async def _run(channel: _Channel) -> None:
             descriptors = []
 
     loop.add_reader(channel.connection, readable)
-    orphaned = asyncio.create_task(_wait(gone))
+    orphaned = asyncio.create_task(gone.wait())
     beginning = asyncio.create_task(lines.get())
     await asyncio.wait({beginning, orphaned}, return_when=asyncio.FIRST_COMPLETED)
     if not beginning.done():
@@ -150,10 +150,6 @@ async def _run(channel: _Channel) -> None:
         return
     orphaned.cancel()
     work.result()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 if __name__ == "__main__":
