@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,25 @@ def load_architecture(
         UsageFault: the library, or the one for fewer bits, is not installed.
         Incompatible: the weights do not fit the config, or are only an adapter of others.
     """
+    module, missing_names = _loaded(text, task, folder, {} if compressed is None else compressed.options())
+    if missing_names:
+        _fill_in(module, missing(), missing_names)
+    trained: nn.Module = module.train()
+    return trained
+
+
+def check_weights(text: str, task: str, folder: Path) -> None:
+    """Whether given weights are of a config's architecture and sizes; only their names and shapes are looked at.
+
+    Raises:
+        UsageFault: the library is not installed.
+        Incompatible: as from `load_architecture`.
+    """
+    _loaded(text, task, folder, {"device_map": "meta"})
+
+
+def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:
+    """The module with given weights, and the names of the parameters that these lack."""
     config = config_of(text)
     head = _head(config.model_type, task)
     if (folder / "adapter_config.json").exists():
@@ -139,21 +158,31 @@ def load_architecture(
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
-            **({} if compressed is None else compressed.options()),
+            ignore_mismatched_sizes=True,  # They are told below, each by its name.
+            **options,
         )
     except (MemoryError, UsageFault):
         raise
     except Exception as error:  # Weights that do not fit come as whatever the architecture's code ran into.
         raise _refused(config.model_type, error) from error
-    if wrong := found["mismatched_keys"] or found["error_msgs"]:
+    if found["mismatched_keys"]:
+        name, shape, expected = min(found["mismatched_keys"])
         raise Incompatible(
-            f"the weights in {folder} do not fit the run's config ({str(wrong)[:300]}); expected those of this "
-            "architecture and size; correct the config"
+            f"the weights in {folder} have {list(shape)} as shape of {name}, and the config makes it "
+            f"{list(expected)}; expected weights of these sizes; take the config.json that belongs to them"
         )
-    if found["missing_keys"]:
-        _fill_in(module, missing(), found["missing_keys"])
-    trained: nn.Module = module.train()
-    return trained
+    if found["error_msgs"]:
+        raise _refused(config.model_type, ValueError(str(found["error_msgs"])))
+    num_tensors, lacking = len(module.state_dict()), found["missing_keys"]
+    # A new head or a pooler is a few of them; another architecture's weights have nearly none.
+    if 2 * len(lacking) > num_tensors:
+        others = f", and others such as {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
+        raise Incompatible(
+            f"the weights in {folder} have {num_tensors - len(lacking)} of the {num_tensors} tensors of "
+            f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
+            "to them"
+        )
+    return module, lacking
 
 
 @torch.no_grad()

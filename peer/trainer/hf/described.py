@@ -18,7 +18,7 @@ from peer.config.validation import explain
 from peer.described_model import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
-from peer.trainer.hf.architecture import build_architecture, config_of, tasks_of
+from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
 from peer.trainer.hf.run_model import architecture_parts
 
@@ -97,6 +97,7 @@ def describe_model(
     init = None
     if has_weights(path):
         found_weights = read_base(path)
+        check_weights(text, chosen, path)
         init = {"source": source, "digest": found_weights.digest, "num_bytes": found_weights.num_bytes}
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
     if frozen and adapter is not None:

@@ -121,6 +121,21 @@ def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
         find_base(RunManifest(name="tiny"), saved)
 
 
+def test_weights_of_another_architecture_or_size_are_refused_before_there_is_a_run(saved: Path, tmp_path: Path) -> None:
+    fields = json.loads((saved / "config.json").read_text())
+    others = {
+        "hidden_size": r"as shape of \S+, and the config makes it \[(128, )?64",
+        "model_type": "have 0 of the .* tensors of OPTForCausalLM, and others such as",
+    }
+    for name, said in others.items():
+        changed = fields | {name: 64 if name == "hidden_size" else "opt"}
+        folder = tmp_path / name
+        shutil.copytree(saved, folder)
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in changed.items() if k != "architectures"}))
+        with pytest.raises(Incompatible, match=said):
+            describe_model(folder, "causal-lm")
+
+
 def test_a_folder_that_leads_to_other_weights_is_refused(saved: Path, tmp_path: Path) -> None:
     manifest = run_of(saved, tmp_path)
     other = tmp_path / "other"
