@@ -193,7 +193,7 @@ class Applying:
             self._searches.remove(search)
         if payloads is None:
             self._anchors[fragment.index].unfetchable = commit
-            self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
+            self.ask_repair(fragment, Repair(commit.leader, "the results of a committed round cannot be fetched"))
             return
         arrived, leader = clock(), fragment.machine.leader
         if not await self._audits.passes(fragment, commit, payloads):
@@ -333,15 +333,13 @@ class Applying:
 
     def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
         """Have a claim looked into. Rounds go on meanwhile: a large claim must not stop them."""
-        self._ask_repair(fragment, effect.peer_id, effect.reason)
-
-    def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
         anchor = self._anchors[fragment.index]
-        if anchor.is_repairing or peer_id in anchor.doubted_by:
+        if anchor.is_repairing or effect.peer_id in anchor.doubted_by:
             return
-        anchor.doubted_by.add(peer_id)
+        anchor.doubted_by.add(effect.peer_id)
         anchor.is_repairing = anchor.unfetchable is not None
-        self._context.ports.report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
+        version = fragment.machine.version
+        self._context.ports.report(RepairNeeded(fragment.index, version, effect.peer_id, effect.reason))
 
     def repaired(self, fragment: FragmentRuntime) -> None:
         """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""

@@ -217,17 +217,10 @@ class Paths:
             await self._go_behind_relays()
 
     def _emit_reachability(self, member: PeerId, addresses: tuple[str, ...]) -> None:
-        self._ports.emit(
-            Event(
-                self._ports.wall_clock(),
-                self._host.peer_id,
-                ReachabilityFound(
-                    asked=member,
-                    reachable=self._is_dialable is True,
-                    addresses=addresses,
-                ),
-            )
-        )
+        self._emit(ReachabilityFound(asked=member, reachable=self._is_dialable is True, addresses=addresses))
+
+    def _emit(self, fact: ReachabilityFound | RelayChecked | RelayFound | RelayLost | PathFound) -> None:
+        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, fact))
 
     # --------------------------------------------------------------------------------------------------- being a relay
 
@@ -249,7 +242,7 @@ class Paths:
             if relaying != "limited":
                 break
             await self._host.change(options)
-        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, RelayChecked(relaying=relaying)))
+        self._emit(RelayChecked(relaying=relaying))
 
     def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
         """What others are told; nothing: what the daemon finds out."""
@@ -283,19 +276,14 @@ class Paths:
         now = self._ports.clock()
         if led_by:
             if not self._led_by:
-                self._emit_relay(led_by)
+                self._emit(RelayFound(relays=led_by))
             self._is_lost_told, self._relay_missed_at = False, now
         elif now - self._relay_missed_at >= RELAY_SECONDS:
             if not self._is_lost_told:
                 self._is_lost_told = True
-                at = self._ports.wall_clock()
-                seconds = now - self._relay_missed_at
-                self._ports.emit(Event(at, self._host.peer_id, RelayLost(seconds=seconds)))
+                self._emit(RelayLost(seconds=now - self._relay_missed_at))
             await self._go_behind_relays()
         self._led_by = led_by
-
-    def _emit_relay(self, led_by: tuple[PeerId, ...]) -> None:
-        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, RelayFound(relays=led_by)))
 
     # -------------------------------------------------------------------------------------------------- paths to others
 
@@ -309,8 +297,7 @@ class Paths:
                 continue
             kinds[record.peer_id] = kind
             if self._kinds.get(record.peer_id) != kind:
-                at = self._ports.wall_clock()
-                self._ports.emit(Event(at, self._host.peer_id, PathFound(remote=record.peer_id, path=kind)))
+                self._emit(PathFound(remote=record.peer_id, path=kind))
             if kind == "relayed":
                 self._relayed.setdefault(record.peer_id, _RelayedPeer(now))
             else:
