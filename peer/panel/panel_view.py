@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
@@ -80,7 +81,7 @@ class PanelView:
 
     def note(self, sentence: str) -> None:
         self._scene = with_note(self._scene, sentence, self._now)
-        self._kept = [*self._kept, sentence][-NUM_KEPT_NOTES:]
+        self._kept = [*(one for one in self._kept if one != sentence), sentence][-NUM_KEPT_NOTES:]
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
@@ -126,7 +127,8 @@ class PanelView:
             self._painter.close()
         except (OSError, ValueError):
             self._broken = True
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: one sent to the process may be taken by another thread, after this one has drawn again.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         # Here again after `fg`; everything is drawn anew.
         self._drawn_at = None
 
@@ -141,9 +143,9 @@ class PanelView:
             self._broken = True
 
     def _footer(self) -> Text:
-        if self._controls.question is not None:
-            return part(self._controls.question.text, ACCENT if not self._controls.question.problem else CARE)
         room = self._drawn_size[0] - 1
+        if (question := self._controls.question) is not None:
+            return part(question.text(room), CARE if question.problem else ACCENT)
         keys = self._keys.are_there
         return part(hints(self._controls, has_keys=keys, is_resting=self._scene.is_resting, room=room), DIM)
 

@@ -25,11 +25,12 @@ class Question:
     is_second: bool = False
     problem: str = ""
 
-    @property
-    def text(self) -> str:
-        asked = _DOWN if self.is_second else _UP
-        problem = f"{self.problem} " if self.problem else ""
-        return f"{problem}{asked} (Enter alone: no limit; Esc: leave it): {self.typed}_"
+    def text(self, room: int) -> str:
+        """The question in at most `room` columns, with what is typed."""
+        asked = f"{_DOWN if self.is_second else _UP}: {self.typed}_"
+        explained = self.problem or "Enter alone: no limit; Esc: leave it."
+        told = f"{explained} {asked}"
+        return told if len(told) <= room else asked[-room:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Controls:
         except ValueError:
             mbit = -1.0
         if mbit is not None and not LEAST_MBIT <= mbit <= MOST_MBIT:
-            problem = f"{question.typed} is no such number; expected {LEAST_MBIT:g} or more, such as 10."
+            problem = f"{question.typed}: expected {LEAST_MBIT:g} to {MOST_MBIT:g}, such as 10."
             return replace(self, question=replace(question, typed="", problem=problem)), None
         if question.is_second:
             return replace(self, question=None), LineLimits(question.up_mbit, mbit)

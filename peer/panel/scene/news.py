@@ -36,6 +36,9 @@ _AS_THEY_ARE = (
     *(AnchorDiffered, CheckpointFailed, DaemonRestarted, ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
+_DIFFERS = "The anchor of fragment"
+_COMING = tuple(f"{{who}} {what}" for what in ("joined", "is back", "left", "is not heard any more"))
+"""Of a person the newest of these is news: on a busy machine somebody may come and go every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,9 @@ def news_of(
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
         case PeerJoined():
-            # Whoever was here before this peer did not join now.
-            return [NewsLine(at, "person", "{who} joined", fact.remote)] if before.run_id else []
+            # A member that was here before this peer did not join now.
+            what = "is back" if fact.remote in before.met else "joined"
+            return [NewsLine(at, "person", f"{{who}} {what}", fact.remote)] if before.run_id else []
         case PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
             return [NewsLine(at, "person", f"{{who}} {how}", fact.remote)]
@@ -99,7 +103,11 @@ def is_passed(old: NewsLine, new: NewsLine) -> bool:
     """Whether a line says what the new one says better: again the same, or the next one of its kind about a person."""
     if old.text == new.text and old.remote == new.remote and old.kind == "note":
         return True
+    if new.remote is not None and new.remote == old.remote and new.text in _COMING and old.text in _COMING:
+        return True
     prefix = new.text.partition(":")[0]
+    if all(one.text.startswith(_DIFFERS) for one in (old, new)):
+        return True
     if prefix in ("Best loss so far", "You are rank"):
         return old.text.startswith(prefix)
     took = " of the model here"

@@ -31,6 +31,8 @@ FEWEST_LOSSES = 8
 """Of a curve that says something."""
 SILENT_ROUND_SECONDS = 120.0
 """Without a round for this long something is wrong: rounds take seconds, and a slow one a minute."""
+PINNED_SECONDS = 600.0
+"""A warning, e.g. of a full disk, is on top for so long whatever else happens."""
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
 
@@ -134,7 +136,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         part(plural(state.rounds_contributed, "round"), ACCENT),
     ]
     if swarm.share_of_hour is not None and scene.session_tokens and not is_brief:
-        work.append(joined([part(f"{swarm.share_of_hour:.1%}", ACCENT), part(" of the last hour")]))
+        work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(" of the last hour's work")]))
     lines = labelled("You", work, width, part("" if is_brief else _milestone(scene), DIM))
     words, style = doing(scene)
     if scene.is_resting or not state.phase.startswith("training"):
@@ -159,6 +161,11 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     if state.phase != "left":
         lines += labelled("", [health(scene, now)], width)
     return lines
+
+
+def share_text(share: float) -> str:
+    """A share as people write it: all of it has no decimal."""
+    return "100%" if share >= 0.9995 else f"{share:.1%}"
 
 
 def page_line(scene: Scene, width: int) -> list[Text]:
@@ -219,7 +226,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
         told.append(part(f"ends in {about(left)}" if left > 0 else "its time is over"))
     if loss is not None:
         aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
-        told.append(part(f"loss {loss:.3f}{aim}"))
+        told.append(part(f"loss {loss:.3f} on unseen data{aim}"))
     if not goal and state.run_tokens:
         told.append(part(f"{count_text(state.run_tokens)} {run.counted} learned"))
     return told
@@ -270,13 +277,23 @@ def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Te
 def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
     """The newest news first, each whole, as many as `room` lines hold."""
     lines: list[Text] = []
-    for one in reversed(scene.news):
+    for one in _newest_first(scene):
         told = wrapped(_said(scene, one), width - 6)
         if len(lines) + len(told) > room:
             break
         at = part(f"{datetime.fromtimestamp(one.at):%H:%M} ", DIM)
         lines += [joined([at if index == 0 else Text(" " * 6), line]) for index, line in enumerate(told)]
     return lines
+
+
+def _newest_first(scene: Scene) -> list[NewsLine]:
+    """News in the order in which they are shown: a warning that came after joining stays on top for a while."""
+    news = list(reversed(scene.news))
+    pinned = next((one for one in news if one.kind == "note"), None)
+    since = scene.joined_at
+    if pinned is None or since is None or pinned.at <= since or news[0].at - pinned.at > PINNED_SECONDS:
+        return news
+    return [pinned, *(one for one in news if one is not pinned)]
 
 
 def _said(scene: Scene, one: NewsLine) -> Text:
@@ -293,17 +310,17 @@ def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
     own = scene.swarm.own_row
     if own is not None and own not in shown:
         shown = [*shown[:-1], own]
-    name_width = max(12, width - 48)
+    name_width = max(12, width - 36)
     counted = scene.run.counted.capitalize()
-    lines = [part(f"{'Rank':>4}  {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}   Now", "bold")]
+    lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}  Now", "bold")]
     for row in shown:
         name = part(row.name or scene.name_of(row.peer_id))
         name.truncate(name_width - 1)
         style = ACCENT if row.is_own else ""
         speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
-        figures = f"{count_text(row.tokens):>10}{speed:>11}   "
+        figures = f"{count_text(row.tokens):>10}{speed:>11}  "
         doing = "paused" if row.doing == "resting" else row.doing
         state = part(doing, GOOD if row.doing == "training" else CARE if row.doing == "resting" else DIM)
         pad = " " * (name_width - name.cell_len)
-        lines.append(joined([part(f"{row.rank:>4}  ", style), name, part(pad + figures, style), state]))
+        lines.append(joined([part(f"{row.rank:>4} ", style), name, part(pad + figures, style), state]))
     return lines

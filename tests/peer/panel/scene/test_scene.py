@@ -26,6 +26,7 @@ from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
+from peer.panel.screens.training_screen import news_lines
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
 
 JOINED = Event(1.0, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0)))
@@ -63,7 +64,6 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
     scene = with_update(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
     assert said(scene) == [
         "You are in: training on cpu, with 1 other here",
-        "Kiran joined",
         "You passed 200 k tokens",
         "First loss measured: 2.500 nats per token",
         "Best loss so far: 2.400 nats per token",
@@ -151,7 +151,7 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
         asked, actions = typed(Controls(), "l", *wrong, "enter")
         assert actions == []
         assert asked.question is not None
-        assert f"{wrong} is no such number; expected 0.2 or more" in asked.question.text
+        assert f"{wrong}: expected 0.2 to" in asked.question.text(79)
 
 
 def test_pausing_is_in_the_scene_until_training_goes_on() -> None:
@@ -167,3 +167,19 @@ def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         names = tuple((PeerId(f"peer-{batch}-{n}"), "x") for n in range(2))
         scene = with_update(scene, SwarmSeen(at=NOW, names=names))
         assert len(scene.names) <= 3
+
+
+def test_of_a_person_the_newest_coming_or_going_is_news() -> None:
+    scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), Event(3.0, ME, PeerLeft(KIRAN, "its record expired")))
+    assert said(scene)[-1].endswith("is not heard any more")
+    scene = with_event(scene, Event(4.0, ME, PeerJoined(KIRAN)))
+    assert [line.endswith("is back") for line in said(scene)][-2:] == [False, True]
+    assert not any("not heard" in line for line in said(scene))
+
+
+def test_a_warning_stays_on_top_of_what_comes_after_it() -> None:
+    scene = with_note(after(JOINED), "The disk is full", 2.0)
+    scene = with_event(scene, Event(3.0, ME, PeerJoined(KIRAN)))
+    assert "The disk is full" in news_lines(scene, 80, 1)[0].plain
+    scene = with_event(scene, Event(2000.0, ME, PeerJoined(JO)))
+    assert "joined" in news_lines(scene, 80, 1)[0].plain
