@@ -32,7 +32,7 @@ FEWEST_LOSSES = 8
 SILENT_ROUND_SECONDS = 120.0
 """Without a round for this long something is wrong: rounds take seconds, and a slow one a minute."""
 PINNED_SECONDS = 600.0
-"""A warning, e.g. of a full disk, is on top for so long whatever else happens."""
+"""A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
 
