@@ -1,4 +1,4 @@
-"""An own training loop in a swarm: a small convolutional network learns to tell how stripes in an image run.
+"""A training loop of your own in a swarm: a small convolutional network learns to tell how stripes in an image run.
 
 python examples/own_loop.py                                   makes a run and trains alone
 python examples/own_loop.py --run-id RUN --peers ADDRESS      joins it, from the same or another machine

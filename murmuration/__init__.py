@@ -1,4 +1,4 @@
-"""Murmuration as a library: everything that a script, a notebook or an own training loop needs, under one name.
+"""Murmuration as a library: everything that a script, a notebook or a training loop of your own needs, under one name.
 
     import murmuration
 

@@ -60,7 +60,7 @@ class DescribedModel:
             usual = {"source": "parquet:" if is_picture else "jsonl:", "label_field": "label"}
             usual |= {"image_field": "image"} if is_picture else {}
             if not is_picture and "tokenizer" not in asked:
-                return dict(asked)  # of an own loop, until its owner names a tokenizer
+                return dict(asked)  # of a loop of the owner's, until its owner names a tokenizer
         return usual | dict(asked)
 
     def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:

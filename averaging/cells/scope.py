@@ -74,7 +74,7 @@ MAX_PARTS = 8
 
 
 class CellScope(FlatScope):
-    """See the module docstring; a `RoundMachine` runs the rounds of the own cell, or of the whole swarm while it is
+    """See the module docstring; a `RoundMachine` runs the rounds of this peer's cell, or of the whole swarm while it is
     small.
 
     Args:
@@ -131,7 +131,7 @@ class CellScope(FlatScope):
         self._form_cells(now)
 
     def _form_cells(self, now: float | None = None) -> None:
-        """Take the own cell's part of the view; a round under way in another cell begins anew."""
+        """Take this peer's cell's part of the view; a round under way in another cell begins anew."""
         before, seat, rounds = self.cell, self._seat, self._rounds
         self.cell = seat.name_of(self.me) if seat.has_cells else ""
         self._expected = seat.expected()
@@ -436,13 +436,13 @@ class CellScope(FlatScope):
         return self._closed.commit_for(version, lambda depth: self._seat.name_of(peer_id, depth))
 
     def _with_part(self, closing: TopCommit) -> CellsCommit | None:
-        """What all cells have in common, with the part of the own cell, if that is in it and here."""
+        """What all cells have in common, with the part of this peer's cell, if that is in it and here."""
         parts = (self._parts[row.digest] for row in closing.cells if row.digest in self._parts)
         part = next(parts, None)
         return None if part is None else with_upper(part, closing)
 
     def own_commit(self, sender: PeerId, commit: Commit, now: float) -> Commit | None:
-        """A commit of all cells counts here with the own cell's part, which is asked for when it is not known."""
+        """A commit of all cells counts here with this peer's cell's part, which is asked for when it is not known."""
         rounds = self._rounds
         if self._seat.learn(commit):
             self._form_cells(now)
@@ -455,7 +455,7 @@ class CellScope(FlatScope):
         return own
 
     def begins_to_apply(self, sender: PeerId, commit: Commit) -> None:
-        """A round went on without the own cell: who leads it tells all, and so does who hears it from outside.
+        """A round went on without this peer's cell: who leads it tells all, and so does who hears it from outside.
 
         At once, because they fetch what the round left behind together.
         """
@@ -471,18 +471,20 @@ class CellScope(FlatScope):
             rounds.send(peer_id, commit)
 
     def _is_in(self, commit: Commit) -> bool:
-        """Whether the own cell is in a round, so that its reducers have the means."""
+        """Whether this peer's cell is in a round, so that its reducers have the means."""
         return self._seat.name_in(commit) in [row.name for row in commit.cells]
 
     def knows_own_part(self, commit: Commit) -> bool:
-        """Whether a commit says what became of own work: it is flat, has the own cell's part, or not the own cell."""
+        """Whether a commit says what became of own work: it is flat, has the part of this peer's cell, or not that
+        cell.
+        """
         if not commit.cells or not self._is_in(commit):
             return True
         mine = self._seat.name_in(commit)
         return any(row.name == mine and row.leader == commit.leader for row in commit.cells)
 
     def _want_part(self, sender: PeerId, commit: Commit, now: float) -> None:
-        """Ask the own cell for the same commit with its part; who gets none repairs."""
+        """Ask this peer's cell for the same commit with its part; who gets none repairs."""
         if self._foreign is not None:
             return
         rounds, mine = self._rounds, self._seat.name_in(commit)

@@ -74,7 +74,7 @@ class Seat:
         return hash_cell(peer_id, self._depth() if depth is None else depth)
 
     def name_in(self, commit: Commit) -> str:
-        """The own cell, as the round of a commit had cells."""
+        """This peer's cell, as the round of a commit had cells."""
         return self.name_of(self.me, depth_of(commit.cells[0].name))
 
     def leaders_of(self, cell: str, *others: PeerId) -> list[PeerId]:

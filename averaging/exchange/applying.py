@@ -129,7 +129,7 @@ class Applying:
         return False
 
     def mean_made(self, fragment: FragmentRuntime, index: int, digest: bytes) -> None:
-        """An own mean is here."""
+        """A mean of this peer is here."""
         self.result_arrived(fragment)
         self._expect(fragment, index, digest, self._context.me)
 

@@ -30,7 +30,7 @@ class Averaging:
     """Means that this peer makes, for all fragments.
 
     Args:
-        on_mean: told of an own mean as soon as it is here: (fragment, shard, digest).
+        on_mean: told of a mean of this peer as soon as it is here: (fragment, shard, digest).
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Averaging:
         context.step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
 
     def send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
-        """Send an own mean that was not delivered before."""
+        """Send a mean of this peer that was not delivered before."""
         header, payload = _own_result(fragment, effect.plan, effect.shard)
         if not self._deliveries.has(header, payload):
             self._post(effect.to, header, payload)
@@ -127,7 +127,7 @@ class Averaging:
         return sorted([*contributions, mine], key=lambda one: one[0])
 
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, shard: int) -> None:
-        """Send an own mean; returns when another member has read it, or its round is over."""
+        """Send a mean of this peer; returns when another member has read it, or its round is over."""
         to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self._context.me)
         header, payload = _own_result(fragment, plan, shard)
         # Nobody says that what is short was read; and it is out at once.
@@ -193,7 +193,7 @@ class Deliveries:
 
 
 def _own_result(fragment: FragmentRuntime, plan: Plan, index: int) -> tuple[Result, Buffer]:
-    """The frame of an own mean."""
+    """The frame of a mean of this peer."""
     shard = plan.shards[index]
     payload = fragment.store.own_result(plan.version, index, shard.start, shard.end)
     return Result(fragment.index, plan.version, index, shard.start, shard.end), payload

@@ -62,7 +62,7 @@ class CellExchange:
     """The part of an `Exchange` that is about cells; see the module docstring.
 
     Args:
-        on_mean: told that an own mean over cells is in the fragment's store.
+        on_mean: told that a mean of this peer over cells is in the fragment's store.
     """
 
     def __init__(self, context: Context, on_mean: Callable[[FragmentRuntime], None]) -> None:
@@ -139,7 +139,7 @@ class CellExchange:
         self._step(fragment, ShardReduced(plan.attempt, effect.leader, effect.shard, digest, combined.included))
 
     def relay(self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview) -> None:
-        """Pass the mean of a slice on to the own cell, when its owner sent it."""
+        """Pass the mean of a slice on to this peer's cell, when its owner sent it."""
         if message.version == fragment.machine.version:
             for peer_id in fragment.machine.scope.relays(sender, message.shard):
                 self._post(peer_id, message, [payload])
@@ -180,7 +180,7 @@ class CellExchange:
     def _own_slice(
         self, fragment: FragmentRuntime, order: SliceOrder, leader: PeerId, position: int
     ) -> tuple[Any, float]:
-        """(blocks, weight) of the own cell's mean of a slice; (None, 0) when it is not here."""
+        """(blocks, weight) of this peer's cell's mean of a slice; (None, 0) when it is not here."""
         row = order.slices[position]
         plan = fragment.machine.plan_under(order.cell_attempt, leader)
         for index, shard in enumerate(plan.shards if plan is not None else ()):

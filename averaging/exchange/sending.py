@@ -101,7 +101,7 @@ class Sending:
         await self._outgoing[fragment.index].encoded.wait()
 
     def send_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
-        """Send the own contribution, as soon as it is encoded."""
+        """Send this peer's contribution, as soon as it is encoded."""
         if self._outgoing[fragment.index].encoded.is_set():
             self._post_shards(fragment, effect)
         else:
@@ -170,7 +170,7 @@ class Sending:
             self._post_shards(fragment, effect)
 
     def _post_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
-        """Queue the own contribution's shards for their reducers: those that the link can bring in time."""
+        """Queue this peer's contribution's shards for their reducers: those that the link can bring in time."""
         context, sent, plan = self._context, fragment.state.pending, effect.plan
         entry = own_entry(plan.roster, context.me)
         if sent is None or entry is None or entry[1].sequence != sent.sequence:

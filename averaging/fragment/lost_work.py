@@ -23,7 +23,7 @@ KEPT_RECEIPTS = 16
 
 @dataclass(frozen=True, slots=True)
 class PastWork:
-    """An own contribution of an earlier round, and whether any of it got in."""
+    """A contribution of this peer to an earlier round, and whether any of it got in."""
 
     sequence: int
     version: int

@@ -173,7 +173,7 @@ class ShardStore:
     def add_reduction(
         self, version: int, shard: int, start: int, end: int, reduction: Reduction, carries_error: bool = True
     ) -> bytes:
-        """Keep an own result and, until the commit decides, what its encoding lost. Returns its digest."""
+        """Keep a result of this peer and, until the commit decides, what its encoding lost. Returns its digest."""
         payload = b"".join(bytes(part) for part in reduction.encoded.pack())
         digest = payload_digest(payload)
         key = (version, shard, digest)
@@ -190,7 +190,7 @@ class ShardStore:
         return self._results[(version, shard, self._tentative[(start, end)][0])]
 
     def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
-        """First value of the own result with this digest, and the value behind its last, until a commit decides."""
+        """First value of this peer's result with this digest, and the value behind its last, until a commit decides."""
         return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
 
     def settle(self, commit: Commit) -> None:

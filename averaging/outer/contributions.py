@@ -40,7 +40,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """An own contribution of an earlier round, and the values of it that the anchor contains."""
+    """A contribution of this peer to an earlier round, and the values of it that the anchor contains."""
 
     sent: Sent
     version: int
@@ -113,6 +113,7 @@ def is_fate_known(left_version: int, version: int, last_sequence: int, own: Mapp
     """Whether the commits from `left_version` to `version` show that nothing was sent after `last_sequence`.
 
     Args:
-        own: per version whose commit is known: (sequence of the own contribution in it or -1, its committed values).
+        own: per version whose commit is known: (sequence of this peer's contribution in it or -1, its committed
+            values).
     """
     return all(between in own and own[between][0] <= last_sequence for between in range(left_version, version))

@@ -286,8 +286,8 @@ class FragmentState:
 
         Args:
             left_version: version of the anchor that was replaced.
-            own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
-                it or -1, the values of it that were committed).
+            own: per version, of those whose commit in the new lineage is known: (sequence of this peer's contribution
+                in it or -1, the values of it that were committed).
             common_version: the newest version whose anchor is known to be the same in both; 0 when none is known.
         """
         self._settle(left_version, own)

@@ -52,7 +52,7 @@ class OuterRule:
         outer_lr: eta0, learning rate of the outer Nesterov SGD.
         outer_momentum: beta; 0.9 suits lock step, 0.5 any delay.
         overlay_gain: carry: share of own uncommitted work that stays in the live parameters.
-        own_weight: own: weight of the own contribution in the predicted step.
+        own_weight: own: weight of this peer's contribution in the predicted step.
         staleness_power: a of rho = (1 + s)^-a.
         staleness_limit: s_max; older contributions weigh nothing.
         token_power: p of n^p (n/h)^q, n tokens from h inner steps; 0: a contribution counts once whatever its size.
@@ -256,18 +256,19 @@ def outer_step_into(
 
 
 def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:
-    """Coefficients (on the work itself, on the own velocity after it) of each pending contribution in the overlay O.
+    """Coefficients (on the work itself, on this peer's velocity after it) of each pending contribution in the overlay
+    O.
 
     The velocity of pending contribution k is u_k = beta u_(k-1) + D_k, and O = sum_k (a_k D_k + b_k u_k).
 
     - sync, streaming, delayed: O = 0; sent work disappears until its round is committed.
-    - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c the own share of the weights.
+    - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c its share of the weights.
     - own: the same with `own_weight` in place of c.
     - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
 
     Replicas i and j that trained nothing since differ by `O_j - O_i` and their residuals alone. The difference does not
     grow with the number of rounds, whatever eta, weights and members did from round to round. With |.| any norm, c_i
-    the own share (own: `own_weight`) and D_i^k the own work of the k-th last round. D_i^0 is that in flight, and D is 0
+    this peer's share (own: `own_weight`) and D_i^k its work of the k-th last round. D_i^0 is that in flight, and D is 0
     where it was not committed. For a peer without work in flight all are 0, and so is its O:
 
     - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|. For O_i is the sum of the D_i^k,
@@ -283,7 +284,7 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
 
 
 def uses_velocity(rule: OuterRule) -> bool:
-    """Whether the overlay needs the own velocity u (one more float32 vector per fragment)."""
+    """Whether the overlay needs this peer's velocity u (one more float32 vector per fragment)."""
     return rule.mode in ("eager", "own")
 
 
@@ -302,7 +303,7 @@ def overlay_of(
         pending, overlay_terms(rule, len(pending), outer_lr, own_share), strict=True
     ):
         if on_velocity:
-            assert running is not None, "eager overlays need the own velocity"
+            assert running is not None, "eager overlays need this peer's velocity"
             running = running * np.float32(rule.outer_momentum)
             running += work
         for coefficient, term in ((on_work, work), (on_velocity, running)):

@@ -14,7 +14,7 @@ from dht.host import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The own contribution is encoded; `offer.version` and `offer.attempt` are filled in by the machine."""
+    """This peer's contribution is encoded; `offer.version` and `offer.attempt` are filled in by the machine."""
 
     offer: Offer
 
@@ -75,7 +75,7 @@ class ResultArrived:
 
 @dataclass(frozen=True, slots=True)
 class ShardReduced:
-    """The own reduction of a shard finished."""
+    """This peer's reduction of a shard finished."""
 
     attempt: int
     leader: PeerId
@@ -119,7 +119,7 @@ class PartialArrived:
 
 @dataclass(frozen=True, slots=True)
 class SliceReduced:
-    """The own averaging of slice `order.numbers[position]` across cells finished; `included` are cells."""
+    """This peer's averaging of slice `order.numbers[position]` across cells finished; `included` are cells."""
 
     order: SliceOrder
     position: int
@@ -158,7 +158,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendShards:
-    """Send the own contribution's shards to their reducers."""
+    """Send this peer's contribution's shards to their reducers."""
 
     plan: Plan
     leader: PeerId
@@ -185,7 +185,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class SendPartials:
-    """Send the own cell's means of these slices to their owners; `leader` is the cell's."""
+    """Send this peer's cell's means of these slices to their owners; `leader` is the cell's."""
 
     order: SliceOrder
     leader: PeerId

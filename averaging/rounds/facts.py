@@ -94,7 +94,7 @@ class RoundCommitted(Fact):
     contribution_values_sent: int
     result_values_received: int
     num_cells: int = 0
-    """Of a two-level round, whose `contributors` are those of the own cell; 0 in a flat round."""
+    """Of a two-level round, whose `contributors` are those of this peer's cell; 0 in a flat round."""
 
     def sentence(self) -> str:
         void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
@@ -191,7 +191,7 @@ class QuorumAwaited(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit(Fact):
-    """The own anchor moved to `version`, by a commit or to what was fetched; `digest` is hexadecimal."""
+    """This peer's anchor moved to `version`, by a commit or to what was fetched; `digest` is hexadecimal."""
 
     fragment: int
     version: int

@@ -145,7 +145,7 @@ class RoundMachine:
 
     @property
     def is_offering(self) -> bool:
-        """Whether an own contribution is under way in the current version."""
+        """Whether a contribution of this peer is under way in the current version."""
         return self._offer is not None
 
     @property
@@ -155,7 +155,7 @@ class RoundMachine:
 
     @property
     def is_reducing(self) -> bool:
-        """Whether an own reduction of the current version is waited for or done."""
+        """Whether this peer's reduction in the current version is waited for or done."""
         return self._reducing.is_active
 
     def known_commit(self, version: int) -> Commit | None:

@@ -124,7 +124,7 @@ class FlatScope:
     # ----------------------------------------------------------------------------------------------- commits, versions
 
     def own_commit(self, sender: PeerId, commit: Commit, now: float) -> Commit | None:
-        """A commit as members of the own cell apply it; None: it has to wait until that is here."""
+        """A commit as members of this peer's cell apply it; None: it has to wait until that is here."""
         return commit
 
     def begins_to_apply(self, sender: PeerId, commit: Commit) -> None:

@@ -37,7 +37,7 @@ class BelievedSpeeds:
     def note(self, known_speeds: Callable[[], Sequence[float]], own: float, now: float) -> None:
         """Look at the known speeds, unless that was just done; zeros are unknown ones.
 
-        The own speed is one that is certain: half of the peers announcing next to nothing do not make it impossible.
+        This peer's speed is certain: half of the peers announcing next to nothing do not make it impossible.
         """
         if self._noted_at is not None and 0 <= now - self._noted_at < NOTED_SECONDS:
             return

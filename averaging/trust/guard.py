@@ -4,7 +4,7 @@ A claim of tokens is checked without trust in anybody's books. Work on anchor ve
 holds at most `3 * speed * (now - time at which b came here + one learned round)` tokens. Where that time is not known,
 an earlier version's is used, which can only allow more, or what such versions usually take. After this process slept,
 it is the time since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims
-about the own lineage are judged.
+about this peer's lineage are judged.
 
 The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. A peer that
 announced none is believed to be as fast as the slowest (`believed_speeds.py`). More than that waits, without blame,
@@ -46,7 +46,7 @@ MAX_DOUBTED = 1024
 LONGEST_PAUSE_SECONDS = 40 * 86_400.0
 """Work in a commit whose base came at a time that is not known here is not older: a whole run that slept."""
 ASSUMED_PACES = 4.0
-"""Times of an own round that each version is assumed to have taken that came before this peer looked."""
+"""Times of a round of this peer that each version is assumed to have taken that came before this peer looked."""
 FIRST_ASSUMED_SECONDS = 600.0
 """The same for all of them before this peer knows how long its rounds take."""
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
@@ -195,7 +195,7 @@ class Guard:
         """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
 
         A member in it can have trained no more since that anchor was here than its speed allows, in all commits
-        together. Otherwise a thousand rounds that nobody made would outweigh the own ones. Among strangers nobody is
+        together. Otherwise a thousand rounds that nobody made would outweigh its own. Among strangers nobody is
         believed to be more than some times as fast as the median. Nothing is known of anchors that were fetched.
         """
         seconds = self._seconds_since(commits[0].fragment, commits[0].version, timing) if commits else None

@@ -78,7 +78,7 @@ class Leaders:
         timing: RoundTiming,
         now: float,
     ) -> str:
-        """Why a commit of another leader on the own lineage is not followed now; empty when it is.
+        """Why a commit of another leader on this peer's lineage is not followed now; empty when it is.
 
         Args:
             trainers: the live ones, as they are seen here.

@@ -22,10 +22,13 @@ from averaging.outer.outer_step import OuterRule
 from averaging.wire.messages import Commit
 
 AGAINST = -0.25
-"""Cosine of a mean with the own work below which it is suspicious; honest ones are positive, or 0 when all is noise."""
+"""Cosine of a mean with this peer's work below which it is suspicious; honest ones are positive, or 0 when all is
+noise.
+"""
 FAR_LONGER = 4.0
-"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Also that of one mean
-over the median of the commit's."""
+"""Length of a mean over that of this peer's work; a mean of honest work is shorter than most of it. Also that of one
+mean over the median of the commit's.
+"""
 WRONG_RATIO = 0.1
 """Of the mean's length: processors may round the last bit of a sum differently, and then a few codes differ by one."""
 WRONG_RATIO_BY_CHANCE = 0.5
@@ -69,7 +72,7 @@ def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: flo
     """Whether a mean points against own work on the same values, or is far longer.
 
     Args:
-        excuse: how many times longer than the own work that of others usually is.
+        excuse: how many times longer than this peer's work that of others usually is.
     """
     mine, theirs = _decoded(own, codec), _decoded(mean, codec)
     mine_norm, theirs_norm = length(mine), length(theirs)

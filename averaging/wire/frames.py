@@ -211,7 +211,7 @@ def commit_digest(commit: Commit) -> bytes:
 
 
 def place_of(header: bytes | memoryview) -> tuple[str, int, int]:
-    """(kind, fragment, version) of an own message, as `encode` made it."""
+    """(kind, fragment, version) of a message of this peer, as `encode` made it."""
     _, header_bytes = _PREFIX.unpack_from(header)
     kind, fragment, version = msgpack.unpackb(header[_PREFIX.size : _PREFIX.size + header_bytes], raw=False)[:3]
     return kind, fragment, version

@@ -32,7 +32,7 @@ class Arm:
         missing_share: chance that a contribution misses its round and its work goes back.
         overlay_gain_end: the gain moves in a straight line from overlay_gain to it; absent: constant.
         adaptive_gain: above 0, the gain is this times eta (1 + beta) times the projection of the last committed mean on
-            the own work in it, <g, D_i> / <D_i, D_i>: what the commit is expected to keep of own work.
+            this peer's work in it, <g, D_i> / <D_i, D_i>: what the commit is expected to keep of own work.
         momentum_lookahead: share of eta beta^2 m, the part of the next outer step that is certain already, that the
             live parameters show beforehand.
         residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all

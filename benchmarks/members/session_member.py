@@ -66,7 +66,7 @@ class Member:
         self._commits: list[RoundCommitted] = []
 
     def join(self, peers: list[str]) -> tuple[str, ...]:
-        """Become a member; returns the own addresses."""
+        """Become a member; returns this peer's addresses."""
         self.swarm = join(
             self._run_id,
             module=self.model,

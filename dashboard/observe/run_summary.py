@@ -82,7 +82,7 @@ class RunSummary:
     writes: bool = True
     """Whether the model continues texts, and `peer sample` can let it."""
     loss_unit: str = "nats per token"
-    """Of losses: by what the run predicts; empty where own code decides it."""
+    """Of losses: by what the run predicts; empty where the owner's code decides it."""
     notes: tuple[RunNote, ...] = ()
     """Oldest first."""
     model_kind: str = "gpt"
@@ -243,7 +243,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     parts = []
     for section, name, text in wanted:
         if section == "model" and _field(manifest, "model", "kind") == "custom":
-            continue  # older software wrote what nobody knows of a module from own code
+            continue  # older software wrote what nobody knows of a module from its owner's code
         value = _field(manifest, section, name)
         if isinstance(value, int | str) and not isinstance(value, bool):
             parts.append(text.format(label_text(str(value), 20)))

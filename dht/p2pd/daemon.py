@@ -311,8 +311,8 @@ def _start_failure(last_lines: deque[str]) -> LocalFault:
         return LocalFault(f"a port to listen on is taken ({words}); expected a free one; choose another with --listen")
     if "cannot assign requested address" in words:
         return UsageFault(
-            f"an address to listen on does not belong to this machine ({words}); expected an own address or 0.0.0.0; "
-            f"correct --listen, and use --announce for the address others see"
+            f"an address to listen on does not belong to this machine ({words}); expected one of its addresses or "
+            f"0.0.0.0; correct --listen, and use --announce for the address others see"
         )
     return DaemonFault(f"the network daemon ended at once: {words}; expected it to run; report this line if it stays")
 

@@ -133,7 +133,7 @@ class Levels:
         self.read_level = 0
 
     def publish_levels(self) -> tuple[int, ...]:
-        """Levels under which the own record goes, that of the vote first."""
+        """Levels under which this peer's record goes, that of the vote first."""
         levels = [self.vote]
         for level in (self.vote - 1, self.vote + 1):
             if 0 <= level <= MAX_LEVEL and self._share(level) >= PUBLISH_SHARE:
@@ -157,7 +157,7 @@ class Levels:
         return own, briefly + exploring
 
     def note(self, votes: Iterable[int] | Mapping[int, int]) -> bool:
-        """Take the votes of all live members in the view but the own; True when other keys are read from now on.
+        """Take the votes of all live members in the view but this peer's; True when other keys are read from now on.
 
         Args:
             votes: one for each member, or how many voted for each level.

@@ -86,7 +86,7 @@ class RoundTimes:
     compute_seconds: float
     """Since its round before this one; training goes on in the other phases too."""
     send_seconds: float
-    """From the plan to the commit: the own part goes out and is averaged with the others'."""
+    """From the plan to the commit: this peer's part goes out and is averaged with the others'."""
     receive_seconds: float
     """From the commit until all results were here."""
     apply_seconds: float

@@ -266,8 +266,8 @@ class CheckpointFolder:
     def keep_lineage(self) -> Path | None:
         """Keep the newest checkpoint for `LINEAGE_SECONDS`, however many are written meanwhile; returns which.
 
-        The anchors are about to be replaced by some that no signed commit of the own lineage leads to. One is kept so
-        at a time, and the earlier one stays: a second lie must not push it out.
+        The anchors are about to be replaced by some that no signed commit of this peer's lineage leads to. One is kept
+        so at a time, and the earlier one stays: a second lie must not push it out.
 
         Raises:
             OSError: the folder cannot be written.

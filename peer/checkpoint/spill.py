@@ -47,7 +47,7 @@ class RoundSpill:
         self._files.unload()
 
     async def spill(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        """Move the results of a commit that was applied, and the own contribution to it, out of memory."""
+        """Move the results of a commit that was applied, and this peer's contribution to it, out of memory."""
         async with self._turn:
             results = fragment.store.results_of(commit)
             settled = next((entry for entry in fragment.state.recent if entry.version == commit.version), None)

@@ -64,7 +64,7 @@ class AveragingSection(Section):
     mode: Literal["sync", "streaming", "delayed", "eager", "carry", "own"] = Field(
         default="carry",
         description="sync: DiLoCo (arXiv 2311.08105); streaming: arXiv 2501.18512; eager: arXiv 2502.12996; "
-        "carry, own: eager with another weight for the own uncommitted work; delayed: no overlay at all",
+        "carry, own: eager with another weight for this peer's uncommitted work; delayed: no overlay at all",
     )
     sync_every: int = Field(
         default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
@@ -94,10 +94,10 @@ class AveragingSection(Section):
         default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"
     )
     overlay_gain: float = Field(
-        default=0.7, ge=0, le=2, description="carry: share of the own uncommitted work kept live"
+        default=0.7, ge=0, le=2, description="carry: share of this peer's uncommitted work kept live"
     )
     own_weight: float = Field(
-        default=1.0, ge=0, le=1, description="own: weight of the own work, in place of eager's 1/M"
+        default=1.0, ge=0, le=1, description="own: weight of this peer's work, in place of eager's 1/M"
     )
     overlap_steps: int = Field(
         default=0, ge=0, le=100_000, description="tau: inner steps between send and apply (arXiv 2501.18512)"

@@ -13,7 +13,7 @@ _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _OF_HF = ("task", "config")
 _UNKNOWN_OF_CUSTOM = ("vocab_size", "context")
-"""A module from own code may have neither: a run of kind 'custom' writes them if its owner gave them."""
+"""A module from its owner's code may have neither: a run of kind 'custom' writes them if its owner gave them."""
 
 
 class InitSection(Section):

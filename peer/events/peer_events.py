@@ -196,7 +196,7 @@ class FetchedRunFiles(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AnchorDiffered(Fact):
-    """The own anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
+    """This peer's anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
 
     fragment: int
     version: int
@@ -211,7 +211,7 @@ class AnchorDiffered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AnchorRepaired(Fact):
-    """The own anchor differed from the swarm's and was replaced; unsent work is kept."""
+    """This peer's anchor differed from the swarm's and was replaced; unsent work is kept."""
 
     fragment: int
     version: int
@@ -321,7 +321,7 @@ class MicroBatchHalved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved(Fact):
-    """The own state is on disk."""
+    """This peer's state is on disk."""
 
     path: str
     versions: tuple[int, ...]
@@ -332,7 +332,7 @@ class CheckpointSaved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Fact):
-    """The own state could not be written; the earlier checkpoint is untouched."""
+    """This peer's state could not be written; the earlier checkpoint is untouched."""
 
     reason: str
 

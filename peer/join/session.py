@@ -74,7 +74,7 @@ def join(
     stop: Callable[[], bool] = lambda: False,
     **choices: Any,
 ) -> Swarm:
-    """Take part in a run with an own training loop; to be used in a `with` statement.
+    """Take part in a run with a training loop of your own; to be used in a `with` statement.
 
     Args:
         module: what is trained, on its device already; its parameters with `requires_grad` are averaged, and its saved
@@ -99,7 +99,7 @@ def join(
     """
     if unused := [name for name in NOT_OF_AN_OWN_LOOP if name in choices]:
         raise UsageFault(
-            f"join() got {', '.join(unused)}, which nothing in an own loop follows; expected choices about the "
+            f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
             "network; leave it out, and let the loop do it (max_steps: of Swarm.positions and Swarm.samples)."
         )
     fields = {"run_id": run_id, "peers": tuple(peers), **choices}
@@ -152,7 +152,7 @@ class Swarm:
         if self._connection is not None:
             raise UsageFault("this Swarm was entered before; call join() again for another session")
         make_data_dir(self._config)
-        self._folder = FolderLock(self._config.data_dir, "an own loop")
+        self._folder = FolderLock(self._config.data_dir, "a training loop")
         try:
             self._connection = RunConnection(self._config, self._show, log.info)
         except BaseException:
@@ -332,7 +332,7 @@ class Swarm:
         """Note the training loss of the coming inner step, and how many tokens it was made of. Optional.
 
         Tokens weigh this peer's work and are its credit. Without them `positions` and `samples` are counted, and a step
-        on data in an own order counts as one token. Several calls for one step add up.
+        on data in an order of your own counts as one token. Several calls for one step add up.
         """
         self.training.report(loss, tokens)
 

@@ -122,7 +122,7 @@ def create_custom_run(
     files: Sequence[str | Path] = (),
     buffers: str | None = None,
 ) -> NewRun:
-    """`create_run` for a module from own code, to be trained with `murmuration.join`.
+    """`create_run` for a module from its owner's code, to be trained with `murmuration.join`.
 
     Args:
         module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every

@@ -18,7 +18,7 @@ from peer.plan.round_traffic import MemberTraffic, ValueFormat
 FLOAT_BYTES = 4
 
 VELOCITY_MODES = ("eager", "own")
-"""Modes with one more copy, the own velocity (`averaging.outer.outer_step.uses_velocity`)."""
+"""Modes with one more copy, this peer's velocity (`averaging.outer.outer_step.uses_velocity`)."""
 
 KEPT_CHECKPOINTS = 2
 """As `peer.checkpoint.checkpoint.CheckpointFolder` keeps by default."""

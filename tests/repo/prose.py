@@ -24,6 +24,8 @@ HEADLESS = re.compile(r"(?:Who|Whoever|Whatever|Whom|Whose)\b[^?]*$")
 """A clause in the place of a subject: "Who leaves early loses nothing."."""
 BANNED = {
     "all the same": "still, nevertheless",
+    r"(?:the|an) own\b": "its own, this peer's, of your own",
+    r"(?:from|of|in) own code\b": "from its owner's code, of your own code",
     r"for ever\b": "forever, always, without end",
     "whoever": "if you, a peer that",
     "whomever": "the person that",

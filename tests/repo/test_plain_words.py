@@ -60,6 +60,8 @@ def test_templates_are_in_plain_words(path: Path) -> None:
         f"| `flag` | it is {'very ' * MOST_WORDS}long |",
         "It waits for ever.",
         "They are ten in all.",
+        "It counts more than the own one.",
+        "A module from own code has none.",
         "So long a revoked key may still come in.",
         f"{'This sentence has just exactly seventeen words and so is one too many for a page. ' * 1}"
         f"{'The sentence that stands here has a few more words than any page of ours may have on average. ' * 30}",

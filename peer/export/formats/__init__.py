@@ -5,7 +5,7 @@ The files, each built on those above it:
     model_header.py    what a model says of itself: every field checked, all under one digest
     anchors.py         a run's anchors as named tensors, and the facts about them
     stored_weights.py  weights on disk, opened without reading them
-    custom.py          a run's values in a module, also in one of own code
+    custom.py a run's values in a module, also in one of the owner's code
     llama.py           the built-in model under a Llama's names
     byte_tokenizer.py  the tokenizer of runs that read bytes
     tokenizer_files.py  the run's tokenizer, or that one

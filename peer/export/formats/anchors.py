@@ -83,7 +83,8 @@ def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
 
 
 def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
-    """Parameters and averaged buffers of a module from own code: under its names where the run says them, else flat.
+    """Parameters and averaged buffers of a module from its owner's code: under its names where the run says them, else
+    flat.
 
     float32 on the CPU; a flat one is called `fragment.N`.
     """

@@ -148,7 +148,7 @@ def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
 
 
 def as_language_model(manifest: RunManifest, architecture: nn.Module) -> nn.Module:
-    """The module with the loss of its task, or itself where only an own loop knows what it is trained on."""
+    """The module with the loss of its task, or itself where only the owner's loop knows what it is trained on."""
     if manifest.model.task in CLASSIFIES and manifest.data.label_field is None:
         return architecture
     return for_task(manifest, architecture)

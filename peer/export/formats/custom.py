@@ -1,4 +1,4 @@
-"""A run's values in a module: anchors, or what an export of own code has."""
+"""A run's values in a module: anchors, or what an export of the owner's code has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAGMENT = "fragment."
 
 
 def custom_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """What a file of own code says its values have (64 hexadecimal digits): in the order of names."""
+    """What a file of the owner's code says its values have (64 hexadecimal digits): in the order of names."""
     return parameters_sha256({name: tensors[name] for name in sorted(tensors)})
 
 
@@ -46,8 +46,8 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
             _, header, manifest = read_header(path, stored.header)
             if manifest.model.kind != "custom":
                 raise Incompatible(
-                    f"{path} is of a run of kind {manifest.model.kind!r}; expected one of own code; read it with "
-                    "murmuration.read_model"
+                    f"{path} is of a run of kind {manifest.model.kind!r}; expected one of its owner's code; read it "
+                    "with murmuration.read_model"
                 )
             found = {name: stored.tensor(name) for name in stored.files}
     except (OSError, SafetensorError) as error:

@@ -88,7 +88,7 @@ def _table(anchors: Anchors, architecture: str) -> str:
 
 
 def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
-    """Of an own loop the data is what its code reads; the manifest only has what every manifest has."""
+    """In a loop of its owner's the data is what its code reads; the manifest only has what every manifest has."""
     joined = manifest.model.kind == "gpt" or (
         manifest.model.task is not None
         and (manifest.model.task not in CLASSIFIES or manifest.data.label_field is not None)

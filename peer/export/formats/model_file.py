@@ -2,7 +2,7 @@
 
 The JSON lies beside the file (`config.json`) for people and inside the file for `peer sample`, so that the two cannot
 be mixed up. Of an architecture of transformers only the trained parameters are in it: its folder is what can be read
-again. Models of own code have their names if the run's files say them, or else flat fragments.
+again. Models of their owner's code have their names if the run's files say them, or else flat fragments.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
 
 
 def image_processor_files(manifest: RunManifest) -> dict[str, bytes | Path]:
-    """How a picture becomes numbers, as `AutoImageProcessor` reads it; none where an own loop knows."""
+    """How a picture becomes numbers, as `AutoImageProcessor` reads it; none where the owner's loop knows."""
     size, middle = manifest.model.image_size, [0.5] * manifest.model.picture_channels
     if manifest.data.image_field is None or size is None:
         return {}

@@ -328,7 +328,7 @@ class Membership:
         return members[:MAX_INTRODUCTIONS]
 
     def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
-        """Members with some whose PeerIds' hashes begin as the own one does moved to the front."""
+        """Members with some whose PeerIds' hashes begin as its own does moved to the front."""
         own = prefix_of(self._identity.peer_id, 64)
         nearest = sorted(members, key=lambda record: prefix_of(record.peer_id, 64) ^ own)[:num_nearest]
         chosen = {record.peer_id for record in nearest}

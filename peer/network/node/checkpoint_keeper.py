@@ -93,7 +93,7 @@ class CheckpointKeeper:
         try:
             kept = await self._compute(self._folder.keep_lineage)
         except OSError as error:
-            log.warning("no checkpoint of the own lineage could be marked (%s)", error.strerror)
+            log.warning("no checkpoint of this peer's lineage could be marked (%s)", error.strerror)
             return
         if kept is not None:
             # Nobody has to do anything: each return after a pause does this.

@@ -36,7 +36,7 @@ LONGEST_REFUSAL_SECONDS = 60.0
 """A member whose claim does not count is not listened to for this long, twice as long each time. The first is short:
 the others of its side may just be applying the round that it is at."""
 LAGGING_SECONDS = 2.0
-"""Members at an earlier version are mostly on the way to the own one: these are given this long to show it."""
+"""Members at an earlier version are mostly on the way to its own: these are given this long to show it."""
 MAX_REFUSALS = 1024
 
 
@@ -57,12 +57,12 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What announcements of others say against the own anchor, as far as records tell.
+    """What announcements of others say against this peer's anchor, as far as records tell.
 
     Attributes:
         ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
             this peer, so that not everybody who is behind asks the same one. Those that most members have come first.
-        against: of each other anchor that is no later one of the own lineage a member; chosen in the same way.
+        against: of each other anchor that is no later one of this peer's lineage a member; chosen in the same way.
     """
 
     ahead: tuple[PeerId, ...]
@@ -71,12 +71,12 @@ class _Doubts:
 
 @dataclass(frozen=True, slots=True)
 class _Better:
-    """An anchor that counts more than the own one.
+    """An anchor that counts more than its own.
 
     Attributes:
         behind: who has it.
         lineage_tokens: as far as signed commits tell; None: as most of those announce it.
-        is_fork: it does not follow the own one.
+        is_fork: it does not follow its own.
     """
 
     chain: Chain
@@ -95,7 +95,7 @@ class Repairs:
     """Audits and repairs of all fragments of one peer.
 
     Args:
-        before_unproven: called before an anchor is taken over to which no signed commits lead from an own one.
+        before_unproven: called before an anchor is taken over to which no signed commits lead from this peer's.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Repairs:
         refusal = self._refused.get((peer_id, fragment.index))
         is_young = refusal is None or refusal.seconds < LAGGING_SECONDS
         if is_young and chain.version < version and chain.fork_from(known) is None:
-            return None  # after a restart older anchors of the own lineage are forgotten, too
+            return None  # after a restart older anchors of this peer's lineage are forgotten, too
         return better
 
     async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:

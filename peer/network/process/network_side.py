@@ -89,7 +89,7 @@ PROFILES_SECONDS = 600.0
 FIRST_PROFILES_SECONDS = 10.0
 """After joining: not while the state comes."""
 RELAYED_SECONDS = 20.0
-"""Between two looks at whom this peer relays for: a question to the own daemon for each home."""
+"""Between two looks at whom this peer relays for: a question to its daemon for each home."""
 MAX_RELAYED = 200
 """Homes that are asked about: libp2p relays for 128 at once, as it comes."""
 MAX_ASKED_MEMBERS = 5

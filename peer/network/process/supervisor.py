@@ -56,7 +56,7 @@ class NetworkProcess:
         show: takes every event (called from a reader thread).
         note: takes plain sentences for the owner.
         first: the child to begin with, when it has been started before.
-        hear: takes what is seen of the swarm every few seconds, and the own addresses; default: `note` says these.
+        hear: takes what is seen of the swarm every few seconds, and this peer's addresses; default: `note` says these.
     """
 
     def __init__(

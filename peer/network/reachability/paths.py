@@ -236,7 +236,7 @@ class Paths:
                 relaying = await self._ports.check_relay(self._host.local_addresses()[:1])
             except (PeerFault, LocalFault) as fault:
                 # Daemons that do not come up in time, as on a machine that is busy with its start.
-                log.info("the own relay could not be tried: %s", fault)
+                log.info("this peer's relay could not be tried: %s", fault)
                 await asyncio.sleep(TICK_SECONDS)
                 continue
             if relaying != "limited":

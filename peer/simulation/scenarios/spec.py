@@ -54,7 +54,7 @@ LieKind = Literal[
 `peer.simulation.adversaries.insiders` what the others do."""
 
 START_SECONDS = 5.0
-"""Peers without an own start time start within so many seconds."""
+"""Peers without a start time of their own start within so many seconds."""
 
 
 def tiny_manifest(seed: int, **averaging: object) -> RunManifest:

@@ -96,8 +96,8 @@ def rules_of(manifest: RunManifest) -> ExampleRules | None:
     if missing:
         raise Incompatible(
             f"run {manifest.name} trains {model.task}, and its manifest lacks {' and '.join(missing)}; expected a run "
-            "whose data has labels; train it in an own loop with murmuration.join, or ask its owner to make it with "
-            "`peer init --task`"
+            "whose data has labels; train it in a loop of your own with murmuration.join, or ask its owner to make it "
+            "with `peer init --task`"
         )
     labels = labels_of(model.config)
     if len(labels) < 2:

@@ -240,6 +240,6 @@ def _as_language_model(model: nn.Module) -> LanguageModel:
     if not (callable(getattr(model, "loss", None)) and isinstance(getattr(model, "context", None), int)):
         raise LocalFault(
             f"{type(model).__name__} has no loss(tokens, targets) and context; the built-in trainer expects them; "
-            "write an own loop on LocalTraining instead"
+            "write a loop of your own on LocalTraining instead"
         )
     return model  # type: ignore[return-value]

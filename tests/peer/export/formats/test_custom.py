@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(UsageFault, match="is no whole safetensors file"):
         murmuration.load_export(network(), path)
     write_model(anchors_of(trained_model()), tmp_path / "gpt.safetensors", NOW, replace=False)
-    with pytest.raises(Incompatible, match=r"expected one of own code; read it with murmuration\.read_model"):
+    with pytest.raises(Incompatible, match=r"expected one of its owner's code; read it with murmuration\.read_model"):
         murmuration.load_export(network(), tmp_path / "gpt.safetensors")
 
 
