@@ -149,7 +149,7 @@ class FragmentState:
         return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
 
     def note_own_share(self, own_share: float) -> None:
-        """The own share of the weights in a commit that is about to be applied."""
+        """This peer's share of the weights in a commit that is about to be applied."""
         self.own_share = own_share
 
     def send(self, sequence: int) -> tuple[Sent, Change | None]:
