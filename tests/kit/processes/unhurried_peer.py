@@ -40,7 +40,7 @@ class NoCompiler(ModuleType):
 
 def slow_down(step_seconds: float) -> None:
     """Let each read of a batch take `step_seconds` longer."""
-    from peer.trainer.data.order import PermutedOrder, RandomOrder
+    from peer.trainer.order.order import PermutedOrder, RandomOrder
 
     def slower(read: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_while(*arguments: Any) -> Any:
