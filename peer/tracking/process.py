@@ -5,31 +5,70 @@ Output of the library leads nowhere. What ends the process is one sentence on it
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from dht.fields import printable
 from peer.tracking.rows import Row
 from peer.tracking.trackers import Record, open_tracker
 
+WRITER_SECONDS = 20.0
+"""For an earlier writer of the same record to end: longer than a recorder waits for its last rows."""
+_LOOK_SECONDS = 0.1
 
-def take_rows(record: Record, lines: Iterable[str]) -> None:
+
+def take_rows(record: Record, lines: Iterable[str], writer_seconds: float = WRITER_SECONDS) -> None:
     """Write each line's row into the tracker of `record`, and close it.
 
+    Args:
+        writer_seconds: see `WRITER_SECONDS`.
+
     Raises:
+        UsageFault: another process still writes this record.
         Exception: of the tracker.
     """
-    tracker = open_tracker(record)
+    with _only_writer(record, writer_seconds):
+        tracker = open_tracker(record)
+        try:
+            for line in lines:
+                fields = json.loads(line)
+                tracker.write(Row(fields["step"], fields["at"], fields["values"]))
+        finally:
+            tracker.close()
+
+
+@contextlib.contextmanager
+def _only_writer(record: Record, seconds: float) -> Iterator[None]:
+    """Two writers would put every row into the record twice."""
+    path = Path(record.folder) / f"{record.file}.{record.kind}.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    end = time.monotonic() + seconds
     try:
-        for line in lines:
-            fields = json.loads(line)
-            tracker.write(Row(fields["step"], fields["at"], fields["values"]))
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    raise UsageFault(
+                        f"another process records {record.name} of {record.run_id}; expected one writer of a record; "
+                        "leave --track out here, or end the other one"
+                    ) from error
+                time.sleep(_LOOK_SECONDS)
+            except OSError:
+                break  # a file system without locks: there each owner has to take care
+        yield
     finally:
-        tracker.close()
+        os.close(descriptor)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_csv_goes_on_after_a_restart_and_after_a_line_that_was_cut_off(tmp_path:
     assert rows[1]["time"] == "2023-11-14T22:1"
     assert rows[2] == {"time": "2023-11-14T22:14:20Z", "step": "4", "loss": "", "tokens": "12345678901"}
     assert len(rows) == 3
+
+
+def test_a_record_has_one_writer_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    one = record("csv", tmp_path)
+    first, second = (json.dumps({"step": step, "at": 9.0, "values": {"loss": 1.0}}) for step in (1, 2))
+
+    def rows() -> Iterator[str]:
+        yield first
+        with pytest.raises(UsageFault, match=r"another process records Ada-1234 of tiny.*expected one writer"):
+            take_rows(one, [second], writer_seconds=0)
+
+    take_rows(one, rows())
+    take_rows(one, [second], writer_seconds=0)
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in lines] == ["step", "1", "2"]
 
 
 @pytest.mark.parametrize("there", ["time,step,other\n", "notes of mine"])
