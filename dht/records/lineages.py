@@ -4,9 +4,9 @@ A member's words about its own anchor (version, digest, tokens) decide nothing b
 known, live members have an anchor, and the tokens in signed commits that lead to it. So among n known members
 
 - an anchor that more than half of them have counts (`is_majority`);
-- one whose signed commits begin at an anchor that both sides had counts when these commits hold more tokens than its
-  own since. The others must not be more than twice as many, and one member never counts against two. The others are
-  this peer's side or a larger third one: where each member is alone, tokens decide, and such a fork ends, too;
+- one whose signed commits begin at an anchor that both sides had counts when these commits hold more tokens than this
+  peer's own since. The others must not be more than twice as many, and one member never counts against two. The others
+  are this peer's side or a larger third one: where each member is alone, tokens decide, and such a fork ends, too;
 - a version that nobody can have counted up to counts only where more than half of them have it;
 - without a common anchor, signed commits decide only between sides of equally many members;
 - anything else does not count, though nobody contradicts it.
