@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,16 @@ from peer.trainer.text.documents import Complaints, TextPart, documents, files_o
 PART_BYTES = 64 << 20
 """Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""
 _STATE_NAME = ".prepare.jsonl"
+_FLAGS = {
+    "files": "FILES",
+    "tokenizer": "--tokenizer",
+    "eos": "--eos",
+    "text_field": "--field",
+    "held_out_fraction": "--held-out",
+    "part_bytes": "--shard-megabytes",
+    "examples": "--label, --labels or --max-tokens",
+}
+"""Where each setting comes from, for people."""
 _SHOWN_SECONDS = 1.0
 _MAX_STATE_BYTES = 256 << 20
 
@@ -60,7 +69,8 @@ def prepare_data(
         LocalFault: a library is missing, or the disk is full.
     """
     tokenizer = load_tokenizer(tokenizer_path, end)
-    files = files_of(sources)
+    complaints = Complaints()
+    files = files_of(sources, complaints)
     parts = parts_of(files, part_bytes)
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
@@ -107,7 +117,8 @@ def prepare_data(
         raise
     except OSError as error:
         raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
-    complaints = Complaints(sum((Counter(answer["complaints"]) for answer in done.values()), Counter()))
+    for answer in done.values():
+        complaints.counts.update(answer["complaints"])
     if complaints.counts:
         say(f"left out or mended: {complaints.text()}")
     try:
@@ -188,8 +199,11 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         with contextlib.suppress(ValueError):  # the last one may be half a line
             rows.append(json.loads(line))
     if not rows or rows[0] != settings:
+        before: dict[str, Any] = rows[0] if rows and isinstance(rows[0], dict) else {}
+        names = [flag for name, flag in _FLAGS.items() if before.get(name) != settings.get(name)]
         raise UsageFault(
-            f"{out} holds work with other files, tokenizer or settings; expected those of the call that began it; "
+            f"{out} holds work with other files, tokenizer or settings ({', '.join(names)}); expected those of the "
+            "call that began it; "
             "choose another --out, or delete that folder"
         )
     done = {}

@@ -6,6 +6,7 @@ process that trains.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -121,8 +122,10 @@ class _ShardFile:
 
     def drop(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # on a full disk what is still in memory cannot be written
+                self._file.close()
+            with contextlib.suppress(OSError):
+                self._draft.unlink(missing_ok=True)
 
 
 def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict[str, Any]:
@@ -245,8 +248,11 @@ def main() -> int:
             answer = tokenize_part(TokenizeOrder.from_line(line), tokenizer)
         except LocalFault as error:
             answer = {"error": str(error), "code": 2 if isinstance(error, UsageFault) else error.exit_code}
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.flush()
+        except OSError:
+            return 1  # nobody listens: whoever asked was killed
     return 0
 
 

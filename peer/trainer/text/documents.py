@@ -73,10 +73,13 @@ class Complaints:
         return ", ".join(f"{kind} ({count})" for kind, count in sorted(self.counts.items()) if count)
 
 
-def files_of(sources: Sequence[str]) -> list[tuple[str, Path]]:
+def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> list[tuple[str, Path]]:
     """(kind, path) of files and folders; ``text:``, ``jsonl:`` or ``parquet:`` in front says what they are.
 
     Without that a file is what its suffix says. In folders hidden files and links that lead out are left out.
+
+    Args:
+        complaints: counts entries of folders that are left out.
 
     Raises:
         UsageFault: something is missing or no regular file, or there is nothing.
@@ -86,7 +89,10 @@ def files_of(sources: Sequence[str]) -> list[tuple[str, Path]]:
         kind, colon, rest = source.partition(":")
         named = kind if colon and kind in KINDS and rest else None
         for path in paths_in(source if named is None else rest):
-            for _, file in files_at(path)[0]:
+            files, num_left_out = files_at(path)
+            if complaints is not None and num_left_out:
+                complaints.counts["links that lead out of the folder, and what is no file"] += num_left_out
+            for _, file in files:
                 by_suffix = SUFFIXES.get(file.suffix.lower(), "text")
                 if named in (None, "text", by_suffix) or not path.is_dir():
                     found.append((named or by_suffix, file))
@@ -190,6 +196,8 @@ def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Compl
 
 def _no_field(where: str, text_field: str, row: Any) -> UsageFault:
     has = ", ".join(map(str, list(row)[:12])) if isinstance(row, dict) else f"{type(row).__name__}s"
+    if isinstance(row, dict) and row.get(text_field) is not None:
+        has += f" ({text_field} is {type(row[text_field]).__name__})"
     return UsageFault(
         f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; name the field with "
         "--field, or in a run with data.text_field"

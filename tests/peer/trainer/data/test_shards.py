@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,12 @@ from peer.trainer.order.positions import random_positions
 from peer.trainer.prepare import prepare_data
 from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
+
+LITTLE_ROOM = (
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+    "runpy.run_module('peer', run_name='__main__', alter_sys=True)"
+)
+"""Runs `peer` where no file can have more than 20 kB, as on a disk that is full then."""
 
 
 def opened(shards, **rules):
@@ -159,7 +167,7 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
         again(stop)
     (tmp_path / "out" / "part-00001.u16").unlink()
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.u16")}
-    with pytest.raises(UsageFault, match="holds work with other files, tokenizer or settings"):
+    with pytest.raises(UsageFault, match=r"other files, tokenizer or settings \(--shard-megabytes\)"):
         again(say.append, part_bytes=40_000)
     meta, _ = again(say.append)
     assert meta.shards == made[1].shards
@@ -168,6 +176,25 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
     assert {name for name in after if before.get(name) != after[name]} == {"part-00001.u16", "held-00001.u16"}
     with pytest.raises(UsageFault, match="is there already"):
         again(say.append)
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_half_shard(made, tmp_path):
+    corpus = json_lines(tmp_path / "corpus.jsonl", sentences(400))
+    out = tmp_path / "out"
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", LITTLE_ROOM, "data", "prepare", "--tokenizer", str(made[3].path)),
+            *("--out", str(out), "--processes", "1", str(corpus)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (f"peer: {out} cannot be written (File too large); expected room for the shards.\n"), (
+        "one sentence, no traceback"
+    )
+    assert [path.name for path in out.iterdir() if ".u16" in path.name] == []
 
 
 def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_path):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from dht.errors import LocalFault, UsageFault
@@ -14,44 +10,7 @@ from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.web_stock import WebStock
 from tests.kit.processes.process_swarm import wait_until
 from tests.kit.trainer.prepared_data import prepared
-
-
-class Server:
-    """A folder on a port of this machine; `cut`: bytes after which each answer breaks off."""
-
-    def __init__(self, folder):
-        self.requests: list[tuple[str, str | None]] = []
-        self.cut: int | None = None
-        server = self
-
-        class Handler(SimpleHTTPRequestHandler):
-            def do_GET(self):
-                asked = self.headers.get("Range")
-                server.requests.append((self.path, asked))
-                path = folder / self.path.lstrip("/")
-                if not path.exists():
-                    self.send_error(404)
-                    return
-                content, start = path.read_bytes(), 0
-                if asked is not None:
-                    start = int(asked.removeprefix("bytes=").rstrip("-"))
-                self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(content) - start))
-                self.end_headers()
-                self.wfile.write(content[start : None if server.cut is None else start + server.cut])
-
-            def log_message(self, *args):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        self.url = f"http://127.0.0.1:{self._server.server_port}/meta.json"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+from tests.kit.trainer.shard_server import ShardServer
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +20,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def server(made):
-    found = Server(made[0])
+    found = ShardServer(made[0])
     yield found
     found.close()
 
@@ -148,12 +107,12 @@ def test_what_a_server_changes_is_refused(made, server, tmp_path):
 
 def test_a_server_that_is_gone_is_a_sentence_after_some_tries(made, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
-    server, notes = Server(made[0]), []
+    server, notes = ShardServer(made[0]), []
     server.close()
     with pytest.raises(LocalFault, match=r"meta\.json cannot be had"):
         WebStock(server.url, made[2], tmp_path, notes.append)
     assert len(notes) == 3
-    gone = Server(tmp_path)
+    gone = ShardServer(tmp_path)
     with pytest.raises(LocalFault, match="status 404"):
         WebStock(gone.url, made[2], tmp_path, notes.append)
     gone.close()

@@ -106,6 +106,8 @@ def test_parquet_is_read_by_row_groups(tmp_path):
     parts = parts_of(files_of([str(tmp_path)]), 1)
     assert [part.pieces[0][1:] for part in parts] == [(index, index + 1) for index in range(8)]
     assert read(str(tmp_path))[0] == texts
+    with pytest.raises(UsageFault, match=r"no text in field 'id'; its rows have id \(id is int\)"):
+        read(str(tmp_path), field="id")
     with pytest.raises(UsageFault, match=r"no text in field 'body'; its rows have text, id"):
         read(str(tmp_path), field="body")
     (tmp_path / "rows.parquet").write_bytes(b"PAR1" + bytes(100))
@@ -122,6 +124,18 @@ def test_kinds_go_by_suffix_unless_somebody_says(tmp_path):
     assert [kind for kind, _ in files_of([f"text:{tmp_path}"])] == ["text"] * 3
     with pytest.raises(UsageFault, match="does not exist"):
         files_of([str(tmp_path / "nothing")])
+
+
+def test_loops_of_links_and_what_leads_out_are_left_out_and_counted(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text")
+    for name, target in (("self", "."), ("b", "c"), ("c", "b"), ("out.txt", "/etc/passwd"), ("etc", "/etc")):
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "pipe.txt")
+    complaints = Complaints()
+    assert files_of([str(folder)], complaints) == [("text", folder / "a.txt")]
+    assert complaints.counts == {"links that lead out of the folder, and what is no file": 4}
 
 
 def test_pipes_are_not_waited_for(tmp_path):
