@@ -56,7 +56,7 @@ async def follow_samples(
         tell: takes a sentence.
         wait: seconds.
     """
-    order = SampleOrder(source.run_id, source.peers, source.observer_folder, plan.prompts)
+    order = SampleOrder(source.run_id, source.peers, source.observer_folder, plan.prompts, plan.base)
     refused: bytes | None = None
     """The manifest whose model does not write."""
     again_at, patience = 0.0, MIN_SECONDS

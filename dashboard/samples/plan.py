@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from dashboard.facts import ModelSample
@@ -37,18 +38,21 @@ class SamplePlan:
     Attributes:
         every_seconds: the longest time between two samples.
         prompts: each is written on.
+        base: folder with the weights that an adapter stands on; empty: the hub's, where the run names them so.
     """
 
     every_seconds: float = EVERY_SECONDS
     prompts: tuple[str, ...] = PROMPTS
+    base: str = ""
 
 
-def sample_plan(every: str, prompts: Sequence[str]) -> SamplePlan | None:
+def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) -> SamplePlan | None:
     """What flags ask for; None: no samples.
 
     Args:
         every: ``1h``, ``20min``, ``90s``, ``1d`` or ``never``.
         prompts: none: `PROMPTS`.
+        base: see `SamplePlan`.
 
     Raises:
         UsageFault: a flag is wrong.
@@ -67,6 +71,11 @@ def sample_plan(every: str, prompts: Sequence[str]) -> SamplePlan | None:
         if prompts:
             raise UsageFault("--prompt and --samples-every never were given together; give one of them")
         return None
+    if base is not None and not base.is_dir():
+        raise UsageFault(
+            f"--base is {str(base)[:200]!r}, which is no folder on this machine; expected one with the weights that "
+            "the run's adapter stands on"
+        )
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|min|h|d)", every)
     seconds = math.nan if found is None else float(found[1]) * _UNIT_SECONDS[found[2]]
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
@@ -74,7 +83,7 @@ def sample_plan(every: str, prompts: Sequence[str]) -> SamplePlan | None:
             f"--samples-every is {every[:40]!r}; expected a time from {MIN_SECONDS:.0f}s to "
             f"{MAX_SECONDS / 86_400:.0f}d such as 90s, 20min, 1h or 1d, or never"
         )
-    return SamplePlan(seconds, tuple(prompts) or PROMPTS)
+    return SamplePlan(seconds, tuple(prompts) or PROMPTS, str(base.resolve()) if base is not None else "")
 
 
 def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:

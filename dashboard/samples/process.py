@@ -30,6 +30,7 @@ class SampleOrder:
     peers: tuple[str, ...]
     observer_folder: str
     prompts: tuple[str, ...]
+    base: str = ""
     timeout_seconds: float = FIND_SECONDS
     max_tokens: int = MAX_TOKENS
     temperature: float = TEMPERATURE

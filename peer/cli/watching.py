@@ -120,6 +120,10 @@ def dashboard(
         list[str] | None,
         typer.Option("--prompt", metavar="TEXT", help="What the model continues there; may be given several times."),
     ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", metavar="DIR", help="Weights that an adapter stands on, so that it can write there."),
+    ] = None,
     evaluations: Annotated[
         Path | None,
         typer.Option(
@@ -176,7 +180,7 @@ def dashboard(
             backend=backend,
             proxies=tuple(_network(address) for address in proxy or ()),
             install=_line_of(install),
-            samples=sample_plan(samples_every, prompt or ()),
+            samples=sample_plan(samples_every, prompt or (), base),
             evaluations=evaluations,
             observer_folder=target.observer_folder,
             is_rebuilding=rebuild,

@@ -37,6 +37,7 @@ class WritingOrder:
     Attributes:
         observer_folder: see `RunSource`.
         prompts: each is written on; an empty one lets the model begin.
+        base: folder with the weights that an adapter stands on, or empty.
         max_tokens: of each text, the prompt not counted.
     """
 
@@ -45,6 +46,7 @@ class WritingOrder:
     timeout_seconds: float
     observer_folder: str
     prompts: list[str]
+    base: str
     max_tokens: int
     temperature: float
     seed: int
@@ -57,7 +59,7 @@ def answer_to(order: WritingOrder) -> dict[str, Any]:
         LocalFault: the model cannot be had, or does not write; the sentence says why.
     """
     source = RunSource(order.run_id, tuple(order.peers), order.timeout_seconds, Path(order.observer_folder))
-    opened = open_model(source)
+    opened = open_model(source, Path(order.base) if order.base else None)
     texts = []
     for place, prompt in enumerate(order.prompts):
         # With one seed for all, a young model would write the same after each of them.
