@@ -20,6 +20,7 @@ from dashboard.several.cards import run_path
 from dashboard.several.index import make_index
 from dht.errors import UsageFault
 from peer.observe.run_list import read_run_list
+from peer.observe.run_page import ask_page
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID
 from tests.kit.dashboard.scene import history_of_run, peer_id_of, state_of
 from tests.kit.dashboard.serving import TOKEN, Client, in_memory, until_tick
@@ -75,6 +76,23 @@ def test_each_run_has_a_card_and_pages_of_its_own() -> None:
         stream.close()
         assert (await client.get("/nothing")).status == 404
         assert (await client.get(f"{base}/api/v1/contributors/nobody")).content_type == "application/problem+json"
+
+    in_index(check)
+
+
+def test_a_joiner_asks_the_page_of_one_of_several_runs() -> None:
+    async def check(client: Client, lives: list[Live]) -> None:
+        address = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWH3uVF6wv47WnArKHk5p6cvgCJEb74UTmxztmQDc298L3"
+        for live in lives:
+            live.publish(replace(live.state, join_addresses=(address,)), live.history)
+        for run_id in (RUN_ID, OTHER):
+            for below in ("/", "/?tab=people", f"/c/{peer_id_of(0)}"):
+                says = await asyncio.to_thread(ask_page, str(client.make_url(run_path(run_id))) + below)
+                assert (says.run_id, says.addresses) == (run_id, (address,)), below
+        manifest = await (await client.get(f"{run_path(OTHER)}/site.webmanifest")).json()
+        assert manifest["start_url"] == f"{run_path(OTHER)}/"
+        with pytest.raises(UsageFault, match="is no page of a run"):
+            await asyncio.to_thread(ask_page, str(client.make_url("/")))
 
     in_index(check)
 
