@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dht.quantities import count_text, short_peer
 from peer.demo.measured import Words
+from peer.demo.show import explanation
 from peer.demo.summary import Summary
 from peer.plain_console import PlainConsole
 
@@ -35,8 +36,7 @@ def print_report(
         table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.fate)
     console.print(table)
     console.print()
-    for name, text in explained:
-        console.print(f"{name:7} {text}", style="dim")
+    console.print(explanation(explained))
     console.print(f"\nAsked to go on from {words.said_first[:4]!r}, the model wrote before the training:")
     _print_words(console, words.said_first, "dim")
     if words.said_last is not None:
@@ -74,7 +74,7 @@ def _findings(summary: Summary) -> list[str]:
     last = "unknown" if summary.loss_last is None else f"{summary.loss_last:.2f}"
     start, training, end = summary.seconds
     return [
-        f"Its loss on text that no peer trained on: {summary.loss_first:.2f} before, {last} after.",
+        f"Its loss on text that no peer trained on: {summary.loss_first:.2f} nats before, {last} after.",
         f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
         f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
         "each parameter in it, in place of 32.",

@@ -23,11 +23,13 @@ LINE_SECONDS = 10.0
 STILL_SECONDS = 5.0
 """After so long without a line, one says what goes on still."""
 BAR_WIDTH = 30
+NARROW = 72
+"""Columns below which a peer has its name alone, so that no figure is cut."""
 EXPLAINED = (
     ("steps", "how often the peer has changed its own copy of the model"),
     ("tokens", "pieces of text that it has read for that; {token}"),
     ("rounds", "how often its work went into an average with the work of others"),
-    ("loss", "how badly it guesses the next piece: blind guessing gives {chance:.1f}"),
+    ("loss", "how badly it guesses the next piece, in nats: blind guessing gives {chance:.1f}"),
 )
 
 
@@ -155,7 +157,7 @@ class TableView:
 
     def _picture(self) -> RenderableType:
         stage = self._stage if self._stage_at is None else f"{self._stage} ({self.now() - self._stage_at:.0f} s)"
-        return picture(self._figures, stage, self.explained)
+        return picture(self._figures, stage, self.explained, self.console.width)
 
 
 def explanations(chance: float, token: str) -> tuple[tuple[str, str], ...]:
@@ -171,37 +173,48 @@ def progress_line(figures: Figures) -> str:
     return f"{passed:4.0f} s of {length:.0f}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
 
 
-def picture(figures: Figures, stage: str, explained: Sequence[tuple[str, str]]) -> RenderableType:
-    """The table, what goes on, and what each figure means."""
+def picture(figures: Figures, stage: str, explained: Sequence[tuple[str, str]], width: int = 80) -> RenderableType:
+    """The table, what goes on, and what each figure means, for a terminal of `width` columns."""
     parts: list[RenderableType] = [Text()]
     if figures.seconds is not None:
         passed, length = figures.seconds
         parts.append(Text(f"{_bar(passed / length)}  {passed:.0f} of {length:.0f} s", style="bold"))
     parts.append(Text(stage))
     if figures.rows:
-        parts += [Text(), _table(figures.rows), Text()]
+        parts += [Text(), _table(figures.rows, is_narrow=width < NARROW), Text()]
     if figures.held_out_loss is not None:
         rounds = plural(figures.num_rounds, "round")
-        loss = f"loss {figures.held_out_loss:.2f} on text that no peer trains on"
+        loss = f"loss {figures.held_out_loss:.2f} nats on text that no peer trains on"
         parts.append(Text(f"The model they share: {rounds}, {loss}", style="bold"))
     if figures.rounds_since_kill is not None:
         parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))
     if figures.rows:
         parts.append(Text())
-        parts += [Text(f"{name:7} {text}", style="dim") for name, text in explained]
+        parts.append(explanation(explained))
     parts.append(Text())
-    page = "" if figures.page is None else f"Page: {figures.page}    "
-    parts.append(Text(f"{page}Ctrl+C ends the demo and leaves nothing behind."))
+    if figures.page is not None:
+        parts.append(Text(f"Page: {figures.page}"))
+    parts.append(Text("Ctrl+C ends the demo and leaves nothing behind."))
     return Group(*parts)
 
 
-def _table(rows: Sequence[DemoRow]) -> Table:
+def explanation(explained: Sequence[tuple[str, str]]) -> Table:
+    """What each figure means; a sentence of two lines stays in its column."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        table.add_column(style="dim")
+    for name, text in explained:
+        table.add_row(name, text)
+    return table
+
+
+def _table(rows: Sequence[DemoRow], *, is_narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("peer", "doing", "steps", "tokens", "rounds", "loss"):
         table.add_column(title, justify="left" if title in ("peer", "doing") else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            f"{row.name} {short_peer(row.peer_id)}",
+            row.name if is_narrow else f"{row.name} {short_peer(row.peer_id)}",
             row.doing,
             str(row.steps),
             count_text(row.tokens),

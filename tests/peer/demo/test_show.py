@@ -30,7 +30,7 @@ EXPLAINED = explanations(math.log(256), "here each is a letter")
 def shown(figures: Figures, width: int = 80) -> str:
     console = PlainConsole(file=io.StringIO(), width=width, force_terminal=False)
     with console.capture() as captured:
-        console.print(picture(figures, "All train together (9 s)", EXPLAINED))
+        console.print(picture(figures, "All train together (9 s)", EXPLAINED, width))
     return captured.get()
 
 
@@ -43,9 +43,9 @@ def test_the_table_says_what_each_figure_is() -> None:
     assert any(line.split() == ["peer", "doing", "steps", "tokens", "rounds", "loss"] for line in lines)
     assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.15"] for line in lines)
     assert "killed 9 s ago" in text
-    assert "50 rounds, loss 2.10 on text that no peer trains on" in text
+    assert "50 rounds, loss 2.10 nats on text that no peer trains on" in text
     assert "Since the kill the others have closed 21 rounds." in text
-    assert "loss    how badly it guesses the next piece: blind guessing gives 5.5" in lines
+    assert "loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5" in map(str.rstrip, lines)
     assert "http://127.0.0.1:8080/" in text
     assert max(map(len, lines)) <= 80
 
@@ -58,7 +58,11 @@ def test_what_is_not_known_yet_is_not_shown() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_table_fits(width: int) -> None:
-    assert max(map(len, shown(Figures(ROWS, (1.0, 2.0)), width).splitlines())) <= width
+    late = DemoRow("peer-4", TWO, "training, came late", 1178, 603_000, 143, 2.151)
+    text = shown(Figures((*ROWS, late), (1.0, 2.0), page="http://127.0.0.1:8080/"), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert "training, came late" in text
 
 
 class Clock:
@@ -116,7 +120,7 @@ def test_the_report_has_both_texts_and_lines_to_type(out: Path | None) -> None:
     text = captured.get()
     assert "\x1b" not in text
     assert "    def get(self):\n" in text
-    assert "5.31 before, 1.50 after" in text
+    assert "5.31 nats before, 1.50 after" in text
     assert "149 s: 20 to start, 120 to train" in text
     assert "  ./peer init my-run\n" in text
     assert ("./peer sample --model 'my models/llama' --prompt 'def '" in text) == (out is not None)
