@@ -38,7 +38,7 @@ from peer.demo.summary import (
     summarise,
 )
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
-from peer.files.store import FILES_NAME
+from peer.files.store import run_file_path
 from peer.import_path import python_command
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
@@ -287,7 +287,7 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     # When the peers have gone: they leave no core free.
     view.stage("Measuring the model before and after, and letting it write")
     named = swarm.manifest.data.tokenizer
-    tokenizer = None if named is None else str(swarm.folder / "owner" / FILES_NAME / named)
+    tokenizer = None if named is None else str(run_file_path(swarm.folder / "owner", swarm.manifest, named))
     Request(swarm.manifest.to_bytes().hex(), swarm.data, tokenizer, bool(anchors)).write(swarm.folder, anchors)
     measure = python_command("peer.demo.words", str(swarm.folder))
     words = Words(**json.loads(swarm.call("measuring the model", measure, COMMAND_SECONDS, demo.show)))
