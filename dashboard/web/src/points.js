@@ -4,8 +4,8 @@ import { at } from "./address.js";
 import { on } from "./live.js";
 
 const MAX_POINTS = 1000;
-/** At first: five kilobytes, and a point for every five pixels or so. */
-const FIRST_POINTS = 240;
+/** At first: five kilobytes, and a point for every seven pixels or so. */
+const FIRST_POINTS = 180;
 /** Above it a peer diverged or lies; drawn, it would press every honest curve flat. */
 const MAX_PLAUSIBLE_LOSS = 100;
 

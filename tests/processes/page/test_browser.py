@@ -252,7 +252,7 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
         await chart.locator(".canvas").hover(position={"x": 300, "y": 100})
         await expect(chart.locator(".tip")).to_contain_text("training loss")
         await chart.get_by_role("button", name="smoothed").click()
-        await expect(chart.locator(".hint")).to_contain_text("bold: mean of 9 points")
+        await expect(chart.locator(".hint")).to_contain_text("bold: mean of 7 points")
         # Dragging zooms, and what grows meanwhile does not undo it.
         box = await chart.locator(".u-over").bounding_box()
         assert box is not None
