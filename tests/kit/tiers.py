@@ -23,17 +23,24 @@ NIGHTLY_FOLDERS = ("benchmarks", "processes/night")
 """No volunteer runs a benchmark, and no release waits for one; what takes minutes waits for the night, too."""
 SLOW_FILES = (
     "processes/commands/test_own_loop.py",
-    "processes/peers/test_training_together.py",
-    "processes/peers/test_leaving.py",
-    "processes/commands/test_bad_input.py",
-    "processes/peers/test_joining.py",
-    "processes/commands/test_demo.py",
     "processes/commands/test_private_runs.py",
+    "processes/commands/test_demo.py",
+    "processes/peers/test_training_together.py",
+    "processes/peers/test_joining.py",
+    "processes/commands/test_bad_input.py",
+    "processes/commands/test_export.py",
+    "processes/page/test_browser.py",
     "processes/peers/test_kills.py",
-    "processes/peers/test_checkpoints.py",
-    "processes/peers/test_ranks.py",
-    "processes/peers/test_start_deaths.py",
+    "processes/peers/test_leaving.py",
+    "processes/peers/test_away.py",
+    "processes/page/test_real_swarm.py",
     "processes/peers/test_devices.py",
+    "processes/page/test_samples.py",
+    "processes/peers/test_checkpoints.py",
+    "processes/peers/test_spill.py",
+    "processes/peers/test_start_deaths.py",
+    "processes/peers/test_panel_keys.py",
+    "processes/peers/test_ranks.py",
 )
 """They are started first, so that no worker is left with one of them at the end."""
 EXAMPLES_AT_NIGHT = 100
@@ -82,8 +89,10 @@ def is_by_day(expression: str) -> bool:
     return "not nightly" in expression
 
 
-def examples(at_night: int) -> int:
+def examples(at_night: int, by_day: int | None = None) -> int:
     """`max_examples` of a property that takes another number than the others: `at_night`, and by day its share."""
+    if by_day is not None and settings().max_examples < EXAMPLES_AT_NIGHT:
+        return by_day
     return max(1, at_night * settings().max_examples // EXAMPLES_AT_NIGHT)
 
 

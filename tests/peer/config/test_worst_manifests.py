@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -29,6 +29,7 @@ from peer.memory.least_memory import check_memory
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.planning import plan_run
 from peer.plan.source import sizes_of
+from tests.kit.tiers import examples
 
 HOME_BYTES = 16 * 10**9
 """Free memory of a home's machine."""
@@ -139,6 +140,7 @@ def test_a_field_at_its_limits_is_a_run_or_a_sentence(name: str) -> None:
             assert taken < MAX_TAKEN_BYTES, value
 
 
+@settings(max_examples=examples(100, by_day=12))
 @given(st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in CHOICES.items()}))
 def test_all_fields_at_their_limits_together(values: dict[str, Any]) -> None:
     manifest = manifest_of(values)

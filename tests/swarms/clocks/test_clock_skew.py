@@ -11,9 +11,10 @@ from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
+from tests.kit.tiers import sampled
 
 
-@pytest.mark.parametrize("skew_seconds", [-60.0, 60.0])
+@pytest.mark.parametrize("skew_seconds", sampled([-60.0, 60.0], one_in=2))
 def test_a_peer_whose_clock_is_off_by_a_minute_takes_part(skew_seconds):
     spec = SimulationSpec(4, 120, 4, tiny_manifest(4))
     profiles = [spec.profile(index) for index in range(4)]
