@@ -105,6 +105,7 @@ def sample(
 ) -> int:
     """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
     source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
+    _check_device(device)
     from peer.export.sample import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat, base))
@@ -152,6 +153,7 @@ def evaluate(
             "--tasks and --base are given together; expected a merged model for tasks: `peer export --merge`."
         )
     source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
+    _check_device(device)
     if tasks is not None:
         tell_progress("loading what computes models")
         from peer.export.evaluate import evaluate_tasks
@@ -161,6 +163,14 @@ def evaluate(
     from peer.export.evaluate import evaluate_model
 
     return int(evaluate_model(source, data, device, as_json, base))
+
+
+def _check_device(device: str) -> None:
+    """Refuse what no machine has, before torch is loaded."""
+    from peer.cli.doctor import NO_RUN
+    from peer.config.peer_config import load_config
+
+    load_config({"run_id": NO_RUN, "data_dir": ".", "device": device})
 
 
 _SOURCES = {
@@ -183,6 +193,8 @@ def _model_source(
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
+        if not model.exists():
+            raise UsageFault(f"{model} is no file; expected a file or folder that `peer export` wrote.")
         return ModelFileSource(model)
     if checkpoint is not None:
         from peer.config.peer_config import load_config
@@ -190,6 +202,10 @@ def _model_source(
         if peers or invite:
             other = "--peers" if peers else "--invite"
             raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
+        if not (checkpoint / "run.record").exists():
+            raise UsageFault(
+                f"{checkpoint} holds no run.record; expected the data folder of a peer of this run; check --checkpoint."
+            )
         return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
     if run_id is None and invite is None:
         raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")

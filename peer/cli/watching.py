@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import UsageFault
+from dht.errors import NobodyReachable, UsageFault
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
@@ -21,6 +23,8 @@ from peer.observe.target import Target, checked_target
 commands = Commands()
 
 MAX_INSTALL_LENGTH = 400
+FIRST_LOOK_SECONDS = 2.0
+"""For a member to answer before a page comes up without one."""
 
 Backend = Annotated[
     str | None,
@@ -155,15 +159,25 @@ def dashboard(
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = _chosen(host_backend)
-    from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
     from dashboard.samples.plan import sample_plan
     from dht.identity.multiaddr import parse_peer_multiaddr
-    from peer.observe.entry import observer_entry
     from peer.observe.run_list import read_run_list
-    from peer.tracking.run_record import run_record
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
+
+    # Before the server is loaded, which takes a second.
+    its_address, its_install = _address(page_address), _line_of(install)
+    its_samples = sample_plan(samples_every, prompt or (), base)
+    proxies = tuple(_network(address) for address in proxy or ())
+    several = None if runs is None else read_run_list(runs)
+    one = None if several is not None else checked_target(*named_run(run, run_id, peers), invite)
+    check_free(host, port)
+    if one is not None:
+        _say_who_answers(one)
+    from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
+    from peer.observe.entry import observer_entry
+    from peer.tracking.run_record import run_record
 
     def shown(target: Target, db: Path | None, addresses: Sequence[str]) -> ShownRun:
         for address in addresses:
@@ -172,15 +186,15 @@ def dashboard(
         choices = Choices(
             host=host,
             port=port,
-            page_address=_address(page_address),
+            page_address=its_address,
             db=_history_of(known, db),
             token_file=token_file,
             join_addresses=tuple(addresses),
             shows_seeds=not no_join_address,
             backend=backend,
-            proxies=tuple(_network(address) for address in proxy or ()),
-            install=_line_of(install),
-            samples=sample_plan(samples_every, prompt or (), base),
+            proxies=proxies,
+            install=its_install,
+            samples=its_samples,
             evaluations=evaluations,
             observer_folder=target.observer_folder,
             is_rebuilding=rebuild,
@@ -188,9 +202,9 @@ def dashboard(
         )
         return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
 
-    if runs is None:
-        one = shown(checked_target(*named_run(run, run_id, peers), invite), db, join_address or ())
-        return serve_dashboard(one.run_id, one.peers, one.choices, entry=one.entry)
+    if one is not None:
+        alone = shown(one, db, join_address or ())
+        return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry)
     return serve_dashboards(
         [
             shown(
@@ -198,9 +212,35 @@ def dashboard(
                 None if each.db is None else Path(each.db),
                 each.join_addresses,
             )
-            for each in read_run_list(runs)
+            for each in several or ()
         ]
     )
+
+
+def _say_who_answers(target: Target) -> None:
+    """Refuse the address of another run; a page may wait for its run, and says so."""
+    try:
+        target.look_first(FIRST_LOOK_SECONDS)
+    except NobodyReachable:
+        print("Nobody of the run answers yet; the page goes on looking.", file=sys.stderr, flush=True)
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse a port that another program has.
+
+    Raises:
+        UsageFault: it is taken.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            # Whatever else is wrong is said by the server.
+            if error.errno == errno.EADDRINUSE:
+                raise UsageFault(
+                    f"Port {port} of {host} is taken by another program; give another one with --port."
+                ) from error
 
 
 def _line_of(install: str | None) -> str | None:

@@ -156,7 +156,7 @@ class PeerConfig(BaseModel):
         "run's own source",
     )
     data_limit_gib: float = Field(
-        default=20.0, ge=0.01, le=10**6, description="GiB of disk for downloaded and tokenized data; the oldest goes"
+        default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
     )
     precision: Precision = Field(
         default="auto",

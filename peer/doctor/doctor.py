@@ -18,7 +18,7 @@ from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, exit_code_of
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
-from peer.doctor.report import print_findings
+from peer.doctor.report import HERE, Report
 from peer.network.membership.revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
@@ -46,24 +46,19 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     tell_progress("looking at this machine")
     machine = look_at_machine(config.device, config.data_dir, config.listen_addresses, config.ports)
     facts = DoctorFacts(machine)
+    report = None if as_json else Report(HERE if target is None else target.run_id)
     if target is not None:
-        _tell_of_machine(facts)
+        if report is not None:
+            report.show(diagnose(facts))
         tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
         facts = asyncio.run(_with_run(facts, config, target, timeout_seconds))
     findings = diagnose(facts)
     code = exit_code_of(findings)
-    if as_json:
+    if report is None:
         print(json.dumps(doctor_json(facts, code)))
     else:
-        print_findings(findings, facts, code)
+        report.end(findings, facts, code)
     return code
-
-
-def _tell_of_machine(facts: DoctorFacts) -> None:
-    """What is known before the run is: a person need not wait for the rest to read it."""
-    for finding in diagnose(facts):
-        if finding.level != "ok":
-            tell_progress(f"{finding.subject}: {finding.what}")
 
 
 def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:

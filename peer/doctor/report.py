@@ -16,26 +16,52 @@ from peer.plain_console import PlainConsole, console_of_output
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
 
+HERE: Final = "this machine"
+SUBJECT_COLUMNS: Final = 10
+"""As the longest subject, so that rows which come later stand below the first ones."""
+
+
+class Report:
+    """Findings in the order in which they come, each once, and at the end the verdict.
+
+    Args:
+        about: the run, or this machine.
+    """
+
+    def __init__(self, about: str, console: PlainConsole | None = None) -> None:
+        self._console = console or console_of_output()
+        self._shown: set[Finding] = set()
+        self._console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
+        self._console.print()
+
+    def show(self, findings: Sequence[Finding]) -> None:
+        """Print those that are new, or other than they were."""
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+        table.add_column(no_wrap=True, min_width=4)
+        table.add_column(no_wrap=True, min_width=SUBJECT_COLUMNS)
+        table.add_column(overflow="fold")
+        for finding in findings:
+            if finding in self._shown:
+                continue
+            self._shown.add(finding)
+            table.add_row(Text(MARKS[finding.level], style=STYLES[finding.level]), finding.subject, Text(finding.what))
+            if finding.remedy:
+                table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2), expand=False))
+        if table.row_count:
+            self._console.print(table)
+
+    def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int) -> None:
+        """Print the rest and the verdict."""
+        self.show(findings)
+        self._console.print()
+        self._console.print(Text(_verdict(findings, facts, code), style="bold"))
+
 
 def print_findings(
     findings: Sequence[Finding], facts: DoctorFacts, code: int, console: PlainConsole | None = None
 ) -> None:
     """Print all findings and the verdict."""
-    console = console or console_of_output()
-    about = "this machine" if facts.run is None else facts.run.run_id
-    console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
-    console.print()
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
-    table.add_column(no_wrap=True, min_width=4)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        table.add_row(Text(MARKS[finding.level], style=STYLES[finding.level]), finding.subject, Text(finding.what))
-        if finding.remedy:
-            table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2), expand=False))
-    console.print(table)
-    console.print()
-    console.print(Text(_verdict(findings, facts, code), style="bold"))
+    Report(HERE if facts.run is None else facts.run.run_id, console).end(findings, facts, code)
 
 
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from dht.identity.speakable import speakable_name
 from dht.observer.backend import HostBackend
 from dht.quantities import count_text, seconds_text, short_peer
 from dht.records.signed_records import PeerRecord
@@ -174,7 +175,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         table.add_column(title, justify="left" if title in ("peer", "state", "device", "versions") else "right")
     for record in records:
         table.add_row(
-            record.name or record.peer_id[-8:],
+            record.name or speakable_name(record.peer_id),
             record.state,
             record.device,
             "/".join(

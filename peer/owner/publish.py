@@ -17,10 +17,6 @@ from dht.admission.tickets import ERRAND_SECONDS, SERIAL_BYTES, Pass, encode_pas
 from dht.errors import NobodyReachable, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from dht.kademlia.census import fetch_everyone
-from dht.kademlia.store import HivemindStore
-from dht.p2pd.daemon import DaemonOptions
-from dht.p2pd.host import P2pdHost
 from dht.records.signed_records import (
     PeerRecord,
     RunRecord,
@@ -29,7 +25,9 @@ from dht.records.signed_records import (
     decode_run_record,
     encode_run_record,
 )
+from dht.store import RecordStore
 from peer.config.manifest import RunManifest
+from peer.network.membership.first_look import look_first
 from peer.network.membership.revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.owner.owned_run import OwnedRun
@@ -43,12 +41,14 @@ LEAST_LEAD_VERSIONS = 2
 class Errand:
     """A look into the swarm with the owner's authority."""
 
-    store: HivemindStore
+    store: RecordStore
     found: RunRecord | None
     """The newest revision that members have."""
 
     async def records(self, run_id: str) -> list[PeerRecord]:
         """Live records, valid ones only."""
+        from dht.kademlia.census import fetch_everyone
+
         verified, now = VerifiedRecords(), time.time()
         newest: dict[PeerId, PeerRecord] = {}
         for data in await fetch_everyone(self.store, run_id):
@@ -71,6 +71,12 @@ async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: floa
             f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
             "live member; take one from what `peer seed` prints"
         )
+    await asyncio.to_thread(look_first, owned.run_id, addresses, timeout_seconds, asks=False)
+    # They take seconds, which a wrong address must not cost.
+    from dht.kademlia.store import HivemindStore
+    from dht.p2pd.daemon import DaemonOptions
+    from dht.p2pd.host import P2pdHost
+
     identity = Identity.generate()
     expires_at = int(time.time() + ERRAND_SECONDS)
     serial = secrets.token_bytes(SERIAL_BYTES)

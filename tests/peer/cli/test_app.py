@@ -47,6 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Nobody is at the addresses of these tests.
     monkeypatch.setattr("peer.cli.training.wait_for_members", lambda *_: None)
     monkeypatch.setattr("peer.observe.target.Target.look_first", lambda *_: None)
+    monkeypatch.setattr("peer.cli.watching.check_free", lambda *_: None)
     return tmp_path / "home" / "murmuration"
 
 
@@ -87,6 +88,7 @@ def test_every_help_ends_with_an_example_that_parses(
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
+    (Path.cwd() / "model").mkdir()
     (Path.cwd() / "qwen3-0.6b").mkdir()
     (Path.cwd() / "qwen3-0.6b" / "config.json").write_text(
         '{"model_type": "qwen3", "vocab_size": 64, "hidden_size": 8}'
@@ -356,6 +358,9 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "m"):
+        Path(name).mkdir()
+    Path("here", "run.record").touch()
     calls = stand_in(monkeypatch, "peer.export.export", "export_model", lambda *_: 0)
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0

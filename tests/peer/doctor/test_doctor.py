@@ -18,7 +18,7 @@ from peer.doctor.doctor import doctor_json
 from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, exit_code_of
 from peer.doctor.prediction import OwnHome, predict
-from peer.doctor.report import print_findings
+from peer.doctor.report import SUBJECT_COLUMNS, Report, print_findings
 from peer.network.reachability.probe import DialBack
 from peer.plan.source import sizes_of
 from peer.simulation.scenarios.spec import tiny_manifest
@@ -211,6 +211,20 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
     lines = shown.getvalue().rstrip().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
+
+
+def test_findings_come_as_they_are_made_and_each_once() -> None:
+    shown = io.StringIO()
+    report = Report(RUN.run_id, Console(file=shown, width=200, color_system=None))
+    early = diagnose(DoctorFacts(WELL.machine))
+    report.show(early)
+    before = shown.getvalue()
+    assert all(one.what in before for one in early)
+    report.end(diagnose(WELL), WELL, 0)
+    assert shown.getvalue().startswith(before)
+    for one in {*early, *diagnose(WELL)}:
+        assert len(re.findall(rf" {one.subject} +{re.escape(one.what)} *$", shown.getvalue(), re.M)) == 1
+        assert len(one.subject) <= SUBJECT_COLUMNS
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
