@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -297,67 +296,19 @@ def _run_peer(
 
 
 def wait_for_members(config: Any, terminal: Any) -> None:
-    """Wait until a member answers, before anything heavy is loaded, unless the run can begin on this machine.
+    """See that ports are free and that a member answers, before anything heavy is loaded.
 
     Raises:
-        LocalFault: nobody answered in time, or another run is trained there.
+        LocalFault: a port is taken, nobody answered in time, or another run is trained there.
     """
-    from dht.identity.keys import Identity
-    from peer.config.peer_config import read_cached_peers
-    from peer.events.peer_events import Event, WaitingForPeers
-    from peer.network.membership.first_look import JOIN_ADVICE, look_first
-    from peer.network.membership.invitation import load_pass
-    from peer.observe.known_addresses import no_address
-
     if {"listen", "port_range"} & config.model_fields_set:
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports
 
         claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
-    if _has_record(config):
-        return
-    own = Identity.load_or_create(config.identity).peer_id
-    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
-    if not addresses:
-        raise no_address(config.run_id, config.data_dir)
+    from peer.observe.waiting import wait_for_answer
 
-    def wait(reason: str, seconds: float) -> None:
-        terminal.show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
-
-    look_first(
-        *(config.run_id, addresses, config.join_timeout_seconds),
-        own=own,
-        asks=load_pass(config.data_dir) is None,
-        on_waiting=wait,
-        advice=JOIN_ADVICE,
-    )
-
-
-def _has_record(config: Any) -> bool:
-    """Whether the run's signed manifest is here, so that it can begin on this machine.
-
-    Raises:
-        Incompatible: what is there is not signed by the run's owner, and nobody is known who could give another one.
-    """
-    from dht.errors import Incompatible, PeerFault
-    from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
-    from dht.regular_files import read_regular
-
-    path = config.run_record_path
-    try:
-        decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # the network side says what is wrong with it
-    except PeerFault as fault:
-        if config.peers or config.cached_peers_path.exists():
-            return True
-        raise Incompatible(
-            f"{path} holds {fault.what}; expected the manifest of {config.run_id} as its owner signed it; move that "
-            "file away, and give --peers of a member"
-        ) from fault
-    return True
+    wait_for_answer(config, terminal.show)
 
 
 def unused_key(config: Any) -> str | None:

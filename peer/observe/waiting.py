@@ -1,0 +1,67 @@
+"""What a peer does before it loads anything heavy: it waits until a member of its run answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dht.errors import Incompatible, PeerFault
+from dht.identity.keys import Identity
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.peer_config import PeerConfig, read_cached_peers
+from peer.events.peer_events import Event, WaitingForPeers
+from peer.network.membership.first_look import JOIN_ADVICE, look_first
+from peer.network.membership.invitation import load_pass
+from peer.observe.known_addresses import no_address
+
+
+def wait_for_answer(config: PeerConfig, show: Callable[[Event], object]) -> None:
+    """Wait until a member answers, unless the run can begin on this machine. Blocks.
+
+    Args:
+        show: told while nobody answers.
+
+    Raises:
+        LocalFault: nobody is known, nobody answered in time, or another run is trained there.
+    """
+    if _has_record(config):
+        return
+    own = Identity.load_or_create(config.identity).peer_id
+    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    if not addresses:
+        raise no_address(config.run_id, config.data_dir)
+
+    def wait(reason: str, seconds: float) -> None:
+        show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
+
+    look_first(
+        *(config.run_id, addresses, config.join_timeout_seconds),
+        own=own,
+        asks=load_pass(config.data_dir) is None,
+        on_waiting=wait,
+        advice=JOIN_ADVICE,
+    )
+
+
+def _has_record(config: PeerConfig) -> bool:
+    """Whether the run's signed manifest is here, so that it can begin on this machine.
+
+    Raises:
+        Incompatible: what is there is not signed by the run's owner, and nobody is known who could give another one.
+    """
+    path = config.run_record_path
+    try:
+        decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # the network side says what is wrong with it
+    except PeerFault as fault:
+        if config.peers or config.cached_peers_path.exists():
+            return True
+        raise Incompatible(
+            f"{path} holds {fault.what}; expected the manifest of {config.run_id} as its owner signed it; move that "
+            "file away, and give --peers of a member"
+        ) from fault
+    return True
