@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,6 +157,7 @@ def dashboard(
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = _chosen(host_backend)
+    from dashboard.free_port import check_free
     from dashboard.samples.plan import sample_plan
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.run_list import read_run_list
@@ -223,24 +222,6 @@ def _say_who_answers(target: Target) -> None:
         target.look_first(FIRST_LOOK_SECONDS)
     except NobodyReachable:
         print("Nobody of the run answers yet; the page goes on looking.", file=sys.stderr, flush=True)
-
-
-def check_free(host: str, port: int) -> None:
-    """Refuse a port that another program has.
-
-    Raises:
-        UsageFault: it is taken.
-    """
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            # Whatever else is wrong is said by the server.
-            if error.errno == errno.EADDRINUSE:
-                raise UsageFault(
-                    f"Port {port} of {host} is taken by another program; give another one with --port."
-                ) from error
 
 
 def _line_of(install: str | None) -> str | None:
