@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -282,6 +281,7 @@ def _run_peer(
 
             return int(run_seed(config, terminal))
     from peer.network.process.child import early_network_child
+    from peer.observe.unused_key import unused_key
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what the child says on standard error must not tear its picture.
@@ -309,16 +309,3 @@ def wait_for_members(config: Any, terminal: Any) -> None:
     from peer.observe.waiting import wait_for_answer
 
     wait_for_answer(config, terminal.show)
-
-
-def unused_key(config: Any) -> str | None:
-    """What to say when this person has a profile that a join does not use; None: nothing. Nobody signs unasked."""
-    from peer.config.peer_config import contributor_key_path
-
-    try:
-        path = contributor_key_path()
-        if config.contributor_key is not None or not path.is_file():
-            return None
-    except (OSError, UsageFault):
-        return None  # no home folder, no profile there
-    return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"

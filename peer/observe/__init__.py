@@ -12,6 +12,7 @@ The files, each built on those above it:
     kept_manifest.py  the manifest of a run that is kept here
     known_addresses.py  addresses that nobody gave by hand: of earlier sessions, and of the run's page
     waiting.py   what a peer does before it loads anything heavy: waits until a member answers
+    unused_key.py  what a person is told whose profile a join does not use
     own_runs.py  what the data folders here say about runs
     receipts.py  `peer receipts verify`
     status.py    `peer status`
