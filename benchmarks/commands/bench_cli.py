@@ -2,8 +2,9 @@
 
     python -m benchmarks.commands.bench_cli [--repeat 3] [--only WORD] [--json]
 
-Each command line runs in a process of its own, in an empty data folder, and its fastest run counts, because whatever
-else the machine does only adds to it. A seed of another run answers where a run id is wrong. Goals: 0.15 s for
+Each command line runs in a process of its own, in an empty data folder. Its fastest run counts, because whatever else
+the machine does only adds to it. A seed of another run answers where a run id is wrong.
+Goals: 0.15 s for
 `peer --help`, 0.7 s for a mistake.
 """
 
