@@ -4,8 +4,7 @@
 
 Each command line runs in a process of its own, in an empty data folder. Its fastest run counts, because whatever else
 the machine does only adds to it. A seed of another run answers where a run id is wrong.
-Goals: 0.15 s for
-`peer --help`, 0.7 s for a mistake.
+Goals: 0.15 s for `peer --help`, 0.7 s for a mistake.
 """
 
 from __future__ import annotations

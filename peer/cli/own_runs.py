@@ -142,6 +142,8 @@ def logs(
             time.sleep(LOOK_SECONDS)
             newer, position = newer_events(path, position)
             _print(newer, describe)
+    except BrokenPipeError:
+        raise  # whoever reads this has gone
     except OSError as error:
         raise LocalFault(f"{path} cannot be read ({error.strerror or error}); expected a log of your own") from error
     except KeyboardInterrupt:
