@@ -10,6 +10,7 @@ The files, each built on those above it:
 
     tiers.py              what each tier runs: folders, samples, times
     clock.py              a clock that stands still
+    waiting.py            waiting for other threads and processes
     records.py            a peer's record, for tests that care about a few fields
     any_records.py        any records of three peers, for hypothesis
     fresh_interpreter.py  programs for processes that have imported nothing yet

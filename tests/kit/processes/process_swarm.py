@@ -33,6 +33,7 @@ from peer.events.log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed
 from peer.files.store import FILES_NAME
 from peer.owner.new_run import NewRun, create_run
+from tests.kit.waiting import LOOK_SECONDS, WAIT_SECONDS, wait_until
 
 TINY_RUN = """
 description = "a model that trains in milliseconds"
@@ -55,10 +56,6 @@ num_fragments = 2
 [network]
 announce_seconds = 2.0
 """
-WAIT_SECONDS = 150.0
-"""For anything that should take a second or two: several processes import torch at once on two cores."""
-LOOK_SECONDS = 0.05
-"""Between two looks at an event log or a process."""
 MARK = "MURMURATION_TEST_MARK"
 UNHURRIED = "tests.kit.processes.unhurried_peer"
 LOOPBACK = "127.0.0.1"
@@ -99,15 +96,6 @@ def free_port() -> int:
             PORTS.remove(port)
             return port
     raise AssertionError("every port for tests is taken")
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Look again and again until `condition` holds; fails the test after `seconds`."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= end:
-            raise AssertionError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(LOOK_SECONDS)
 
 
 class PeerProcess:

@@ -8,9 +8,9 @@ from dht.errors import LocalFault, UsageFault
 from peer.trainer.data import web_stock as module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.web_stock import WebStock
-from tests.kit.processes.process_swarm import wait_until
 from tests.kit.trainer.prepared_data import prepared
 from tests.kit.trainer.shard_server import ShardServer
+from tests.kit.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
