@@ -18,13 +18,20 @@ def check_addresses(config: PeerConfig) -> None:
 
     Raises:
         UsageFault: nobody is known, and the run does not begin on this machine.
+        LocalFault: the data folder cannot be written.
     """
     if config.peers:
         return
     known = read_cached_peers(config.cached_peers_path)
     found = addresses_of_page(config) or addresses_elsewhere(config.run_id)
     if found:
-        write_cached_peers(config.cached_peers_path, [*found, *known])
+        try:
+            write_cached_peers(config.cached_peers_path, [*found, *known])
+        except OSError as error:
+            raise LocalFault(
+                f"the data folder {config.data_dir} cannot be written ({error.strerror or error}); expected your own "
+                "folder with free space; give another --data-dir"
+            ) from error
     elif not known and not config.run_record_path.exists():
         raise no_address(config.run_id, config.data_dir)
 
