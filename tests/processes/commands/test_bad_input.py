@@ -144,7 +144,7 @@ WRONG_STARTS = {
     "unreadable data": WrongStart(2, ("/nonexistent/books", "expected"), _unreadable_data),
     "nobody to ask": WrongStart(2, ("No address of a member", "expected --peers"), _no_address),
     "its own address": WrongStart(2, ("own identity", "expected another member", "--identity"), _own_address),
-    "dead address": WrongStart(3, ("obody answered", "expected one live member", "check"), _dead_address),
+    "dead address": WrongStart(3, (r"obody (of \S+ )?answered", "expected one live member", "check"), _dead_address),
     "another PeerId at the address": WrongStart(
         3, ("nother peer than the named one answers", "expected the PeerId", "ask the person"), _wrong_peer_id
     ),
