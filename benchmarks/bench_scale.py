@@ -57,7 +57,7 @@ from averaging.rounds.events import (
     Tick,
     View,
 )
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope
 from averaging.wire import frames

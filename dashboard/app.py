@@ -31,8 +31,8 @@ from dashboard.page_access import PageAccess, read_token
 from dashboard.quiet_log import OncePerMinute
 from dashboard.samples.evaluations import follow_scores
 from dashboard.samples.following import SampleSource, follow_samples
+from dashboard.samples.model_process import ask
 from dashboard.samples.plan import SamplePlan
-from dashboard.samples.process import ask
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app

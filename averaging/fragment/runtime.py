@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
 

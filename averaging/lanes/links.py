@@ -25,14 +25,14 @@ from averaging.lanes.greeting import (
     greet_incoming,
     open_greeted_stream,
 )
+from averaging.lanes.line_capacity import UploadRate
 from averaging.lanes.rate_control import LinePace
-from averaging.lanes.upload_rate import UploadRate
 from averaging.wire import frames
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Message
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
-from dht.streams.pacing import Pace
+from dht.streams.rate_limits import Pace
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 SLOWEST_BYTES_PER_SECOND = 16_000

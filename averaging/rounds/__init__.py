@@ -12,7 +12,7 @@ The files, each built on those above it:
     leader.py       the leader's half: offers, the start, results, the commit
     scope.py        who is in the rounds of a peer, and what a leader sends them: here the whole swarm
     reducer.py      the reducer's half: whose contributions are waited for, and how long
-    machine.py      all rounds of one fragment at one peer: member, leader and reducer in one
+    round_machine.py      all rounds of one fragment at one peer: member, leader and reducer in one
 
 Source: Decoupled DiLoCo (arXiv 2604.21428) for the leader's grace window.
 """

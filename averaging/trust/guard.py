@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from averaging.outer.combine import RefusedMember, ShardContribution
 from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
 from averaging.rounds.facts import PeerRefused
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.trust.believed_speeds import BelievedSpeeds

@@ -21,7 +21,7 @@ from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_check import check_relay
+from dht.p2pd.relay_trial import check_relay
 from dht.records.signed_records import PeerRecord
 from peer.events.log import to_json
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -2,7 +2,8 @@
 
     python -m benchmarks.training.epoch_coverage --peers 32 --crash 0.333 --epoch-seconds 3600 --seeds 3
 
-The walks and views are the product's (`peer/reading`); records are announced and looked at every 10 s and live 100 s.
+The walks and views are the product's (`peer/data_order`). Records are announced and looked at every 10 s, and they
+live 100 s.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dht.records.reading import NUM_UNITS, Reading
-from peer.reading.view import NOBODY, ReadingView, key_of, view_of
-from peer.reading.walk import UnitWalk
+from peer.data_order.view import NOBODY, ReadingView, key_of, view_of
+from peer.data_order.walk import UnitWalk
 
 ANNOUNCE_SECONDS = 10.0
 LIFE_SECONDS = 100.0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.facts import TaskScore
 from dashboard.observe.labels import label_text
-from dashboard.samples.answer import MAX_NUMBER
+from dashboard.samples.answer_check import MAX_NUMBER
 from dht.regular_files import read_regular
 
 LOOK_SECONDS: Final = 10.0

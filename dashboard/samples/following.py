@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from dashboard.facts import ModelSample
 from dashboard.observe.state import DashboardState
-from dashboard.samples.answer import NoSample, read_answer
+from dashboard.samples.answer_check import NoSample, read_answer
+from dashboard.samples.model_process import NoAnswer, SampleOrder
 from dashboard.samples.plan import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at
-from dashboard.samples.process import NoAnswer, SampleOrder
 
 LOOK_SECONDS: Final = 2.0
 

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    directory.py           the private folder of the daemon's sockets
+    socket_directory.py           the private folder of the daemon's sockets
     lazy_hivemind.py       parts of hivemind (the daemon's messages, the DHT) without the rest of it
     control.py             the daemon's control protocol
     daemon.py              one run of the daemon: its flags, its start, its end
@@ -10,5 +10,5 @@ The files, each built on those above it:
     congestion_control.py  which TCP congestion control the kernel uses
     host.py                P2pdHost
     fresh_dial.py          dials a peer from a daemon of its own, as somebody would who never met it
-    relay_check.py         tries whether the daemon relays, and how much
+    relay_trial.py         tries whether the daemon relays, and how much
 """

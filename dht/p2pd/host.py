@@ -28,7 +28,7 @@ from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.streams.byte_stream import ByteStream
 from dht.streams.fair_turns import gives_way
 from dht.streams.framing import FramedStream
-from dht.streams.pacing import Pace, Paces, RateLimits
+from dht.streams.rate_limits import Pace, Paces, RateLimits
 from dht.streams.remote_memory import RemoteMemory
 
 MAX_OPENING_STREAMS: Final = 30

@@ -18,7 +18,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, P2pdProcess, announced_addresses, claim_ports, find_p2pd
-from dht.p2pd.directory import SocketDirectory, remove_stale
+from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
 
 CONTROL_SECONDS: Final = 10.0

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
-from dht.streams.pacing import URGENT_BYTES, Pace, Paces
+from dht.streams.rate_limits import URGENT_BYTES, Pace, Paces
 
 MAX_FRAME_BYTES = 2**32 - 1
 

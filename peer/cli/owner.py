@@ -86,7 +86,7 @@ def invite(
         )
     from dht.admission.tickets import encode_invite
     from peer.config.access_sections import ChangeSection
-    from peer.network.membership.revisions import WHEN_JOINING, member_rules
+    from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
     from peer.owner.owned_run import checked_key, seconds_of
 
     now = time.time()
@@ -259,7 +259,7 @@ def members(
 def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the signed manifest and the draft that is not signed yet."""
     owned = _owned(run, run_id, data_dir)
-    from peer.network.membership.revisions import describe_changes
+    from peer.network.membership.manifest_revisions import describe_changes
 
     draft = owned.draft
     if as_json:
@@ -363,7 +363,7 @@ def edit(
         change = ChangeSection.model_validate({"at_version": at_version or 0, **given})
     except ValidationError as error:
         raise UsageFault(explain(error, ChangeSection, lambda name: "--" + name.replace("_", "-"))) from error
-    from peer.network.membership.revisions import describe_changes
+    from peer.network.membership.manifest_revisions import describe_changes
 
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
@@ -377,7 +377,7 @@ def edit(
 def sign(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None) -> None:
     """Sign the draft with the owner's key: it becomes the next revision."""
     owned = _owned(run, run_id, data_dir)
-    from peer.network.membership.revisions import describe_changes
+    from peer.network.membership.manifest_revisions import describe_changes
 
     before = owned.manifest
     signed = owned.sign()

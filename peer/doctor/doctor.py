@@ -19,7 +19,7 @@ from peer.doctor.findings import diagnose, exit_code_of
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
 from peer.doctor.report import HERE, Report
-from peer.network.membership.revisions import end_version, minimum_software_at
+from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
 from peer.observe.entry import observer_entry

@@ -11,7 +11,7 @@ The files, each built on those above it:
     export.py        `peer export`
     chat.py          what a person says, in the form of the run's chat template
     sample.py        `peer sample`
-    writing_process.py  a process that writes samples for a page
+    sampling_process.py  a process that writes samples for a page
     task_scores.py   scores in tasks of lm-eval
     evaluate.py      `peer evaluate`
 """

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.reading import NUM_UNITS, Reading
+from peer.data_order.view import MAX_READERS, ReadingView, done_from, done_to
 from peer.mailbox.memory import Cells, IntCell, fence, padded_cells
-from peer.reading.view import MAX_READERS, ReadingView, done_from, done_to
 
 _DONE_CELLS = NUM_UNITS // 64
 OWN_CELLS = padded_cells(4 + _DONE_CELLS)

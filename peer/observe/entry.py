@@ -76,7 +76,7 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
         Incompatible: a member says why it does not let this observer in.
     """
     # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
-    from peer.network.membership.revisions import apply_member_rules
+    from peer.network.membership.manifest_revisions import apply_member_rules
 
     reached, refusals = [], dict[PeerId, str]()
     for address in addresses:

@@ -19,7 +19,7 @@ from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import progress_of, rate_factor
 from peer.events.refusals import LoggedRefusals, refusals_in_log
-from peer.network.membership.revisions import cooldown_at
+from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target

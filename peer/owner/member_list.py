@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import NobodyReachable
 from dht.records.signed_records import PeerRecord
-from peer.network.membership.revisions import WHEN_JOINING, member_rules
+from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.owner.owned_run import OwnedRun
 from peer.owner.publish import on_errand
 

@@ -28,7 +28,7 @@ from dht.records.signed_records import (
 from dht.store import RecordStore
 from peer.config.manifest import RunManifest
 from peer.network.membership.first_look import look_first
-from peer.network.membership.revisions import WHEN_JOINING, member_rules
+from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.owner.owned_run import OwnedRun
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.events.peer_events import Event
-from peer.panel.keys import Keys
+from peer.panel.keyboard import Keys
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Controls, hints
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update

@@ -26,7 +26,7 @@ from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.revisions import Revisions
+from peer.network.membership.manifest_revisions import Revisions
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile

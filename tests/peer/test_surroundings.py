@@ -21,7 +21,7 @@ import pytest
 
 from dht.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.p2pd import directory, lazy_hivemind
+from dht.p2pd import lazy_hivemind, socket_directory
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
@@ -154,14 +154,14 @@ def test_sockets_go_where_there_is_room(tmp_path: Path, monkeypatch: pytest.Monk
         return made(prefix=prefix, dir=dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuses)
-    folder = directory.SocketDirectory()
+    folder = socket_directory.SocketDirectory()
     assert folder.path.parent == Path("/var/tmp")
     folder.remove()
     monkeypatch.setattr(tempfile, "mkdtemp", raising(OSError(errno.EROFS, "Read-only file system")))
     monkeypatch.setattr(tempfile, "gettempdir", raising(FileNotFoundError(2, "no usable folder")))
     with pytest.raises(LocalFault, match=r"no place \(/tmp: Read-only file system.*set TMPDIR to one"):
-        directory.SocketDirectory()
-    assert isinstance(directory.remove_stale(), int)
+        socket_directory.SocketDirectory()
+    assert isinstance(socket_directory.remove_stale(), int)
 
 
 def test_hivemind_loads_where_no_semaphore_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:

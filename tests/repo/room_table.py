@@ -62,8 +62,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy",
     ),
     "peer": ("", False, "rich"),
-    "peer.reading": ("dht.records", True, "numpy"),
-    "peer.mailbox": ("dht.records averaging peer.reading", False, "numpy"),
+    "peer.data_order": ("dht.records", True, "numpy"),
+    "peer.mailbox": ("dht.records averaging peer.data_order", False, "numpy"),
     "peer.config": (
         "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer",
         False,
@@ -91,7 +91,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
-    "peer.trainer.order": ("dht.records peer.reading peer.trainer.data", True, "numpy"),
+    "peer.trainer.order": ("dht.records peer.data_order peer.trainer.data", True, "numpy"),
     "peer.trainer.prepare": ("peer peer.trainer.text peer.trainer.examples peer.trainer.data", False, ""),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
@@ -126,7 +126,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "peer.network.node": (
-        "dht.identity dht.streams dht.records averaging.* peer peer.reading peer.mailbox peer.config peer.events "
+        "dht.identity dht.streams dht.records averaging.* peer peer.data_order peer.mailbox peer.config peer.events "
         "peer.checkpoint peer.network.membership peer.network.anchors",
         False,
         "numpy",
@@ -256,7 +256,7 @@ PURE_FILES = (
     *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
     *("peer.events.peer_events", "peer.events.path_events"),
     *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
-    *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer"),
+    *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer_check"),
 )
 """Pure ones in rooms that are not."""
 

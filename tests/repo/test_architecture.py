@@ -120,7 +120,7 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     ),
     (maps, {"peer.network": '"""The network process."""', "peer.network.node.node": ""}),
     (purity, {"dht.records.x": "from time import time"}),
-    (purity, {"averaging.rounds.machine": "async def f(): ..."}),
+    (purity, {"averaging.rounds.round_machine": "async def f(): ..."}),
     (purity, {"averaging.outer.outer_step": "def f():\n    return open('x')"}),
     (purity, {"dashboard.observe.state": "import os\nHOME = os.environ['HOME']"}),
     (tensors_and_bytes_apart, {"averaging.wire.frames": "def f():\n    import torch"}),

@@ -24,7 +24,7 @@ import pytest
 import averaging.outer.outer_step
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.leaders import HASTY_SECONDS, Leaders
 from peer.simulation.simulation import simulate
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, Scenario, scenario_of

@@ -17,7 +17,7 @@ from averaging.outer.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, staleness_of
 from averaging.rounds.events import Advanced, Heard, SendMessage, View
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.exchange.averaging import Averaging, Deliveries
-from averaging.lanes.upload_rate import UploadRate
+from averaging.lanes.line_capacity import UploadRate
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.timing import PATIENCE_OF_PACE, RoundTiming

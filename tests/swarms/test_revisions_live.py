@@ -17,7 +17,7 @@ from dht.records.signed_records import VerifiedRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.revisions import WHEN_JOINING, Revisions, member_rules
+from peer.network.membership.manifest_revisions import WHEN_JOINING, Revisions, member_rules
 from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
 from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
 from peer.simulation.virtual_time import run_virtual

@@ -20,8 +20,8 @@ from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
 from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
+from peer.network.membership.manifest_revisions import apply_member_rules
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
-from peer.network.membership.revisions import apply_member_rules
 from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run
 from peer.version import SOFTWARE
 

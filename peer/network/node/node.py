@@ -37,10 +37,11 @@ from peer.checkpoint.spill import RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
+from peer.data_order.view import view_of
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
+from peer.network.membership.manifest_revisions import Revisions
 from peer.network.membership.membership import MemberScope, Membership
-from peer.network.membership.revisions import Revisions
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.leave import POLL_SECONDS, SETTLE_SECONDS, GracefulLeave
@@ -49,7 +50,6 @@ from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
-from peer.reading.view import view_of
 from peer.run_clock import committed_tokens
 
 PACE_SECONDS_PER_MEMBER = 0.005

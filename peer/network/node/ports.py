@@ -16,9 +16,9 @@ from dht.host import Host
 from dht.identity.keys import Identity
 from dht.records.signed_records import VerifiedRecords
 from dht.store import RecordStore
-from dht.streams.pacing import Pace
+from dht.streams.rate_limits import Pace
 from peer.events.peer_events import Event
-from peer.network.membership.revisions import Revisions
+from peer.network.membership.manifest_revisions import Revisions
 from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02

@@ -20,7 +20,7 @@ from typing import Any
 from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord, encode_run_record
-from dht.streams.pacing import RateLimits
+from dht.streams.rate_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.log import to_json

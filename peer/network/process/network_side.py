@@ -31,7 +31,7 @@ from dht.kademlia.store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_check import check_relay
+from dht.p2pd.relay_trial import check_relay
 from dht.records.profiles import decode_profile
 from dht.records.signed_records import (
     MAX_RUN_RECORD_BYTES,
@@ -41,7 +41,7 @@ from dht.records.signed_records import (
     encode_run_record,
 )
 from dht.regular_files import read_regular, write_whole
-from dht.streams.pacing import RateLimits
+from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
@@ -56,11 +56,11 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
+from peer.network.membership.manifest_revisions import Revisions, apply_member_rules, describe_changes
 from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
 from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
-from peer.network.membership.revisions import Revisions, apply_member_rules, describe_changes
 from peer.network.membership.run_finding import Wanted, find_run, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node

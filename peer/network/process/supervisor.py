@@ -18,9 +18,9 @@ from typing import Any
 from dht.clocks import steady_seconds
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
-from dht.p2pd.directory import remove_stale
+from dht.p2pd.socket_directory import remove_stale
 from dht.records.signed_records import RunRecord, decode_run_record
-from dht.streams.pacing import RateLimits
+from dht.streams.rate_limits import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.log import from_json

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    path_kinds.py      which kind of path leads to a peer, whose relay to use, when to dial again (pure)
+    path_choice.py      which kind of path leads to a peer, whose relay to use, when to dial again (pure)
     probe_messages.py  what members tell each other of the line between them (pure)
     probe_server.py    the serving side of probes: bounded bytes, few dials
     probe.py           the asking side

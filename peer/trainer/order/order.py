@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.reading import NUM_UNITS, Reading
-from peer.reading.permutation import mixed_key, permuted
-from peer.reading.view import NOBODY, ReadingView, key_of
-from peer.reading.walk import Span, UnitWalk
+from peer.data_order.permutation import mixed_key, permuted
+from peer.data_order.view import NOBODY, ReadingView, key_of
+from peer.data_order.walk import Span, UnitWalk
 from peer.trainer.data.streams import Groups
 from peer.trainer.order.positions import random_positions
 
@@ -80,7 +80,7 @@ class RandomOrder:
 
 
 class PermutedOrder:
-    """Each block once per epoch; see `peer.reading`.
+    """Each block once per epoch; see `peer.data_order`.
 
     Args:
         seed: the manifest's: the same permutation for everybody.

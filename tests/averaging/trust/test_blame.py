@@ -22,7 +22,7 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds.events import ReduceShard
 from averaging.rounds.facts import PeerRefused, RepairNeeded
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.blame import (
     FIRST_SECONDS,

@@ -17,10 +17,10 @@ from dashboard.facts import ModelSample, WrittenText
 from dashboard.history.history import open_history
 from dashboard.observe.run_summary import run_facts
 from dashboard.observe.state import DashboardState, HeldOut
-from dashboard.samples.answer import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
+from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.following import SampleSource, follow_samples
+from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.plan import PROMPTS, SamplePlan, can_be_asked, kept, next_at, sample_plan
-from dashboard.samples.process import NoAnswer, SampleOrder, answer_of
 from dht.errors import UsageFault
 from dht.records.signed_records import sign_run_record
 from tests.kit.clock import Clock

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dht.identity.keys import Identity
-from dht.p2pd.directory import SocketDirectory, remove_stale
 from dht.p2pd.host import P2pdHost
+from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from tests.kit.processes.process_swarm import wait_until
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

@@ -24,7 +24,7 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import Event
 from averaging.rounds.facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.rounds.timing import RoundTiming
 from averaging.transfer.server import StateServer

@@ -6,7 +6,7 @@ import asyncio
 
 from dht.host import PeerId, Stream
 from dht.memory.host import MemoryHost
-from dht.streams.pacing import URGENT_BYTES, Pace
+from dht.streams.rate_limits import URGENT_BYTES, Pace
 
 
 class LimitedStream:

@@ -11,7 +11,7 @@ from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.memory.host import MemoryHost, MemoryNetwork
-from dht.streams.pacing import Pace
+from dht.streams.rate_limits import Pace
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from averaging.lanes.rate_control import LinePace
-from dht.streams.pacing import LARGEST_PIECE_BYTES, PIECE_SECONDS, SMALLEST_PIECE_BYTES, TokenBucket
+from dht.streams.rate_limits import LARGEST_PIECE_BYTES, PIECE_SECONDS, SMALLEST_PIECE_BYTES, TokenBucket
 
 FRAME_BYTES = 540_000
 MBIT = 1e6 / 8

@@ -10,7 +10,7 @@ from averaging.cells.formation import CellRule
 from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SendSlice, SliceReduced
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.checks import Limits

@@ -21,7 +21,7 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import reduce_shard
 from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundCommitted
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.checks import Limits

@@ -35,7 +35,7 @@ from averaging.rounds.events import (
     Tick,
     View,
 )
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges

@@ -23,7 +23,7 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import CommittedShard, Ranges
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.machine import RoundMachine
+from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import (

@@ -18,7 +18,7 @@ from peer.config.schedule_section import (
     progress_of,
     rate_factor,
 )
-from peer.network.membership.revisions import cooldown_at, describe_changes
+from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
 from peer.owner.cooldown import first_token
 from peer.run_clock import committed_tokens, usual_clock
 from tests.kit.records import make_record

@@ -32,7 +32,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.revisions import (
+from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
     Revisions,
     describe_changes,

@@ -18,7 +18,7 @@ from dht.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.daemon import claim_ports
 from dht.streams.framing import FramedStream
-from dht.streams.pacing import URGENT_BYTES
+from dht.streams.rate_limits import URGENT_BYTES
 from dht.streams.remote_memory import RemoteMemory
 from peer.config.peer_config import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, load_config
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer

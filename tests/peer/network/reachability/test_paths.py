@@ -13,11 +13,11 @@ from dht.errors import LocalFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
-from dht.p2pd.relay_check import Relaying
+from dht.p2pd.relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import Event
-from peer.network.reachability.path_kinds import (
+from peer.network.reachability.path_choice import (
     PUNCH_AFTER_SECONDS,
     PUNCH_AGAIN_SECONDS,
     choose_relays,

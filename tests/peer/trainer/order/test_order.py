@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.records.reading import NUM_UNITS
+from peer.data_order.view import view_of
 from peer.mailbox.mailbox import Mailbox
-from peer.reading.view import view_of
 from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, OneGroup
 from peer.trainer.order.order import PermutedOrder, RandomOrder
 from peer.trainer.order.positions import block_positions

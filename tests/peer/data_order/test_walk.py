@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.training.epoch_coverage import simulate_epoch
 from dht.records.reading import NO_UNIT, NUM_UNITS, READING_BYTES, Reading, reading_of
-from peer.reading.view import DONE, TAKEN, done_to, key_of, standings, view_of
-from peer.reading.walk import UnitWalk
+from peer.data_order.view import DONE, TAKEN, done_to, key_of, standings, view_of
+from peer.data_order.walk import UnitWalk
 
 SIZE = 3
 ALL = done_to(np.ones(NUM_UNITS, bool))

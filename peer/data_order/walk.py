@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dht.records.reading import NO_UNIT, NUM_UNITS, Reading
-from peer.reading.permutation import mixed, mixed_key
-from peer.reading.view import NOBODY, Done, ReadingView, done_from, done_to, standings, unit_keys
+from peer.data_order.permutation import mixed, mixed_key
+from peer.data_order.view import NOBODY, Done, ReadingView, done_from, done_to, standings, unit_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from averaging.lanes.upload_rate import UploadRate
+from averaging.lanes.line_capacity import UploadRate
 
 FRAME = 270_000
 

@@ -212,7 +212,7 @@ def test_as_far_back_as_memory_goes_forks_lose_and_double_nothing(kind):
     """With the shipped limits that holds for forks of up to three own contributions; longer ones may cost the lighter
     side work, or count some of it twice. Here nobody forgets."""
     patience = (
-        mock.patch("averaging.rounds.machine.KEPT_COMMITS", 99),
+        mock.patch("averaging.rounds.round_machine.KEPT_COMMITS", 99),
         mock.patch("tests.kit.rounds.round_swarm.RECENT_CONTRIBUTIONS", 99),
     )
     with patience[0], patience[1]:

@@ -70,7 +70,7 @@ def answer_to(order: WritingOrder) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Entry point: `python -m peer.export.writing_process ORDER`, ORDER in JSON."""
+    """Entry point: `python -m peer.export.sampling_process ORDER`, ORDER in JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)

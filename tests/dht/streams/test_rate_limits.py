@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.streams.framing import READ_BUFFER_BYTES, FramedStream
-from dht.streams.pacing import BURST_SECONDS, LINE_BYTES_PER_BYTE, URGENT_BYTES, Pace, Paces, RateLimits, TokenBucket
+from dht.streams.rate_limits import (
+    BURST_SECONDS,
+    LINE_BYTES_PER_BYTE,
+    URGENT_BYTES,
+    Pace,
+    Paces,
+    RateLimits,
+    TokenBucket,
+)
 from tests.kit.clock import Clock
 
 REMOTE = Identity.generate().peer_id

@@ -7,7 +7,7 @@ import pytest
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import ManifestRevised
-from peer.network.membership.revisions import describe_changes
+from peer.network.membership.manifest_revisions import describe_changes
 
 NOTE = ChangeSection(at_version=0, note="raised H to 40", noted_at=5)
 

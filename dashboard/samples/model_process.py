@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from dashboard.samples.answer import MAX_ANSWER_BYTES
+from dashboard.samples.answer_check import MAX_ANSWER_BYTES
 from dashboard.samples.plan import MAX_TOKENS, SEED, TEMPERATURE
 from peer.import_path import python_command, python_environment
 
-MODULE: Final = "peer.export.writing_process"
+MODULE: Final = "peer.export.sampling_process"
 SECONDS: Final = 1800.0
 """For a model of some billion parameters at a low priority; then it is ended."""
 FIND_SECONDS: Final = 30.0
@@ -24,7 +24,7 @@ FIND_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SampleOrder:
-    """What the process is told; see `peer.export.writing_process`, which has the same fields."""
+    """What the process is told; see `peer.export.sampling_process`, which has the same fields."""
 
     run_id: str
     peers: tuple[str, ...]
