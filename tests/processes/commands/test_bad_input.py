@@ -101,7 +101,8 @@ def _unreadable_data(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
 
 
 def _no_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
-    return swarm.start("no-address")
+    # On a machine of its own: on this one, the folders of the other peers say where they are.
+    return swarm.start("no-address", environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere")})
 
 
 def _own_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
