@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pty
+import signal
 import termios
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -137,10 +139,11 @@ def test_ctrl_z_gives_the_terminal_back_before_the_process_stops(board: Board, m
     view = PanelView(terminal, an_evening(), keyboard=board.stream, environ={"TERM": "xterm"})
     view.tick(NOW)
 
-    def stop(process: int, number: int) -> None:
-        seen.append((process == os.getpid(), board.flags == before, terminal.getvalue().endswith("\x1b[?1049l")))
+    def stop(thread: int, number: int) -> None:
+        is_stop = (thread, number) == (threading.get_ident(), signal.SIGSTOP)
+        seen.append((is_stop, board.flags == before, terminal.getvalue().endswith("\x1b[?1049l")))
 
-    monkeypatch.setattr(os, "kill", stop)
+    monkeypatch.setattr(signal, "pthread_kill", stop)
     view.suspend_soon()
     view.tick(NOW + 0.1)
     assert seen == [(True, True, True)]
