@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from dht.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
 from peer.version import SOFTWARE
@@ -36,6 +38,14 @@ class LazyGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": {}})
         self.commands: Any = LazyCommands()
+
+    def invoke(self, ctx: Any) -> Any:
+        """As of any group; Ctrl+C while a command is still read gets its sentence, too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("peer: Interrupted.", file=sys.stderr)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
     def get_help(self, ctx: Any) -> str:
         return help_text(ctx.terminal_width).rstrip("\n")

@@ -308,4 +308,7 @@ def wait_for_members(config: Any, terminal: Any) -> None:
         claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
     from peer.observe.waiting import wait_for_answer
 
+    terminal.step("run")
     wait_for_answer(config, terminal.show)
+    terminal.step("run")
+    terminal.step("program")

@@ -246,8 +246,6 @@ def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = Non
     with terminal.interruptible(is_loading=True):
         own = Identity.load_or_create(config.identity).peer_id
         terminal.step("key", config.name or speakable_name(own), is_done=True)
-        if what == "peer join":
-            terminal.step("program")
         yield terminal
 
 
