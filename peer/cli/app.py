@@ -46,13 +46,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def whole_command() -> Any:
     """The command with all its subcommands, each loaded when it is asked for."""
-    from peer.cli.lazy_commands import peer_command
+    from peer.cli.usage.lazy_commands import peer_command
 
     return peer_command()
 
 
 def _run_command(words: list[str]) -> int:
-    from peer.cli.lazy_commands import peer_command
+    from peer.cli.usage.lazy_commands import peer_command
     from peer.cli.options import spread_peers
     from peer.cli.usage.mistakes import UsageError, sentence_of
 
