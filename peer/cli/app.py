@@ -52,8 +52,8 @@ def whole_command() -> Any:
 
 
 def _run_command(words: list[str]) -> int:
-    from peer.cli.usage.lazy_commands import peer_command
     from peer.cli.options import spread_peers
+    from peer.cli.usage.lazy_commands import peer_command
     from peer.cli.usage.mistakes import UsageError, sentence_of
 
     try:
