@@ -60,8 +60,8 @@ class WorkloadSection(_Section):
 
     kind: Literal["quadratic", "gpt"] = Field(
         default="quadratic",
-        description="quadratic: a bowl with noisy gradients, cheap and equal to the bit on every machine; gpt: the "
-        "built-in model of `[model]` on a small made-up language",
+        description="`quadratic` is a bowl with noisy gradients, cheap and equal to the bit on every machine. "
+        "`gpt` is the built-in model of `[model]` on a small made-up language",
     )
     num_values: int = Field(default=65_536, ge=16, le=20_000_000, description="quadratic: parameters")
     tokens_per_step: int = Field(
