@@ -52,9 +52,9 @@ class MachineShare(NamedTuple):
         return self.milli_tokens if self.is_witnessed else 0
 
     @property
-    def worth(self) -> tuple[int, int]:
-        """What decides between two receipts of one commit about one machine."""
-        return self.milli_witnessed, self.milli_tokens
+    def worth(self) -> tuple[int, int, bool]:
+        """What decides between two receipts of one commit about one machine, in whatever order they come."""
+        return self.milli_witnessed, self.milli_tokens, self.is_witnessed
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,15 @@ def held_by(ledger: Ledger) -> Totals:
     }
 
 
+def test_of_two_receipts_about_no_tokens_the_witnessed_one_counts_in_either_order() -> None:
+    first, second = (
+        CreditedRound(0, 0, b"d" * 32, b"", NAMES[0], 1, (MachineShare(NAMES[0], 0, is_witnessed),), 1)
+        for is_witnessed in (False, True)
+    )
+    (one,), (other,) = counted([first, second]), counted([second, first])
+    assert one == other == second
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_one_commit_after_the_other_gives_what_the_whole_file_gives(made: list[Made], chance: random.Random) -> None:
