@@ -111,21 +111,23 @@ class Gatherer:
 
     async def gather(self, source: SignedCommits, state: DashboardState) -> None:
         """Ask for what is new in `state`, fragment by fragment, and for what is lacking."""
-        is_retry = self._clock() >= self._retry_at
+        # One time for all fragments: none of them is newer because it was asked for last.
+        seen_at = self._clock()
+        is_retry = seen_at >= self._retry_at
         if is_retry:
-            self._retry_at = self._clock() + RETRY_SECONDS
+            self._retry_at = seen_at + RETRY_SECONDS
         here = {row.record.peer_id for row in state.here}
         self._disappointments = Counter({one: count for one, count in self._disappointments.items() if one in here})
         for row in state.fragments:
             asked_head, num_tries = self._tries.get(row.fragment, (0, 0))
             is_new = row.version != asked_head or num_tries < MAX_TRIES
             if self._history.has_room and row.version and (is_retry or is_new):
-                await self._gather(source, state, row.fragment, row.version, is_retry=is_retry)
+                await self._gather(source, state, row.fragment, row.version, seen_at, is_retry=is_retry)
 
     async def _gather(
-        self, source: SignedCommits, state: DashboardState, fragment: int, head: int, *, is_retry: bool
+        self, source: SignedCommits, state: DashboardState, fragment: int, head: int, seen_at: float, *, is_retry: bool
     ) -> None:
-        turn = _Turn(source, fragment, head)
+        turn = _Turn(source, fragment, head, seen_at)
         for donor in donors(state, fragment, head, self._disappointments):
             at = self._first_wanted(turn, is_retry=is_retry)
             if at is None:
@@ -235,7 +237,7 @@ class Gatherer:
 
     def _add(self, turn: _Turn, raw: bytes, credit: CommitCredit) -> None:
         # The first answer after a start goes back as far as the donor remembers.
-        self._history.add_commit(raw, credit, self._clock(), is_recent=turn.fragment in self._tries)
+        self._history.add_commit(raw, credit, turn.seen_at, is_recent=turn.fragment in self._tries)
 
     def _has_room(self, turn: _Turn) -> bool:
         return self._history.has_room and len(turn.held) < MAX_HELD
@@ -252,6 +254,8 @@ class _Turn:
     source: SignedCommits
     fragment: int
     head: int
+    seen_at: float
+    """Unix seconds of all that the turn takes."""
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
     """By version and digest."""
     held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)

@@ -345,7 +345,13 @@ class History:
             self._batch.events.append(event_of_news(news))
 
     def _newest_rounds(self) -> list[RoundFacts]:
-        ordered = sorted(self._rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
+        """By time. Of those that were seen at once, the last of each fragment comes first."""
+        heads: dict[int, int] = {}
+        for fragment, version in self._rounds:
+            heads[fragment] = max(version, heads.get(fragment, version))
+        ordered = sorted(
+            self._rounds.values(), key=lambda row: (-row.seen_at, heads[row.fragment] - row.version, row.fragment)
+        )
         return ordered[:MAX_ROUNDS]
 
     # --- the file ---

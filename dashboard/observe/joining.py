@@ -38,7 +38,8 @@ USUAL_RULE: Final = JoinRule()
 def join_addresses(
     state: DashboardState, dialled: Sequence[str], faults: Collection[str], rule: JoinRule
 ) -> tuple[str, ...]:
-    """The addresses to show: those asked for, else those of live seeds that answered, else what was shown before.
+    """The addresses to show: those asked for, else those of live seeds that answered, else what was shown before of
+    seeds that are still live. A seed that left or is not heard is at no address.
 
     Args:
         dialled: multiaddrs of members.
@@ -54,7 +55,9 @@ def join_addresses(
         and address not in faults
         and (rule.is_of_one_machine or not is_of_this_machine(address))
     ]
-    return tuple(found[:MAX_ADDRESSES]) or state.join_addresses
+    return tuple(found[:MAX_ADDRESSES]) or tuple(
+        address for address in state.join_addresses if address.rpartition("/p2p/")[2] in seeds
+    )
 
 
 def is_of_this_machine(address: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -114,7 +114,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "country_dots": country_dots(history.countries),
         "land": LAND,
         **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
-        "peers": sorted(state.peers, key=_order),
+        "peers": sorted(_shown_peers(state), key=_order),
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
         "health": health(state, history.rounds),
@@ -136,6 +136,7 @@ def render_page(
     found: str | None = None,
     link: PageLink = NO_PAGE_LINK,
     loss_unit: str = "",
+    has_ended: bool = False,
 ) -> str:
     """The whole page at `now`.
 
@@ -146,12 +147,13 @@ def render_page(
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
         is_wall: four large panels for a screen on the wall, in place of the tabs.
         loss_unit: on the axis of the curve.
+        has_ended: nobody is invited any more.
         found: of `render_people`: what somebody searched for, in place of the ranking.
         link: how others link to the page.
     """
     name, _, mark = run_id.partition(".")
     values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
-    values |= {"curves": curves(history), "about": about, "loss_unit": loss_unit}
+    values |= {"curves": curves(history), "about": about, "loss_unit": loss_unit, "has_ended": has_ended}
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab and not is_wall:
         wanted = ("status", *TABS[tab])
@@ -248,6 +250,13 @@ def _when(progress: GoalProgress | None, now: float) -> str:
         return ""
     days = [short_day(at) if at is not None else "" for at in (progress.soonest_at, progress.latest_at)]
     return when_text(progress, now, days[0], days[1])
+
+
+def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:
+    """Nobody is missed once the run has ended."""
+    if state.phase != "ended":
+        return state.peers
+    return [replace(row, condition="left") if row.condition in ("late", "silent") else row for row in state.peers]
 
 
 def _order(row: PeerRow) -> tuple[int, bool, int, str]:

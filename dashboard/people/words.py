@@ -16,7 +16,9 @@ def share_words(share: float) -> str:
         return ""
     if share >= 0.995:
         return "all of the confirmed work"
-    if share > 0.55:
+    if 0.44 < share < 0.495:
+        return "almost half of the tokens"
+    if share > 0.4 and not 0.495 <= share <= 0.505:
         return f"{round(100 * share)} of 100 tokens"
     each = round(1 / share)
     if each < len(_ORDINALS):

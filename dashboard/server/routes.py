@@ -183,6 +183,7 @@ async def _page(request: web.Request) -> web.Response:
         tab=query.tab,
         is_wall="wall" in request.query,
         loss_unit=live.state.run.loss_unit if live.state.run is not None else "",
+        has_ended=live.state.has_ended,
         found=await _found(site, query) if query.is_asking else None,
         link=link_of(request, "/", "run"),
     )

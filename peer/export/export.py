@@ -11,6 +11,7 @@ from typing import Any
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
 from peer.export.formats.contents import ADAPTER
+from peer.export.formats.model_card import held_out_text
 from peer.export.formats.model_file import check_writable, write_model
 from peer.export.formats.model_folder import check_folder, write_folder
 from peer.export.model_source import Form, ModelSource
@@ -64,7 +65,7 @@ def export_model(
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"
         print(f"Fragment {one.index:<3}version {one.version}, digest {one.digest[:16]}, {confirmed}")
-    loss = "not known" if anchors.held_out_loss is None else f"{anchors.held_out_loss:.4f} nats per token"
+    loss = held_out_text(anchors)
     print(f"Tokens      {count_text(anchors.tokens)} committed; held-out loss {loss} (reported by members)")
     if address is not None:
         print(f"Pushed      {address}")

@@ -62,10 +62,20 @@ def _front(manifest: RunManifest, architecture: str) -> str:
     return "\n".join([*lines, "---"])
 
 
+def held_out_text(anchors: Anchors) -> str:
+    """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
+    if anchors.held_out_loss is None:
+        return "not known"
+    manifest = anchors.manifest
+    if manifest.model.kind == "custom":
+        return f"{anchors.held_out_loss:.4f}"
+    one = "byte" if manifest.data.has_byte_tokens else "token" if manifest.data.label_field is None else "example"
+    return f"{anchors.held_out_loss:.4f} nats per {one}"
+
+
 def _table(anchors: Anchors, architecture: str) -> str:
     manifest = anchors.manifest
     num_parameters = sum(facts.num_values for facts in anchors.facts)
-    loss = anchors.held_out_loss
     rows = [
         ("run", f"`{anchors.run_id}`"),
         ("manifest", f"SHA-256 `{manifest.hash.hex()}`, revision {manifest.revision}"),
@@ -75,9 +85,9 @@ def _table(anchors: Anchors, architecture: str) -> str:
         ("tokens", f"{anchors.tokens} committed"),
         (
             "held-out loss",
-            "not known"
-            if loss is None
-            else f"{loss:.4f} nats per token, as a member reported at version sum {anchors.held_out_version}",
+            held_out_text(anchors)
+            if anchors.held_out_loss is None
+            else f"{held_out_text(anchors)}, as a member reported at version sum {anchors.held_out_version}",
         ),
         *_data_row(manifest),
         *(("organiser", _shown(text)) for text in (manifest.organiser,) if text),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
-from dashboard.collect.commits import RETRY_SECONDS, Gatherer
+from dashboard.collect.commits import RETRY_SECONDS, Gatherer, SignedCommits
 from dashboard.history.history import History
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import MAX_PEERS, DashboardState, Look, fold
+from dht.host import PeerId
 from dht.records.signed_records import RunRecord
 from tests.kit.clock import Clock
+from tests.kit.dashboard.history import check_raw
 from tests.kit.dashboard.members import IDS, Members, in_history, versions_of
 from tests.kit.dashboard.records import (
     NOW,
@@ -40,6 +43,25 @@ def test_pages_are_read_to_the_head_and_older_ones_from_whoever_has_them() -> No
         assert versions_of(history) == list(range(5, 30))
         (missing,) = history.view.missing
         assert (missing.fragment, missing.first_version, missing.last_version) == (0, 0, 4)
+
+    in_history(check)
+
+
+def test_rounds_of_long_ago_are_listed_over_all_fragments() -> None:
+    async def check(history: History) -> None:
+        clock = Clock(NOW)
+        members = Members({peer_id: list(range(8)) for peer_id in IDS[:3]})
+
+        async def fetch(donor: PeerId, fragment: int, from_version: int) -> Sequence[bytes]:
+            clock.now += 1
+            return await members.fetch(donor, fragment, from_version)
+
+        records = [record_of(one, versions=(6, 8), lineage_tokens=(601, 801)) for one in PEERS[:3]]
+        state = fold(empty_state(), Look(now=NOW, num_members=3, records=records))
+        await Gatherer(history, clock).gather(SignedCommits(fetch, check_raw), state)
+        newest = [(row.fragment, row.version) for row in history.view.rounds[:4]]
+        assert [fragment for fragment, _ in newest] == [0, 1, 0, 1]
+        assert newest[0][1] > newest[2][1]
 
     in_history(check)
 

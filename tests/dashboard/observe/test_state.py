@@ -154,6 +154,12 @@ def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
     assert join_addresses(state, dialled, (), JoinRule(asked=(volunteer,))) == (volunteer,)
     # A seed that is down for a moment stays in the command.
     assert join_addresses(replace(state, join_addresses=(far,)), dialled, dialled, JoinRule()) == (far,)
+    # One that said goodbye, or was not heard for long, does not; and a volunteer's address never takes its place.
+    left = Look(now=NOW + 2, num_members=2, records=[replace(seed, state="left", sequence=2)])
+    unheard = Look(now=NOW + 60, num_members=2)
+    for look in (left, unheard):
+        gone = replace(fold(state, look), join_addresses=(far,))
+        assert join_addresses(gone, dialled, (), JoinRule()) == ()
 
 
 def test_who_said_goodbye_has_left_and_is_not_silent() -> None:

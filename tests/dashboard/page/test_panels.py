@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.facts import Gap, HistoryView, MissingRounds, TrafficTotals
+from dashboard.observe.state import Look, fold
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
@@ -18,7 +19,7 @@ from dashboard.page.formats import age_text, share_text
 from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, PageLink, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from dht.identity.speakable import speakable_name
-from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, TextOnly, empty_state, record_of
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
 
 NOBODY = HistoryView(NOW, NOW)
@@ -215,9 +216,36 @@ def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     empty = replace(view, row=fresh, curve=(), rounds=(), days=())
     text = TextOnly(render_contributor(state_of(), empty, now=NOW, snapshot_id="b-1", assets=assets())).text
     assert "not ranked yet" in text
+    assert "join with --contributor-key FILE" in text
     assert "Nothing is confirmed yet" in text
     assert "Check it yourself" not in text
     assert "The first is a round that others signed" in text
+
+
+def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
+    live = state_of()
+    assert live.run is not None
+    late = replace(live, peers=tuple(replace(row, condition="late") for row in live.peers))
+    ended = replace(late, run=replace(live.run, end_version=1))
+    assert ended.phase == "ended"
+    for state, has_ended in ((late, False), (ended, True)):
+        sections = render_sections(state, NOBODY)
+        html = render_page(
+            RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets(), has_ended=state.has_ended
+        )
+        text = TextOnly(html).text
+        for words in ("Anybody can join", "Join with your machine", "not heard"):
+            assert (words in text) != has_ended, words
+        assert ("Take the model home" in text) == has_ended
+        assert ('class="late"' in html) != has_ended
+        own = render_contributor(state, contributor_view(1), now=NOW, snapshot_id="b-1", assets=assets())
+        assert ("Next: 100 million tokens" in TextOnly(own).text) != has_ended
+
+
+def test_one_machine_is_not_machines() -> None:
+    one = fold(empty_state(), Look(now=NOW, num_members=1, records=[record_of(PEERS[0])]))
+    text = " ".join(TextOnly(render_sections(one, NOBODY)["figures"]).text.split())
+    assert "Training now1machine reported" in text
 
 
 @given(st.text(max_size=80), st.text(max_size=80), st.booleans())
