@@ -47,8 +47,9 @@ def words_text(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 peer``, ``2 peers``, ``1.2 k peers``."""
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+    """``1 peer``, ``2 peers``, ``1.2 k peers``, ``7 addresses``."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count_text(count)} {noun}{ending}"
 
 
 def short_peer(peer_id: str) -> str:

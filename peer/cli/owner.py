@@ -367,6 +367,8 @@ def edit(
 
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
+    if end:
+        print(f"Ends        at version {at_version}; if the run is past that, it ends as soon as this is published")
     print(f"Next:       {_for_owner(owned, 'sign')}, then {_for_owner(owned, 'publish')}")
 
 
@@ -418,6 +420,8 @@ def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
         if data_dir is not None or run_id is not None:
             raise UsageFault(f"{run} and {'--data-dir' if data_dir else '--run-id'} are given; expected one of them.")
         return open_named_run(run)
+    if run is not None and (run.startswith((".", "~")) or ("/" in run and "://" not in run)):
+        raise UsageFault(f"there is no folder {run}; expected one that `peer init` wrote, or a run id or name")
     named = named_run(run, run_id, None)[0]
     if data_dir is None and named is not None:
         places = [user_data_dir_here() / named, *(folder for _, folder in known_places(named))]

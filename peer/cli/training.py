@@ -281,13 +281,15 @@ def _run_peer(
 
             return int(run_seed(config, terminal))
     from peer.network.process.child import early_network_child
+    from peer.observe.kept_manifest import end_signed_here
     from peer.observe.unused_key import unused_key
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what the child says on standard error must not tear its picture.
     with opened_terminal(config, "peer join", held) as terminal:
-        if (hint := unused_key(config)) is not None:
-            terminal.mention(hint)
+        for hint in (end_signed_here(config.run_record_path, config.run_id), unused_key(config)):
+            if hint:
+                terminal.mention(hint)
         wait_for_members(config, terminal)
         with early_network_child() as child:
             from peer.join.join import run_trainer

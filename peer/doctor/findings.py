@@ -181,7 +181,7 @@ def _manifest(run: ReportedRun) -> Finding:
         what = f"{shown}; an earlier session left {run.own_manifest_hash[:16]} here, which is another run in effect"
         return Finding("manifest", "note", what, "join with another --data-dir: checkpoints of the old one do not fit")
     if run.num_others:
-        what = f"{shown}; {plural(run.num_others, 'member')} of them follow another manifest"
+        what = f"{shown}; {run.num_others} of them with another manifest"
         return Finding("manifest", "note", what, "ask the run's owner which one counts")
     if not run.num_members:
         return Finding("manifest", "note", f"{shown}: nobody trains now", "join; the first trainer starts the run")

@@ -58,9 +58,11 @@ def set_profile(
     """Change the choice; whatever is None stays. With a run it is published at once.
 
     Raises:
-        UsageFault: a value that no profile can hold, or a file that cannot be used.
+        UsageFault: nothing is given, a value that no profile can hold, or a file that cannot be used.
         LocalFault: the run was not reached.
     """
+    if (name, country, team, machines) == (None,) * 4 and (run_id is None or not key_path.exists()):
+        raise UsageFault("nothing to set is given; expected --name, --country, --team or --machine")
     ids = None if machines is None else tuple(PeerId(machine) for machine in machines)
     contributor = load_contributor(key_path, create=True)
     choice = changed(
@@ -89,7 +91,8 @@ def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | N
         return 0
     target = checked_target(run_id, peers)
     num_copies = asyncio.run(_publish(contributor, choice, target))
-    print(f"Published in {target.run_id}: {plural(num_copies, 'member')} of the run keep it.")
+    kept = "keeps" if num_copies == 1 else "keep"
+    print(f"Published in {target.run_id}: {plural(num_copies, 'member')} of the run {kept} it.")
     return 0 if num_copies else 1
 
 

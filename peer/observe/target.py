@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.errors import NobodyReachable, UsageFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,14 @@ class Target:
         addresses: of members to dial first.
         observer_folder: where its key and pass are, if the run is private.
         is_new: nothing of the run is on this machine, neither its manifest nor an invite.
+        ended: what is known here of the run's end, as the beginning of a sentence.
     """
 
     run_id: str
     addresses: list[str]
     observer_folder: Path
     is_new: bool = False
+    ended: str = ""
 
     def look_first(self, timeout_seconds: float) -> None:
         """Before anything heavy is loaded: wait until somebody answers, and see that it is this run.
@@ -34,7 +36,10 @@ class Target:
         from peer.network.membership.first_look import look_first
 
         advice = "" if self.observer_folder.exists() else "; a private run needs --invite FILE"
-        look_first(self.run_id, self.addresses, timeout_seconds, asks=self.is_new, advice=advice)
+        try:
+            look_first(self.run_id, self.addresses, timeout_seconds, asks=self.is_new, advice=advice)
+        except NobodyReachable as fault:
+            raise NobodyReachable(f"{self.ended}; {fault}") if self.ended else fault from None
 
 
 def checked_target(
@@ -49,6 +54,7 @@ def checked_target(
         UsageFault: no run or no address is known, or the invite cannot be used.
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
+    from peer.observe.kept_manifest import end_signed_here
     from peer.observe.known_addresses import addresses_elsewhere, addresses_of_page, no_address
 
     flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
@@ -73,4 +79,5 @@ def checked_target(
         with contextlib.suppress(UsageFault):
             folder = load_config({"run_id": config.run_id}).observer_path
     is_new = not folder.exists() and not config.run_record_path.exists()
-    return Target(config.run_id, addresses, folder, is_new)
+    ended = end_signed_here(config.run_record_path, config.run_id)
+    return Target(config.run_id, addresses, folder, is_new, ended)

@@ -29,6 +29,8 @@ def sentence_of(mistake: Any) -> str:
         return f"{mistake.option_name} has no value, or has one and takes none; {see}"
     if kind == "BadParameter" and mistake.param is not None:
         return f"{_name(mistake.param)} is {_got(mistake)}; expected {_expected(mistake)}."
+    if kind == "NoArgsIsHelpError":
+        return f"`{path}` needs a command of its own; {see}"
     text = mistake.format_message()
     if found := re.match(r"No such command (.*?)\.(?: Did you mean (.*)\?)?$", text):
         hint = f"Did you mean {found[2]}?" if found[2] else f"See `{path} --help`."

@@ -103,7 +103,8 @@ def changed(
     wanted_country = choice.country if country is None else country.strip().upper()
     if wanted_country and wanted_country not in COUNTRIES:
         raise UsageFault(
-            f"{wanted_country[:20]!r} is no country; expected two letters of ISO 3166 such as NL, or '' for none"
+            f"{(country or wanted_country)[:20]!r} is no country; expected two letters of ISO 3166 such as NL, or '' "
+            "for none"
         )
     wanted = choice.machines if machines is None else tuple(sorted(set(machines)))
     for machine in wanted:

@@ -119,6 +119,10 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["export"], "No model is named; expected RUN"),
         (["evaluate"], "No model is named; expected --model PATH"),
         (["open"], "Which run?"),
+        (["profile"], "`peer profile` needs a command of its own; see"),
+        (["profile", "set"], "Nothing to set is given; expected --name, --country, --team or --machine"),
+        (["profile", "set", "--country", "Netherlands"], "'Netherlands' is no country"),
+        (["note", "./owner", "x"], "There is no folder ./owner; expected one that `peer init` wrote"),
     ],
 )
 def test_what_is_wrong_is_said_first(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

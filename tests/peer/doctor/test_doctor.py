@@ -128,7 +128,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("run", DoctorFacts(MACHINE, run_fault="nobody answered", run_fault_code=3), "stop", "nobody answered", "", 3),
     ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
     ("manifest", changed("run", own_manifest_hash="cd" * 32), "note", "cdcdcdcdcdcdcdcd here", "--data-dir", 0),
-    ("manifest", changed("run", num_others=2), "note", "2 members of them follow another", "owner", 0),
+    ("manifest", changed("run", num_others=2), "note", "2 of them with another manifest", "owner", 0),
     ("manifest", changed("run", num_members=0), "note", "nobody trains now", "first trainer", 0),
     ("line", changed("", line=LineFacts(faults=("peer x: gone",))), "note", "not measured: peer x: gone", "again", 0),
     ("clock", changed("line", clock_offset_seconds=-75.0), "stop", "1 min 15 s ahead of", "time service", 1),

@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity
-from peer.network.membership.first_look import knock, look_first, why_nobody
+from peer.network.membership.first_look import knock, look_first, nobody_answered, why_nobody
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 PEER = Identity.generate().peer_id
@@ -78,3 +78,7 @@ def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
 
 def test_why_nobody_counts_the_others() -> None:
     assert why_nobody(["a", "b", "c"], {"a": "no answer"}, 0).startswith("nobody answers at a (and 2 more): no answer;")
+
+
+def test_several_addresses_are_counted() -> None:
+    assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, ["a"] * 7, 20, {})
