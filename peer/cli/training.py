@@ -268,7 +268,6 @@ def _run_peer(
         if not seed_only:
             check_addresses(config)
         config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
-        remember_place(config.run_id, config.data_dir)
         return config
 
     config = chosen_config(flags, config_path, invite_source, take_folder)
@@ -276,6 +275,7 @@ def _run_peer(
         from peer.panel.terminal import opened_terminal
 
         with opened_terminal(config, "peer seed", held) as terminal:
+            remember_place(config.run_id, config.data_dir)
             wait_for_members(config, terminal)
             from peer.join.seed import run_seed
 
@@ -287,6 +287,7 @@ def _run_peer(
 
     # The terminal first: what the child says on standard error must not tear its picture.
     with opened_terminal(config, "peer join", held) as terminal:
+        remember_place(config.run_id, config.data_dir)
         for hint in (end_signed_here(config.run_record_path, config.run_id), unused_key(config)):
             if hint:
                 terminal.mention(hint)

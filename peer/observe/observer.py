@@ -229,6 +229,11 @@ async def observe(
 
 
 def _why(faults: dict[str, str]) -> str:
-    shown = list(faults.values())[:MAX_FAULTS_SHOWN]
+    from peer.network.membership.run_finding import dial_reason  # loads the daemon's network, for this sentence alone
+
+    def reason(address: str, what: str) -> str:
+        return "another peer answers there" if "mismatch" in what else dial_reason(address, what)
+
+    shown = [f"{address}: {reason(address, what)}" for address, what in list(faults.items())[:MAX_FAULTS_SHOWN]]
     more = f" and {len(faults) - len(shown)} more" if len(faults) > len(shown) else ""
     return f" ({'; '.join(shown)}{more})" if shown else ""

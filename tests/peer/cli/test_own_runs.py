@@ -189,3 +189,12 @@ def test_the_owner_names_a_run_as_everybody_does(home: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("murmuration-invite-")
     assert app.run(["manifest", "edit", "own", "--data-dir", "own", "--page", ""]) == 2
     assert capsys.readouterr().err.startswith("peer: own and --data-dir are given; expected one of them.")
+
+
+def test_a_folder_where_nothing_could_run_is_not_remembered(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = home / "refused" / "identity.key"
+    key.parent.mkdir()
+    key.write_bytes(b"no key")
+    assert app.run(["seed", RUN, "--data-dir", str(key.parent)]) == 2
+    assert "identity.key" in capsys.readouterr().err
+    assert known_places() == []

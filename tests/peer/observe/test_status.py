@@ -10,6 +10,7 @@ from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.schedule_section import ScheduleSection
+from peer.observe.observer import _why
 from peer.observe.status import _print_table, status_facts
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.records import NOW, RUN_ID, anchored
@@ -66,3 +67,10 @@ def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureF
     shown = " ".join(capsys.readouterr().out.split())
     assert "100 tokens, 50% of 200" in shown
     assert "batch 8 of 20 sequences" in shown
+
+
+def test_why_nobody_answers_is_a_plain_word_for_each_address() -> None:
+    dialled = "failed to dial: all dials failed * [/ip4/127.0.0.1/tcp/1] dial tcp 127.0.0.1:1: connect: {}"
+    faults = {"/a": dialled.format("network is unreachable"), "/b": "peer id mismatch", "/c": "?", "/d": "?"}
+    assert _why(faults) == " (/a: network is unreachable; /b: another peer answers there; /c: no answer and 1 more)"
+    assert _why({}) == ""
