@@ -332,12 +332,21 @@ class CheckpointSaved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Fact):
-    """This peer's state could not be written; the earlier checkpoint is untouched."""
+    """This peer's state could not be written; an earlier checkpoint is untouched."""
 
     reason: str
+    has_earlier: bool = True
+    """There is an earlier checkpoint."""
+    is_last: bool = False
+    """This peer is leaving."""
 
     def sentence(self) -> str:
-        return f"The checkpoint could not be saved: {bare(self.reason)}; the earlier one stays and training goes on."
+        kept = "the earlier one stays" if self.has_earlier else "there is no earlier one"
+        if self.is_last:
+            lost = "what came after it is lost here" if self.has_earlier else "what this machine held is lost here"
+        else:
+            lost = "work goes on"
+        return f"The checkpoint could not be saved: {bare(self.reason)}; {kept}, and {lost}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
+from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.run_facts import rates_of, run_facts
 from peer.memory.least_memory import check_memory, free_memory_bytes
@@ -116,6 +117,8 @@ def _train(
             terminal.step("run", "found", is_done=True)
             terminal.step("model")
             trainer = _build_trainer(config, manifest, connection, device, group, terminal)
+            if warning := warn_of_room(manifest, config.data_dir, config.checkpoints_path):
+                terminal.note(warning)
             terminal.step("model", f"{count_text(trainer.link.layout.num_values)} parameters on {device}", is_done=True)
             terminal.step("state")
             _wait_for_start(manifest.starts_at, terminal, stop)

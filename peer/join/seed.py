@@ -18,6 +18,7 @@ from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network
+from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
 
 
@@ -63,7 +64,8 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
         terminal.tell(run_facts(config.run_id, manifest))
         terminal.step("run", "found", is_done=True)
-        terminal.step("state")
+        is_first = not config.peers and not any(config.checkpoints_path.glob("*"))
+        terminal.step("state", WAITING_FIRST if is_first else "")
         check_memory(manifest, "serve", free_memory_bytes())
         return Mailbox.in_process(seed_sizes(manifest)), "seed"
 

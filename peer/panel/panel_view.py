@@ -15,7 +15,7 @@ from peer.events.peer_events import Event
 from peer.panel.keyboard import Keys
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Controls, hints
-from peer.panel.scene.scene import Scene, with_event, with_note, with_update
+from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LoadingStep, ViewUpdate
 from peer.panel.screens.flow import part
 from peer.panel.screens.goodbye import goodbye
@@ -85,6 +85,7 @@ class PanelView:
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
+        self._scene = settled(self._scene, self._now)
         if self._broken:
             return
         if self._is_to_stop:

@@ -37,7 +37,8 @@ class CheckpointKeeper:
         mailbox: shared with the trainer.
         desk: the trainer's, and what its work is handed to; None when there is no trainer (a seed).
         totals: what this peer has done so far.
-        emit: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working.
+        emit: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working
+            and once more on leaving.
         after_each: called when a fragment was written.
     """
 
@@ -117,14 +118,20 @@ class CheckpointKeeper:
             try:
                 await self._write(is_last)
             except (OSError, ValueError) as error:
-                if not self._is_failing:
+                if is_last or not self._is_failing:
                     reason = _reason(error, str(self._folder.path), self._desk is not None)
-                    self._emit(
-                        Event(self._wall_clock(), self._folder.owner.peer_id, events.CheckpointFailed(reason=reason))
-                    )
+                    has_earlier = await self._has_earlier()
+                    fact = events.CheckpointFailed(reason, has_earlier=has_earlier, is_last=is_last)
+                    self._emit(Event(self._wall_clock(), self._folder.owner.peer_id, fact))
                 self._is_failing = True
             else:
                 self._is_failing = False
+
+    async def _has_earlier(self) -> bool:
+        try:
+            return await self._compute(self._folder.newest_path) is not None
+        except OSError:
+            return False
 
     async def _write(self, is_last: bool) -> None:
         asked = self._mailbox.network.wanted_moment

@@ -31,6 +31,9 @@ DOING: dict[StepName, str] = {
     "state": "asking members for what the run has learned",
 }
 
+WAITING_FIRST = "waiting for the first trainer"
+"""Of the seed of a new run: nobody can have learned anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -76,7 +79,9 @@ class Checklist:
                 since = f" ({seconds_text(round(fact.seconds))})" if fact.seconds >= 1 else ""
                 return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
             case PeerJoined():
-                return self
+                # Whoever is here may know more than this seed.
+                is_first = any(line.detail == WAITING_FIRST for line in self.lines)
+                return self._changed("state", "") if is_first else self
             case CatchUpProgressed():
                 left = seconds_text(fact.seconds_left)
                 return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")

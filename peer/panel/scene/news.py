@@ -40,6 +40,8 @@ _DIFFERS = "The anchor of fragment"
 _COMING = tuple(f"{{who}} {what}" for what in ("joined", "is back", "left", "is not heard any more"))
 """Of a person the newest of these is news: on a busy machine somebody may come and go every few seconds."""
 
+_PASSING = ("{who} is back", "{who} is not heard any more")
+
 
 @dataclass(frozen=True, slots=True)
 class NewsLine:
@@ -97,6 +99,16 @@ def news_of(
 def loss_text(loss: float, unit: str, num_digits: int) -> str:
     """A loss with its unit."""
     return f"{loss:.{num_digits}f} {unit}".rstrip()
+
+
+def is_about_presence(one: NewsLine) -> bool:
+    """Whether a line says that somebody came or went."""
+    return one.remote is not None and one.text in _COMING
+
+
+def is_passing(one: NewsLine) -> bool:
+    """Whether it may be undone in a moment: somebody fell silent or is heard again."""
+    return one.text in _PASSING
 
 
 def is_passed(old: NewsLine, new: NewsLine) -> bool:

@@ -11,10 +11,20 @@ from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
-from peer.events.peer_events import CaughtUp, Evaluated, Event, FetchedRunFiles, JoinedRun, TrainingProgressed
+from peer.events.peer_events import (
+    CaughtUp,
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    FetchedRunFiles,
+    JoinedRun,
+    RunEnded,
+    TrainingProgressed,
+)
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
-from peer.panel.scene.news import NewsLine, is_passed, news_of
+from peer.panel.scene.news import NewsLine, is_about_presence, is_passed, is_passing, news_of
 from peer.panel.scene.state import PanelState, fold
 from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 
@@ -24,6 +34,8 @@ MAX_NAMES = 5000
 PACE_SECONDS = 3600.0
 """When the run gets to its goal is told from the last hour."""
 PACE_STEP_SECONDS = 20.0
+SETTLE_SECONDS = 20.0
+"""A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 
 
@@ -53,6 +65,14 @@ class Scene:
     first_held_out_loss: float | None = None
     best_held_out_loss: float | None = None
     first_rank: int | None = None
+    best_rank: int | None = None
+    """The best one that was told in this session, or the first."""
+    unsettled: tuple[NewsLine, ...] = ()
+    """Who fell silent or came back a moment ago: news once it has lasted."""
+    has_ended: bool = False
+    """The run, by its owner's word."""
+    is_unsaved: bool = False
+    """The last attempt at a checkpoint failed."""
     pace: tuple[tuple[float, int], ...] = ()
     """When the swarm had committed how many tokens."""
     is_reachable: bool | None = None
@@ -101,6 +121,7 @@ def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool, same_again: str 
 
 def with_event(scene: Scene, event: Event) -> Scene:
     """The scene after an event."""
+    scene = settled(scene, event.at)
     before, fact = scene, event.fact
     scene = replace(scene, state=fold(scene.state, event), loading=scene.loading.after(event))
     match fact:
@@ -132,9 +153,24 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, relays=())
         case RelayChecked():
             scene = replace(scene, relaying=fact.relaying)
+        case RunEnded():
+            scene = replace(scene, has_ended=True)
+        case CheckpointFailed():
+            scene = replace(scene, is_unsaved=True)
+        case CheckpointSaved():
+            scene = replace(scene, is_unsaved=False)
         case CaughtUp() | FetchedRunFiles():
             pass
     return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run))
+
+
+def settled(scene: Scene, now: float) -> Scene:
+    """The scene with the news of those who have been silent, or back, for long enough."""
+    lasted = [one for one in scene.unsettled if now - one.at >= SETTLE_SECONDS]
+    if not lasted:
+        return scene
+    waiting = tuple(one for one in scene.unsettled if one not in lasted)
+    return _told(replace(scene, unsettled=waiting), lasted)
 
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:
@@ -167,17 +203,34 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
         kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
         names = MappingProxyType(kept | dict(seen.names))
     row, news = seen.own_row, []
-    first_rank = scene.first_rank
+    first, best = scene.first_rank, scene.best_rank
     if row is not None and scene.session_tokens > 0:
-        before = scene.swarm.own_row
-        if first_rank is None:
-            first_rank = row.rank
-        elif before is not None and row.rank < before.rank:
+        if first is None or best is None:
+            first = best = row.rank
+        elif row.rank < best:
+            best = row.rank
             news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
-    return _with_news(replace(scene, swarm=seen, names=names, first_rank=first_rank), news)
+    return _with_news(replace(scene, swarm=seen, names=names, first_rank=first, best_rank=best), news)
 
 
 def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:
+    """Tell news; of who is silent or back only what lasts, and nothing of somebody who is both within a moment."""
+    told = []
+    for one in news:
+        if not is_about_presence(one):
+            told.append(one)
+            continue
+        others = tuple(old for old in scene.unsettled if old.remote != one.remote)
+        is_undone = len(others) < len(scene.unsettled)
+        if is_passing(one):
+            scene = replace(scene, unsettled=others if is_undone else (*others, one)[-MAX_NEWS:])
+        else:
+            scene = replace(scene, unsettled=others)
+            told.append(one)
+    return _told(scene, told)
+
+
+def _told(scene: Scene, news: list[NewsLine]) -> Scene:
     if not news:
         return scene
     kept = scene.news

@@ -12,16 +12,20 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     if scene.joined_at is None:
         return []
     took = seconds_text(round(max(0.0, now - scene.joined_at)))
-    back = f"Come back: {comeback(scene)}"
+    last = _last_words(scene)
     if scene.is_seed:
-        served = f"{plural(scene.state.num_newcomers, 'newcomer')}, {bytes_text(scene.state.served_bytes)}"
-        return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", back]
+        state = scene.state
+        whom = plural(state.num_newcomers, "newcomer")
+        if not state.num_newcomers and state.num_readers:
+            whom = plural(state.num_readers, "reader")
+        served = f"{whom}, {bytes_text(state.served_bytes)}"
+        return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", *last]
     state = scene.state
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
     parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
     if scene.first_held_out_loss is not None and state.held_out_loss is not None:
-        last = loss_text(state.held_out_loss, scene.run.loss_unit, 2)
-        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {last}")
+        now_at = loss_text(state.held_out_loss, scene.run.loss_unit, 2)
+        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {now_at}")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
     if row is not None and scene.swarm.num_ranked > 1:
@@ -31,7 +35,15 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         )
     if scene.own_page:
         lines.append(f"Your page: {scene.own_page}")
-    return [*lines, back]
+    return [*lines, *last]
+
+
+def _last_words(scene: Scene) -> list[str]:
+    """What was not saved, and how to come back, or that there is nothing to come back to."""
+    unsaved = "The newest work of this machine is not saved here: the last checkpoint could not be written."
+    lines = [unsaved] if scene.is_unsaved else []
+    ended = f"The run {scene.run.name} has ended; its owner closed it."
+    return [*lines, ended if scene.has_ended else f"Come back: {comeback(scene)}"]
 
 
 def comeback(scene: Scene) -> str:

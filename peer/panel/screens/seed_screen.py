@@ -35,7 +35,9 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     command = scene.join_command
     if command:
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
-    gave = [part(plural(state.num_newcomers, "newcomer"), ACCENT), part(bytes_text(state.served_bytes), ACCENT)]
+    nobody_new = state.num_readers and not state.num_newcomers
+    gave = [] if nobody_new else [part(plural(state.num_newcomers, "newcomer"), ACCENT)]
+    gave += [part(bytes_text(state.served_bytes), ACCENT)]
     if state.num_readers:
         gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", gave, width, line_use(scene, now))

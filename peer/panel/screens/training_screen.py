@@ -21,6 +21,8 @@ TALL = 40
 """Lines from which there is a table of people."""
 BRIEF = 14
 """Lines below which there is room for the first figures alone."""
+WIDE_HEADER = 76
+"""Columns from which the rank is told with its time; the share of the last hour stands below it."""
 LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH = 52
@@ -66,10 +68,9 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
     words += " after" if words == "left" else ""
     since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
-    row = scene.swarm.own_row
-    rank = (
-        f" · rank {row.rank} of {scene.swarm.num_ranked} met" if row is not None and scene.swarm.num_ranked > 1 else ""
-    )
+    row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
+    since_when = ", whole run" if width >= WIDE_HEADER else ""
+    rank = f" · rank {row.rank} of {num_ranked} met{since_when}" if row is not None and num_ranked > 1 else ""
     right = [part(scene.own_name, ACCENT), part(rank)]
     if rank and row is not None and scene.first_rank is not None and scene.first_rank != row.rank:
         moved = scene.first_rank - row.rank
@@ -133,7 +134,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     state, swarm = scene.state, scene.swarm
     work = [
         part(f"{count_text(state.tokens)} {scene.run.counted}", ACCENT),
-        part(plural(state.rounds_contributed, "round"), ACCENT),
+        *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
     ]
     if swarm.share_of_hour is not None and scene.session_tokens and not is_brief:
         work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(" of the last hour's work")]))

@@ -406,6 +406,22 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen).save())
     assert [type(event.fact) for event in seen] == [CheckpointFailed]
     assert str(tmp_path / "checkpoints") in seen[0].sentence()
+    assert "there is no earlier one, and work goes on" in seen[0].sentence()
+
+
+def test_on_leaving_a_failed_checkpoint_is_told_again_and_says_what_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    seen: list[Event] = []
+    keeper = keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen)
+
+    async def scene() -> None:
+        await keeper.save()
+        await keeper.save()
+        await keeper.save(is_last=True)
+
+    asyncio.run(scene())
+    assert len(seen) == 2
+    assert "there is no earlier one, and what this machine held is lost here" in seen[1].sentence()
 
 
 def test_a_fragment_is_copied_only_while_nothing_changes_it(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.controls import Controls
-from peer.panel.scene.loading import Checklist
+from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
-from peer.panel.scene.scene import Scene, scene_of, with_event, with_note, with_update
+from peer.panel.scene.scene import Scene, scene_of, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
 from peer.panel.screens.training_screen import news_lines
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
@@ -60,6 +60,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         Event(9.5, ME, PeerLeft(JO, "its record expired")),
         Event(10.0, ME, SwarmLost(60.0)),
         Event(11.0, ME, SwarmFound(2, 60.0)),
+        progress(30.0, 250_000, 2.4),
     )
     scene = with_update(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
     assert said(scene) == [
@@ -68,9 +69,9 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         "First loss measured: 2.500 nats per token",
         "Best loss so far: 2.400 nats per token",
         "Kiran left",
-        f"{speakable_name(JO)} is not heard any more",
         "Nobody else answers; training goes on alone",
         "Found the others again: 2 of them",
+        f"{speakable_name(JO)} is not heard any more",
     ]
     assert scene.confirmed_rounds == 1
     assert (scene.first_held_out_loss, scene.best_held_out_loss) == (2.5, 2.4)
@@ -171,10 +172,37 @@ def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_of_a_person_the_newest_coming_or_going_is_news() -> None:
     scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), Event(3.0, ME, PeerLeft(KIRAN, "its record expired")))
+    scene = settled(scene, 30.0)
     assert said(scene)[-1].endswith("is not heard any more")
-    scene = with_event(scene, Event(4.0, ME, PeerJoined(KIRAN)))
+    scene = settled(with_event(scene, Event(40.0, ME, PeerJoined(KIRAN))), 70.0)
     assert [line.endswith("is back") for line in said(scene)][-2:] == [False, True]
     assert not any("not heard" in line for line in said(scene))
+
+
+def test_who_is_silent_for_a_moment_is_no_news() -> None:
+    silent = Event(30.0, ME, PeerLeft(KIRAN, "its record expired"))
+    scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), silent, Event(39.0, ME, PeerJoined(KIRAN)))
+    assert said(settled(scene, 99.0))[1:] == said(scene)[1:]
+    assert said(scene)[-1].endswith("joined")
+    gone = with_event(scene, Event(100.0, ME, PeerLeft(KIRAN, "its record expired")))
+    assert said(settled(gone, 119.0))[-1].endswith("joined")
+    assert said(settled(gone, 120.0))[-1].endswith("is not heard any more")
+    assert said(with_event(gone, Event(101.0, ME, PeerJoined(KIRAN)))) == said(scene)
+
+
+def test_a_rank_is_told_once() -> None:
+    scene = after(JOINED, progress(2.0, 4_000_000, 2.0))
+    for at, rank in enumerate((2, 1, 2, 1, 2, 1)):
+        scene = with_update(scene, seen(5.0 + at, rank, ()))
+        if rank == 1:
+            (line,) = (one for one in scene.news if "You are rank" in one.text)
+            assert line.at == 6.0
+
+
+def test_a_new_runs_seed_waits_for_a_trainer_until_somebody_is_here() -> None:
+    fresh = Checklist.of(is_seed=True).with_step(LoadingStep("state", WAITING_FIRST))
+    assert fresh.lines[-1].text == "waiting for the first trainer"
+    assert fresh.after(Event(1.0, ME, PeerJoined(JO))).lines[-1].text.startswith("asking members")
 
 
 def test_a_warning_stays_on_top_of_what_comes_after_it() -> None:

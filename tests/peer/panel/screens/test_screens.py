@@ -14,7 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.rounds.facts import Fact
-from peer.events.peer_events import Event, LeftRun, NetworkRestarted, PeerJoined, PeerLeft, RefusedPeer, SwarmLost
+from peer.events.peer_events import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Event,
+    LeftRun,
+    NetworkRestarted,
+    PeerJoined,
+    PeerLeft,
+    RefusedPeer,
+    RunEnded,
+    SwarmLost,
+)
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Page
@@ -188,6 +199,20 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
     assert goodbye(a_wait(), NOW) == []
     assert "served 12 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
+
+
+@pytest.mark.parametrize("is_seed", [False, True])
+def test_a_goodbye_after_the_runs_end_invites_nobody_back(is_seed: bool) -> None:
+    told = goodbye(with_event(an_evening(is_seed=is_seed), Event(NOW, ME, RunEnded(7))), NOW)
+    assert told[-1] == "The run starlings has ended; its owner closed it."
+    assert not any("Come back" in line for line in told)
+
+
+def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
+    failed = with_event(an_evening(), Event(NOW, ME, CheckpointFailed("no room", is_last=True)))
+    assert any("is not saved" in line for line in goodbye(failed, NOW))
+    saved = with_event(failed, Event(NOW, ME, CheckpointSaved("there", (1,))))
+    assert not any("is not saved" in line for line in goodbye(saved, NOW))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 80), st.booleans())
