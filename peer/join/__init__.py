@@ -2,11 +2,11 @@
 
 The files, each built on those above it:
 
-    connection.py     what every training loop shares: network process, mailbox, link
-    run_facts.py      what both commands tell their terminal
-    checkpoint_room.py whether the disk has room for checkpoints
-    join.py           `peer join`
-    seed.py           `peer seed`, the same in one process and without torch
-    run_scheduler.py  learning-rate schedulers that go by the run's clock
-    session.py        `join` for your own training loop
+    connection.py       what every training loop shares: network process, mailbox, link
+    run_facts.py        what both commands tell their terminal
+    checkpoint_room.py  whether the disk has room for checkpoints
+    join.py             `peer join`
+    seed.py             `peer seed`, the same in one process and without torch
+    run_scheduler.py    learning-rate schedulers that go by the run's clock
+    session.py          `join` for your own training loop
 """

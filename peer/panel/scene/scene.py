@@ -68,7 +68,7 @@ class Scene:
     best_rank: int | None = None
     """The best one that was told in this session, or the first."""
     unsettled: tuple[NewsLine, ...] = ()
-    """Who fell silent or came back a moment ago: news once it has lasted."""
+    """People that fell silent or came back a moment ago: news once it has lasted."""
     has_ended: bool = False
     """The run, by its owner's word."""
     is_unsaved: bool = False
