@@ -20,6 +20,7 @@ from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
 from dashboard.collect.commits import CommitSource
 from dht.host import PeerId
+from dht.identity.speakable import speakable_name
 from dht.records.signed_records import decode_run_record
 from peer.events.peer_events import (
     CaughtUp,
@@ -139,8 +140,8 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
     other = "libp2p" if importlib.util.find_spec("libp2p") else "p2pd"
     table = swarm.call(*target, first.address, "--host-backend", other)
     assert (table.returncode, table.stderr) == (0, "")
-    assert first.peer_id[-8:] in table.stdout
-    assert second.peer_id[-8:] in table.stdout
+    assert speakable_name(first.peer_id) in table.stdout
+    assert speakable_name(second.peer_id) in table.stdout
     first.wait_common_round(second.peer_id, after=mark)
     seen = {event.fact.remote for event in first.events()[mark:] if isinstance(event.fact, PeerJoined)}
     assert seen <= {peer.peer_id for peer in swarm.peers}
