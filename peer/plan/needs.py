@@ -16,7 +16,7 @@ class HomeNeeds:
     """Of one machine, as `peer plan` says it for its usual homes (four alike, a second for each step).
 
     Attributes:
-        disk_bytes: checkpoints; the run's files and installed software come on top.
+        disk_bytes: checkpoints and the run's files; installed software comes on top.
         memory_bytes: of both processes; what a step needs for its batch comes on top.
         bits_per_second: the busier direction of the line.
     """
@@ -36,7 +36,7 @@ def home_needs(manifest: RunManifest) -> HomeNeeds:
     plan = plan_run(manifest, PlanProfile(), sizes_of(manifest), num_orthogonalised(manifest))
     (home,) = plan.homes
     return HomeNeeds(
-        disk_bytes=plan.disk_bytes + sum(file.bytes for file in manifest.files),
+        disk_bytes=plan.disk_bytes,
         memory_bytes=home.trainer_memory.total_bytes + home.network_memory.total_bytes,
         bits_per_second=max(home.needed_upload_bits_per_second, home.needed_download_bits_per_second),
     )

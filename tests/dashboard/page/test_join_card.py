@@ -56,8 +56,9 @@ def test_figures_are_as_exact_as_anybody_needs_them() -> None:
     ]
 
 
-def test_needs_are_those_of_the_planner() -> None:
-    manifest = RunManifest.from_fields({"name": "tinybytes"})
+@pytest.mark.parametrize("files", [[], [{"name": "tokenizer.json", "bytes": 1_000_000, "digest": 64 * "0"}]])
+def test_needs_are_those_of_the_planner(files: list[dict[str, object]]) -> None:
+    manifest = RunManifest.from_fields({"name": "tinybytes", "files": files})
     plan = plan_run(manifest, PlanProfile(), sizes_of(manifest))
     (home,) = plan.homes
     found = run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).needs
