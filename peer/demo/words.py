@@ -5,6 +5,7 @@ A process of its own, because it loads torch: `python -m peer.demo.words REQUEST
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,15 +46,15 @@ def measure(
         tokenizer: the run's tokenizer.json; None: its tokens are bytes.
     """
     model = build_run_model(manifest)
-    corpus = open_run_corpus(manifest, data or manifest.data.source)
     batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
-    loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
-    if anchors is None:
-        return Words(loss_first, said_first)
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
-    load_anchors(model, layout, anchors)
-    loss_last, said_last = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
-    return Words(loss_first, said_first, loss_last, said_last)
+    with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source)) as corpus:
+        loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        if anchors is None:
+            return Words(loss_first, said_first)
+        layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
+        load_anchors(model, layout, anchors)
+        loss_last, said_last = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        return Words(loss_first, said_first, loss_last, said_last)
 
 
 def _said(model: nn.Module, manifest: RunManifest, tokenizer: Path | None) -> str:

@@ -172,7 +172,9 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
     table = Table(box=None, pad_edge=False)
     for title in ("peer", "state", "device", "versions", "tokens", "tokens/s", "rounds", "train loss"):
-        table.add_column(title, justify="left" if title in ("peer", "state", "device", "versions") else "right")
+        is_text = title in ("peer", "state", "device", "versions")
+        # A name is what a reader looks for: where the table is too wide, other columns wrap.
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=title == "peer")
     for record in records:
         table.add_row(
             record.name or speakable_name(record.peer_id),

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
@@ -36,6 +37,20 @@ def test_a_peer_with_another_anchor_is_marked(capsys: pytest.CaptureFixture[str]
 def test_nothing_is_marked_where_all_agree(capsys: pytest.CaptureFixture[str]) -> None:
     _print_table(RUN_ID, MANIFEST, records_of(A=b"b", B=b"b"))
     assert "!" not in capsys.readouterr().out
+
+
+def test_a_name_stays_on_one_line_where_the_table_is_too_wide(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    records = [
+        dataclasses.replace(record, name="", versions=(123, 124), device="a processor with a long name of its own")
+        for record in records_of(A=b"b", B=b"b")
+    ]
+    _print_table(RUN_ID, MANIFEST, records)
+    lines = capsys.readouterr().out.splitlines()
+    for record in records:
+        assert any(line.startswith(speakable_name(record.peer_id)) for line in lines)
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,13 @@ sync_every = 2
 PEER = "peer-a"
 
 
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    """What the test opened is closed when it ends."""
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
     path = tmp_path_factory.mktemp("data") / "text.txt"
@@ -97,6 +104,7 @@ class OnePeer:
 
     def __init__(
         self,
+        ends: ExitStack,
         manifest: RunManifest,
         ranks: Ranks | None = None,
         *,
@@ -118,9 +126,11 @@ class OnePeer:
             pause=None,
             ranks=ranks,
         )
+        corpus = open_run_corpus(manifest, manifest.data.source, folder and folder.parent)
+        ends.callback(corpus.close)
         self.trainer = Trainer(
             self.model,
-            open_run_corpus(manifest, manifest.data.source, folder and folder.parent),
+            corpus,
             manifest.training,
             self.link,
             seed=manifest.seed,
@@ -217,13 +227,13 @@ def optimizer_values(peer: OnePeer) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["replicated", "sharded"])
-def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
-    alone = OnePeer(manifest)
+def test_two_processes_are_one_peer(ends: ExitStack, manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
+    alone = OnePeer(ends, manifest)
     alone.work(9)
     with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
-        pair = OnePeer(manifest, ranks, is_sharded=is_sharded, folder=tmp_path)
+        pair = OnePeer(ends, manifest, ranks, is_sharded=is_sharded, folder=tmp_path)
         start = pair.live()
-        for one, other in zip(start, OnePeer(manifest).live(), strict=True):
+        for one, other in zip(start, OnePeer(ends, manifest).live(), strict=True):
             assert torch.equal(one, other)
         pair.work(9)
         # Sums of gradients in another order, nothing else; AdamW's first steps magnify that.
@@ -241,7 +251,7 @@ def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sh
         saved, optimizer = keep(pair, tmp_path), optimizer_values(pair)
         pair.work(2)
         assert not torch.equal(pair.live()[0], saved[0])
-        third = OnePeer(manifest, folder=tmp_path)
+        third = OnePeer(ends, manifest, folder=tmp_path)
         for peer in (pair, third):
             keeper = peer.trainer.training._keeper
             assert keeper is not None
@@ -256,17 +266,19 @@ def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sh
         assert held < 0.6 * everything if is_sharded else held == everything
 
 
-def test_one_device_may_be_sharded_too(manifest: RunManifest, tmp_path: Path) -> None:
-    alone = OnePeer(manifest)
+def test_one_device_may_be_sharded_too(ends: ExitStack, manifest: RunManifest, tmp_path: Path) -> None:
+    alone = OnePeer(ends, manifest)
     alone.work(3)
     with some_ranks(manifest, tmp_path, is_sharded=True, size=1) as (ranks, _):
-        single = OnePeer(manifest, ranks, is_sharded=True)
+        single = OnePeer(ends, manifest, ranks, is_sharded=True)
         single.work(3)
         for one, other in zip(single.live(), alone.live(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapter_is_trained_beside_a_base_cut_into_rows(tmp_path: Path, manifest: RunManifest) -> None:
+def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
+    ends: ExitStack, tmp_path: Path, manifest: RunManifest
+) -> None:
     """DoRA, which reads the base's own matrices besides what LoRA does."""
     base, folder = tmp_path / "base", tmp_path / "checkpoints"
     torch.manual_seed(0)
@@ -275,10 +287,10 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(tmp_path: Path, manif
     described = describe_model(base, None, AdapterChoice("dora", 4, None, ("q_proj", "down_proj")))
     run = new_run(tmp_path, described, "context = 16", manifest.data.source)
     folder.mkdir()
-    alone = OnePeer(run, base=base)
+    alone = OnePeer(ends, run, base=base)
     alone.work(4)
     with some_ranks(run, folder, is_sharded=True, base=base) as (ranks, _):
-        pair = OnePeer(run, ranks, is_sharded=True, folder=folder, base=base)
+        pair = OnePeer(ends, run, ranks, is_sharded=True, folder=folder, base=base)
         frozen = [one for one in pair.model.parameters() if not one.requires_grad]
         assert {one.dtype for one in frozen} == {torch.bfloat16}
         assert sum(part_of(one).local.numel() for one in frozen) <= 0.6 * sum(one.numel() for one in frozen)
@@ -288,14 +300,14 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(tmp_path: Path, manif
             torch.testing.assert_close(one, other, rtol=0.05, atol=5e-4)
         assert pair.evaluate() == pytest.approx(alone.evaluate(), rel=1e-3)
         saved = keep(pair, folder)
-    third = OnePeer(run, folder=folder, base=base)
+    third = OnePeer(ends, run, folder=folder, base=base)
     keeper = third.trainer.training._keeper
     assert keeper is not None
     assert keeper.restore(1)
     assert all(torch.equal(one, other) for one, other in zip(third.live(), saved, strict=True))
 
 
-def test_running_statistics_are_those_of_the_first_process_sharded_or_not(tmp_path: Path) -> None:
+def test_running_statistics_are_those_of_the_first_process_sharded_or_not(ends: ExitStack, tmp_path: Path) -> None:
     colours = [((200, index % 50, 0), 0) if index % 2 else ((0, index % 50, 200), 1) for index in range(60)]
     pictures = [(BytesIO(), Image.new("RGB", (8, 8), colour)) for colour, _ in colours]
     for file, picture in pictures:
@@ -310,7 +322,7 @@ def test_running_statistics_are_those_of_the_first_process_sharded_or_not(tmp_pa
         folder = tmp_path / f"{is_sharded}"
         folder.mkdir()
         with some_ranks(run, folder, is_sharded=is_sharded) as (ranks, _):
-            pair = OnePeer(run, ranks, is_sharded=is_sharded, folder=folder)
+            pair = OnePeer(ends, run, ranks, is_sharded=is_sharded, folder=folder)
             pair.work(4)
             loss = pair.evaluate()
             pair.work(1)
@@ -322,9 +334,11 @@ def test_running_statistics_are_those_of_the_first_process_sharded_or_not(tmp_pa
     assert loss == pytest.approx(other, rel=1e-3)
 
 
-def test_a_process_that_dies_ends_the_peer_with_a_sentence(manifest: RunManifest, tmp_path: Path) -> None:
+def test_a_process_that_dies_ends_the_peer_with_a_sentence(
+    ends: ExitStack, manifest: RunManifest, tmp_path: Path
+) -> None:
     with some_ranks(manifest, tmp_path, is_sharded=True) as (ranks, group):
-        pair = OnePeer(manifest, ranks, is_sharded=True)
+        pair = OnePeer(ends, manifest, ranks, is_sharded=True)
         pair.work(1)
         group._children[0].send_signal(signal.SIGTERM)  # a terminal's signals are rank 0's to answer
         pair.work(1)
