@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht.errors import UsageFault
+
 STOP_SECONDS = 120
 """For a peer to finish its step and its round after it was asked to leave: far above what a round takes."""
 RESTART_SECONDS = 60
 """After a fault: often enough to come back in the evening, rare enough for a run that has ended."""
+NICENESS = 10
+"""Of what trains: half of the way to the lowest priority, so that programs with a window are served first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,13 @@ class ServiceFile:
 
 
 def service_file(
-    name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str], platform: str, home: Path
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    platform: str,
+    home: Path,
+    niceness: int = 0,
 ) -> ServiceFile | None:
     """The file that keeps `command` running; None: this system has neither systemd nor launchd.
 
@@ -35,7 +45,17 @@ def service_file(
         folder: the working directory.
         environment: variables that the command needs.
         platform: as `sys.platform`.
+        niceness: 0 to 19; a higher one gives way to other programs.
+
+    Raises:
+        UsageFault: a line break, or another control character, stands in a word that the file would have.
     """
+    for word in (*command, str(folder), *environment.values()):
+        if not all(character.isprintable() for character in word):
+            raise UsageFault(
+                f"{word!r} has a control character, such as a line break; expected none in what a service file names; "
+                "rename the file or folder."
+            )
     if platform == "darwin":
         label = f"murmuration.{name}"
         path = home / "Library" / "LaunchAgents" / f"{label}.plist"
@@ -48,6 +68,7 @@ def service_file(
             "KeepAlive": {"SuccessfulExit": False},
             "ThrottleInterval": RESTART_SECONDS,
             "ExitTimeOut": STOP_SECONDS,
+            "Nice": niceness,
             "StandardOutPath": str(home / "Library" / "Logs" / f"{label}.log"),
             "StandardErrorPath": str(home / "Library" / "Logs" / f"{label}.log"),
         }
@@ -66,9 +87,10 @@ def service_file(
         f"Description=Murmuration: {name}",
         "",
         "[Service]",
-        f"ExecStart={' '.join(_quoted(word) for word in command)}",
+        f"ExecStart={' '.join([_quoted(command[0]), *(_quoted(word).replace('$', '$$') for word in command[1:])])}",
         f"WorkingDirectory={str(folder).replace('%', '%%')}",
         *(f"Environment={_quoted(f'{key}={value}')}" for key, value in environment.items()),
+        f"Nice={niceness}",
         # A wrong flag, another run or another version is not mended by trying again.
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",
@@ -89,7 +111,7 @@ def service_file(
 
 
 def _quoted(word: str) -> str:
-    """A word of a unit file; systemd expands % and $ there, and cuts at spaces."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """A word of a unit file: systemd expands % there, cuts at spaces, and takes off quotes."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     is_plain = bool(word) and not any(character.isspace() or character in "\"';" for character in word)
     return escaped if is_plain else f'"{escaped}"'

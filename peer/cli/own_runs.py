@@ -170,7 +170,7 @@ def service(
     if shown and install:
         raise UsageFault("--print and --install are given together; expected one of them.")
     from peer.import_path import python_command
-    from peer.service_files import service_file
+    from peer.service_files import NICENESS, service_file
 
     what = "seed" if seed else "join"
     found, peers = named_run(run, None, None)
@@ -186,7 +186,13 @@ def service(
     except (RuntimeError, OSError) as error:
         raise UsageFault(f"There is no home or working folder ({error}); expected both; set HOME.") from error
     made = service_file(
-        str(found).partition(".")[0], [*command, *words, "--plain"], folder, environment, sys.platform, home
+        str(found).partition(".")[0],
+        [*command, *words, "--plain"],
+        folder,
+        environment,
+        sys.platform,
+        home,
+        niceness=0 if seed else NICENESS,
     )
     if made is None:
         raise UsageFault(f"{sys.platform} has neither systemd nor launchd; expected Linux or macOS.")

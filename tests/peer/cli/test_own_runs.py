@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import plistlib
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from peer.events.log_tail import last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
 from peer.observe.places import known_places, remember_place
-from peer.service_files import service_file
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
@@ -134,29 +132,13 @@ def test_a_log_is_followed_by_whole_lines_and_from_the_start_of_a_new_one(tmp_pa
     assert newer_events(path, len(line)) == ([], 0)
 
 
-def test_a_unit_quotes_what_systemd_would_expand(tmp_path: Path) -> None:
-    made = service_file("demo", ["/a b/peer", "join", RUN, "--data", "text:50%$X"], tmp_path, {}, "linux", tmp_path)
-    assert made is not None
-    assert f'ExecStart="/a b/peer" join {RUN} --data text:50%%$$X' in made.text.splitlines()
-    assert made.path == tmp_path / ".config/systemd/user/murmuration-demo.service"
-
-
-def test_an_agent_of_launchd_has_the_whole_command(tmp_path: Path) -> None:
-    command = ["/bin/peer", "join", RUN]
-    made = service_file("demo", command, tmp_path, {"A": "b"}, "darwin", tmp_path)
-    assert made is not None
-    settings = plistlib.loads(made.text.encode())
-    assert settings["ProgramArguments"] == command
-    assert settings["EnvironmentVariables"] == {"A": "b"}
-    assert service_file("demo", command, tmp_path, {}, "win32", tmp_path) is None
-
-
 def test_a_service_is_printed_and_written_on_request(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("needs systemd's folders")
     assert app.run(["service", RUN, "--", "--device", "cpu"]) == 0
     unit = capsys.readouterr().out
     assert f"peer join {RUN} --device cpu --plain\n" in unit
+    assert "\nNice=10\n" in unit
     assert not (home / "home").exists()
     assert app.run(["service", RUN, "--install", "--", "--device", "cpu"]) == 0
     path = home / "home/.config/systemd/user/murmuration-demo.service"
