@@ -15,7 +15,7 @@ from dht.errors import PeerFault, UsageFault
 from dht.quantities import count_text
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
-from peer.config.data_source import source_here
+from peer.config.data_source import LIBRARY, source_here
 from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
@@ -214,8 +214,9 @@ def _build_trainer(
     corpus = open_run_corpus(
         manifest, source, config.data_dir, terminal.note, limit_bytes=int(config.data_limit_gib * 2**30)
     )
-    chooser = "which every machine has" if config.data is None else "as chosen here"
-    terminal.mention(f"training on {source} ({chooser}; {corpus.facts})")
+    chooser = "as the run says" if config.data is None else "as chosen here"
+    what = "Python's own library" if source == LIBRARY else source
+    terminal.mention(f"training on {what} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None
     peer_id = connection.identity.peer_id
 

@@ -9,7 +9,8 @@ from peer.panel.scene.updates import LineLimits, RunFacts
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
-    goal = manifest.goal
+    goal, training = manifest.goal, manifest.training
+    grows = training.schedule.batch_warmup_tokens > 0
     return RunFacts(
         run_id,
         manifest.organiser,
@@ -20,6 +21,8 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         is_private=manifest.access.mode != "open",
         counted=counted_in(manifest),
         loss_unit=loss_unit(manifest),
+        num_sequences=training.batch_size * training.accumulation_steps,
+        sequences_at=(lambda tokens: training.batch_size * training.passes_at(tokens)) if grows else None,
     )
 
 

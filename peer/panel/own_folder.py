@@ -60,8 +60,8 @@ def _next_folder(config: PeerConfig, what: str, first_fault: FolderInUse) -> tup
             neighbours += _addresses_in(folder)
             continue
         sentence = (
-            f"the data folder {config.data_dir} is in use by {first_fault.holder}; this is another peer of the run, "
-            f"with a key of its own in {folder}"
+            f"another peer of the run has the usual folder on this machine: {first_fault.holder}. This one has a key "
+            f"and a folder of its own: {folder}"
         )
         return chosen, HeldFolder(lock, sentence)
     raise LocalFault(

@@ -159,7 +159,7 @@ def screen(
     if controls.page == "help":
         return [*header(scene, now, width), Text(), *help_screen(width)]
     if controls.page == "addresses":
-        return [*header(scene, now, width), Text(), *addresses_screen(scene, scene.join_command, width)]
+        return [*header(scene, now, width), Text(), *addresses_screen(scene, scene.join_command, now, width)]
     if controls.page == "details":
         head = header(scene, now, width)
         return [*head, Text(), *details_screen(scene, now, width, height - len(head) - 1)]

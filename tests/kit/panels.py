@@ -13,7 +13,7 @@ from rich.text import Text
 
 from averaging.rounds.facts import RoundCommitted
 from dht.host import PeerId
-from peer.events.path_events import ReachabilityFound, RelayChecked
+from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound
 from peer.events.peer_events import (
     CatchUpProgressed,
     Evaluated,
@@ -22,6 +22,7 @@ from peer.events.peer_events import (
     LeftRun,
     PeerJoined,
     PeerLeft,
+    RunEnded,
     StateServed,
     SwarmLost,
     TrainingProgressed,
@@ -127,6 +128,12 @@ def states_of_a_trainer() -> dict[str, Scene]:
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),
         "examples": an_evening(facts=facts),
+        "relayed": with_event(
+            with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),
+            Event(NOW - 50, ME, RelayFound((KIRAN,))),
+        ),
+        "growing batch": with_update(evening, replace(FACTS, num_sequences=20, sequences_at=lambda tokens: 8)),
+        "ended": with_event(evening, Event(NOW, ME, RunEnded(2000))),
         "left": with_event(evening, Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135))),
     }
 

@@ -108,6 +108,11 @@ class Scene:
         return max(0, self.state.tokens - self.state.earlier_tokens)
 
     @property
+    def marked_page(self) -> str:
+        """Address of the run's page with this peer's owner marked in it: there from the first minute on."""
+        return f"{self.run.page}/?you={self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
+
+    @property
     def own_page(self) -> str:
         """Address of the page about this peer's owner; empty when the run has no page."""
         return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,8 @@ class RunFacts:
         page: address of the run's page, without a slash at its end; empty: nobody named one.
         counted: what work is counted in: tokens, or examples of a model that sorts.
         loss_unit: of each loss; empty: the run's own code decides.
+        num_sequences: of an inner step, once it has grown.
+        sequences_at: of an inner step by the tokens of the swarm; None: always as many.
     """
 
     run_id: str
@@ -41,6 +44,8 @@ class RunFacts:
     """Only members with an invite or on a list get in."""
     counted: str = "tokens"
     loss_unit: str = "nats per token"
+    num_sequences: int = 0
+    sequences_at: Callable[[int], int] | None = None
 
     @property
     def name(self) -> str:

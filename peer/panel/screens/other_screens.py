@@ -9,7 +9,7 @@ from peer.panel.scene.scene import Scene
 from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import RunFacts
 from peer.panel.screens.flow import labelled, part
-from peer.panel.screens.training_screen import ACCENT, DIM
+from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD
 
 HELP = (
     ("q", "leave: your machine finishes its step and its round, saves, and says goodbye; again: leave at once"),
@@ -44,15 +44,28 @@ def help_screen(width: int) -> list[Text]:
     return lines
 
 
-def addresses_screen(scene: Scene, command: str, width: int) -> list[Text]:
+def addresses_screen(scene: Scene, command: str, now: float, width: int) -> list[Text]:
     """Where this machine is reached. Lines may be longer than `width`: what is to be copied has no break in it."""
     lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
     if not command:
         lines = [part("This machine has no address yet.", DIM)]
     lines += [part("Addresses", "bold"), *(part(one) for one in scene.addresses), Text()] if scene.addresses else []
+    lines += labelled("Reached", [reached(scene, now)], width)
     lines += labelled("Run id", [part(scene.run.run_id)], width)
     lines += labelled("Peer id", [part(scene.state.peer_id or "not known yet")], width)
     return lines
+
+
+def reached(scene: Scene, now: float) -> Text:
+    """Whether others can dial this machine, as the last one that tried says, and what to do if not."""
+    checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
+    if scene.is_reachable:
+        return part(f"from outside ✓{checked}", GOOD)
+    if scene.is_reachable is None:
+        return part("no member has tried yet to reach this machine from outside", DIM)
+    if scene.relays:
+        return part(f"only through another member that relays{checked}", CARE)
+    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
 
 
 def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:

@@ -7,10 +7,9 @@ from rich.text import Text
 from dht.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.flow import ends, joined, labelled, part
-from peer.panel.screens.other_screens import age
+from peer.panel.screens.other_screens import age, reached
 from peer.panel.screens.training_screen import (
     ACCENT,
-    CARE,
     DIM,
     GOOD,
     goal_parts,
@@ -43,7 +42,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     lines += labelled("Served", gave, width, line_use(scene, now))
     if scene.relaying == "full" or scene.swarm.relayed:
         lines += labelled("Relays", [_relayed(scene)], width)
-    lines += labelled("Reached", [_reached(scene, now)], width)
+    lines += labelled("Reached", [reached(scene, now)], width)
     parts = [
         part(f"{scene.swarm.num_training} training"),
         part("no round yet" if scene.last_round_at is None else f"last round {age(scene.last_round_at, now)}"),
@@ -73,14 +72,3 @@ def _relayed(scene: Scene) -> Text:
     more = f" and {len(names) - NUM_RELAYED_NAMES} more" if len(names) > NUM_RELAYED_NAMES else ""
     homes = plural(len(names), "home")
     return part(f"for {homes} that nobody can dial: {', '.join(names[:NUM_RELAYED_NAMES])}{more}")
-
-
-def _reached(scene: Scene, now: float) -> Text:
-    checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
-    if scene.is_reachable:
-        return part(f"from outside ✓{checked}", GOOD)
-    if scene.is_reachable is None:
-        return part("no member has tried yet to reach this machine from outside", DIM)
-    if scene.relays:
-        return part(f"only through another member that relays{checked}", CARE)
-    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)

@@ -65,7 +65,7 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
 def header(scene: Scene, now: float, width: int) -> list[Text]:
     """Run, what this peer does, for how long; who its owner is and which rank they have."""
     words, style = doing(scene)
-    words += " after" if words == "left" else ""
+    words += " after" if words in ("left", "ended") else ""
     since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
     row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
@@ -81,6 +81,8 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
 def doing(scene: Scene) -> tuple[str, str]:
     """What the peer does, in a word or two, and the style of that."""
     phase = scene.state.phase
+    if scene.has_ended:
+        return "ended", DIM
     if phase == "left":
         return "left", DIM
     if scene.is_resting:
@@ -111,6 +113,8 @@ def health(scene: Scene, now: float) -> Text:
     """One sentence: that all is well, or what is not."""
     state = scene.state
     left_out = [one for one in state.refusals if one.is_left_out(now)]
+    if scene.has_ended:
+        return part("The organiser has ended the run. Your machine saves its work and leaves.", GOOD)
     if scene.is_resting:
         return part("Paused by you; this machine serves others meanwhile. p goes on.", CARE)
     if is_alone(scene):
@@ -121,12 +125,17 @@ def health(scene: Scene, now: float) -> Text:
     silent = None if scene.last_round_at is None else now - scene.last_round_at
     if silent is not None and silent > SILENT_ROUND_SECONDS and state.others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
-    if scene.last_round_at is None and not state.others:
-        return part("You are the first one here; others join while your machine trains", DIM)
     if is_at_goal(scene, now):
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
+    if not state.others and scene.swarm.num_people <= 1:
+        if scene.last_round_at is None:
+            return part("Your machine is the first one here; others join while it trains", DIM)
+        return part("Others may join while your machine trains", DIM)
     if scene.last_round_at is None:
         return part("The first exchange with the others comes after a few steps", DIM)
+    if scene.is_reachable is False:
+        how = "others reach this machine through a relay" if scene.relays else "nobody can dial this machine"
+        return part(f"Up to date; {how} (i tells more)", GOOD)
     return part("Everything is up to date", GOOD)
 
 
@@ -140,14 +149,16 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(" of the last hour's work")]))
     lines = labelled("You", work, width, part("" if is_brief else _milestone(scene), DIM))
     words, style = doing(scene)
-    if scene.is_resting or not state.phase.startswith("training"):
-        speed = [part(f"{'no training any more' if state.phase == 'left' else words} on {state.device}", style)]
+    has_left = state.phase == "left" or scene.has_ended
+    if has_left or scene.is_resting or not state.phase.startswith("training"):
+        speed = [part(f"{'no training any more' if has_left else words} on {state.device}", style)]
     elif state.tokens_per_second <= 0:
-        speed = [part(f"first steps on {state.device}")]
+        speed = [part(f"{'starting again' if scene.session_tokens else 'first steps'} on {state.device}")]
     else:
         computing = max(0.0, 1.0 - state.wait_fraction)
         speed = [part(f"{count_text(state.tokens_per_second)} {scene.run.counted}/s on {state.device}")]
         speed.append(part(f"{computing:.0%} computing", GOOD if computing > 0.9 else CARE))
+        speed += _growing_batch(scene)
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
     progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
     others = 0 if is_alone(scene) else max(len(state.others), swarm.num_people - 1)
@@ -164,6 +175,13 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     return lines
 
 
+def _growing_batch(scene: Scene) -> list[Text]:
+    """How many sequences a step takes, while that still grows."""
+    run = scene.run
+    num_now = run.num_sequences if run.sequences_at is None else run.sequences_at(scene.state.run_tokens)
+    return [part(f"batch {num_now} of {run.num_sequences} sequences")] if num_now < run.num_sequences else []
+
+
 def share_text(share: float) -> str:
     """A share as people write it: all of it has no decimal."""
     return "100%" if share >= 0.9995 else f"{share:.1%}"
@@ -173,7 +191,7 @@ def page_line(scene: Scene, width: int) -> list[Text]:
     """Where the owner is seen on the run's page. It may be longer than a line: what is to be copied has no break."""
     if not scene.run.page:
         return []
-    page = part(scene.own_page, "underline")
+    page = part(scene.marked_page, "underline")
     label = part(f"{'Page':<{LABEL_WIDTH}}", "bold")
     return [joined([label, page]) if LABEL_WIDTH + page.cell_len <= width else page]
 
@@ -183,7 +201,7 @@ def _milestone(scene: Scene) -> str:
     if not state.tokens:
         return ""
     goal = next_milestone(state.tokens)
-    if state.tokens_per_second <= 0 or scene.is_resting:
+    if state.tokens_per_second <= 0 or scene.is_resting or scene.has_ended or state.phase == "left":
         return f"next milestone {count_text(goal)}"
     return f"next milestone {count_text(goal)}, ~{about(_seconds_to(state.tokens, goal, state.tokens_per_second))}"
 
@@ -219,7 +237,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     told = []
     if goal:
         told.append(bar(state.run_tokens / goal, width))
-        when = _arrival(scene, goal, now)
+        when = "" if scene.has_ended else _arrival(scene, goal, now)
         if when:
             told.append(part(when))
     elif run.goal_until is not None:

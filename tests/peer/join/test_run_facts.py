@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.config.manifest import RunManifest
-from peer.join.run_facts import counted_in, loss_unit
+from peer.join.run_facts import counted_in, loss_unit, run_facts
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,14 @@ def test_each_run_has_the_units_of_its_task(data: dict[str, str], expected: tupl
     manifest = RunManifest(name="finches")
     manifest = manifest.model_copy(update={"data": manifest.data.model_copy(update=data)})
     assert (counted_in(manifest), loss_unit(manifest)) == expected
+
+
+def test_a_step_is_told_only_while_it_grows() -> None:
+    manifest = RunManifest(name="finches", training={"batch_size": 4, "accumulation_steps": 5})
+    assert run_facts("finches", manifest).sequences_at is None
+    schedule = {"batch_warmup_tokens": 1000}
+    manifest = RunManifest(name="finches", training={"batch_size": 4, "accumulation_steps": 5, "schedule": schedule})
+    facts = run_facts("finches", manifest)
+    assert facts.sequences_at is not None
+    assert [facts.sequences_at(tokens) for tokens in (0, 500, 1000)] == [4, 12, 20]
+    assert facts.num_sequences == 20

@@ -46,7 +46,7 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert second.peers == third.peers == (SEED_ADDRESS,)
     assert second_held.sentence is not None
     assert "(peer seed)" in second_held.sentence
-    assert f"with a key of its own in {second.data_dir}" in second_held.sentence
+    assert f"a key and a folder of its own: {second.data_dir}" in second_held.sentence
     second_held.lock.close()
     again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert again == second
