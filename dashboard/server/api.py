@@ -166,6 +166,7 @@ class Join(Answer):
     manifest_hash: str | None
     page: TextOrNull
     is_private: bool | None
+    has_ended: bool
     model_kind: str | None
 
 
@@ -430,6 +431,7 @@ async def join(site: Site, query: Query) -> Join:
         site,
         REPORTED,
         **_said(owner, "name", "page", "is_private", "model_kind"),
+        has_ended=state.has_ended,
         link=str(state.join_link),
         addresses=state.join_addresses,
         manifest_hash=owner.manifest_hash.hex() if owner else None,

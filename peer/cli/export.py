@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.named_run import Run, named_run
+from peer.cli.named_run import NamedRun, Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -66,7 +66,7 @@ def export(
 ) -> int:
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
     chosen = form_of(out, form)
-    source = _model_source(None, checkpoint, *named_run(run, run_id, peers), invite, timeout, takes_files=False)
+    source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
     tell_progress("loading what computes models")
     from peer.export.export import export_model
 
@@ -104,7 +104,7 @@ def sample(
     timeout: LookTimeout = 20.0,
 ) -> int:
     """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
-    source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
+    source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     _check_device(device)
     from peer.export.sample import sample_model
 
@@ -152,7 +152,7 @@ def evaluate(
         raise UsageFault(
             "--tasks and --base are given together; expected a merged model for tasks: `peer export --merge`."
         )
-    source = _model_source(model, checkpoint, *named_run(run, run_id, peers), invite, timeout)
+    source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     _check_device(device)
     if tasks is not None:
         tell_progress("loading what computes models")
@@ -182,14 +182,14 @@ _SOURCES = {
 def _model_source(
     model: Path | None,
     checkpoint: Path | None,
-    run_id: str | None,
-    peers: list[str] | None,
+    named: NamedRun,
     invite: str | None,
     timeout_seconds: float,
     *,
     takes_files: bool = True,
 ) -> ModelSource:
     """The one place a model is taken from."""
+    run_id, peers, end = named
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
@@ -209,6 +209,6 @@ def _model_source(
         return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
     if run_id is None and invite is None:
         raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
-    target = checked_target(run_id, peers, invite)
+    target = checked_target(run_id, peers, invite, None, end)
     target.look_first(timeout_seconds)
     return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from dht.errors import UsageFault
+from peer.observe.ended_run import RunEnd, end_on_page
 
 Run = Annotated[
     str | None,
@@ -21,31 +22,42 @@ Run = Annotated[
 ]
 
 
-def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> tuple[str | None, list[str] | None]:
-    """(run id, addresses) of what was given as RUN, --run-id and --peers. A page is asked, and what it says printed.
+class NamedRun(NamedTuple):
+    """Run id, addresses of members, and the run's end, if it is a page that told it; None: nothing was given."""
+
+    run_id: str | None
+    peers: list[str] | None
+    end: RunEnd | None = None
+
+
+def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> NamedRun:
+    """What RUN, --run-id and --peers stand for. A page is asked, and what it says printed.
 
     Raises:
         UsageFault: RUN names no run, or another one than --run-id.
         NobodyReachable: the page does not answer.
     """
     if run is None:
-        return run_id, list(peers) if peers else None
-    found, known = _meant(run)
+        return NamedRun(run_id, list(peers) if peers else None)
+    found, known, end = _meant(run)
     if run_id not in (None, found):
         raise UsageFault(f"Two runs are named: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
-    return found, list(peers or known) or None
+    return NamedRun(found, list(peers or known) or None, None if peers else end)
 
 
 def with_named_run(flags: Mapping[str, object], run: str | None) -> dict[str, object]:
-    """Flags with the run id and the addresses that RUN stands for.
+    """Flags with the run id and the addresses that RUN stands for, of somebody who wants to join.
 
     Raises:
+        Incompatible: its page says that the run has ended; with --peers it is not believed.
         As `named_run`.
     """
     run_id, peers = flags.get("run_id"), flags.get("peers")
     assert run_id is None or isinstance(run_id, str)
-    found, addresses = named_run(run, run_id, peers if isinstance(peers, list) else None)
-    return {**flags, "run_id": found, "peers": addresses}
+    named = named_run(run, run_id, peers if isinstance(peers, list) else None)
+    if named.end is not None:
+        raise named.end.refusal()
+    return {**flags, "run_id": named.run_id, "peers": named.peers}
 
 
 def names_run(text: str) -> bool:
@@ -79,14 +91,14 @@ def runs_here() -> list[str]:
     return found
 
 
-def _meant(run: str) -> tuple[str, Sequence[str]]:
+def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
     text = run.strip()
     if is_join_link(text):
         link = parse_join_link(text)
-        return link.run_id, link.addresses
+        return link.run_id, link.addresses, None
     if text[:8].lower().startswith(("http://", "https://")):
         from peer.observe.run_page import ask_page, in_words, is_unprotected
 
@@ -94,15 +106,16 @@ def _meant(run: str) -> tuple[str, Sequence[str]]:
         _say(in_words(says, text))
         if is_unprotected(text):
             _say("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
-        return says.run_id, says.addresses
+        end = end_on_page(says.run_id, text, is_served=bool(says.addresses)) if says.has_ended else None
+        return says.run_id, says.addresses, end
     if "." not in text:
         same = [known for known in runs_here() if known.partition(".")[0] == text]
         if len(same) == 1:
-            return same[0], ()
+            return same[0], (), None
         if same:
             raise UsageFault(f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}.")
     split_run_id(text)
-    return text, ()
+    return text, (), None
 
 
 def _say(sentence: str) -> None:

@@ -55,7 +55,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     """
     from peer.observe.own_runs import own_run, page_here
 
-    named, _ = named_run(run, run_id, None)
+    named = named_run(run, run_id, None).run_id
     known = runs_here()
     if named is None and len(known) == 1:
         named = known[0]
@@ -173,7 +173,7 @@ def service(
     from peer.service_files import NICENESS, service_file
 
     what = "seed" if seed else "join"
-    found, peers = named_run(run, None, None)
+    found, peers, _ = named_run(run, None, None)
     words = [what, str(found), *(word for address in peers or () for word in ("--peers", address)), *(flags or ())]
     _check(what, words[1:])
     program = Path(sysconfig.get_path("scripts")) / "peer"

@@ -257,6 +257,7 @@ def _run_peer(
         from peer.join.join import run_trainer
 
         return int(run_trainer(chosen_config(flags, config_path, invite_source)))
+    from peer.observe.ended_run import end_signed_here
     from peer.observe.known_addresses import check_addresses
     from peer.observe.places import remember_place
     from peer.panel.own_folder import hold_folder
@@ -265,6 +266,9 @@ def _run_peer(
 
     def take_folder(config: Any) -> Any:
         nonlocal held
+        end = end_signed_here(config.run_id, config.data_dir)
+        if end is not None and end.is_over:
+            raise end.refusal()
         if not seed_only:
             check_addresses(config)
         config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
@@ -281,14 +285,14 @@ def _run_peer(
 
             return int(run_seed(config, terminal))
     from peer.network.process.child import early_network_child
-    from peer.observe.kept_manifest import end_signed_here
-    from peer.observe.unused_key import unused_key
+    from peer.join.unused_key import unused_key
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what the child says on standard error must not tear its picture.
     with opened_terminal(config, "peer join", held) as terminal:
         remember_place(config.run_id, config.data_dir)
-        for hint in (end_signed_here(config.run_record_path, config.run_id), unused_key(config)):
+        end = end_signed_here(config.run_id, config.data_dir)
+        for hint in (None if end is None else end.known, unused_key(config)):
             if hint:
                 terminal.mention(hint)
         wait_for_members(config, terminal)

@@ -101,7 +101,7 @@ def _planned(run: str, timeout_seconds: float) -> Any:
         from peer.plan.source import load_planned_run
 
         return load_planned_run(Path(run))
-    run_id, peers = named_run(run, None, None)
+    run_id, peers, end = named_run(run, None, None)
     from peer.config.peer_config import load_config
     from peer.observe.kept_manifest import manifest_here
     from peer.observe.target import checked_target
@@ -110,7 +110,7 @@ def _planned(run: str, timeout_seconds: float) -> Any:
     manifest = manifest_here(config.run_record_path, config.run_id)
     if manifest is not None:
         return manifest
-    target = checked_target(run_id, peers)
+    target = checked_target(run_id, peers, None, None, end)
     from dht.observer.backend import choose_backend
     from peer.observe.status import read_manifest
 

@@ -48,7 +48,8 @@ def status(
     as_json: AsJson = False,
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
-    target = checked_target(*named_run(run, run_id, peers), invite, data_dir)
+    named = named_run(run, run_id, peers)
+    target = checked_target(named.run_id, named.peers, invite, data_dir, named.end)
     backend = _chosen(host_backend)
     target.look_first(timeout)
     from peer.config.peer_config import load_config
@@ -170,7 +171,8 @@ def dashboard(
     its_samples = sample_plan(samples_every, prompt or (), base)
     proxies = tuple(_network(address) for address in proxy or ())
     several = None if runs is None else read_run_list(runs)
-    one = None if several is not None else checked_target(*named_run(run, run_id, peers), invite)
+    named = named_run(run, run_id, peers)
+    one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
     check_free(host, port)
     if one is not None:
         _say_who_answers(one)

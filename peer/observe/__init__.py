@@ -10,9 +10,9 @@ The files, each built on those above it:
     observer.py  an observer of a run: manifest, members, anchors, signed commits
     run_page.py  what the page of a run says to those who want to join
     kept_manifest.py  the manifest of a run that is kept here
+    ended_run.py  the end of a run, as far as it is known here or on its page, and what is left to do
     known_addresses.py  addresses that nobody gave by hand: of earlier sessions, and of the run's page
     waiting.py   what a peer does before it loads anything heavy: waits until a member answers
-    unused_key.py  what a person is told whose profile a join does not use
     own_runs.py  what the data folders here say about runs
     receipts.py  `peer receipts verify`
     status.py    `peer status`

@@ -10,17 +10,6 @@ from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 
 
-def end_signed_here(record_path: Path, run_id: str) -> str:
-    """The owner's word, kept here, that the run ends, as the beginning of a sentence; empty: there is none."""
-    manifest = manifest_here(record_path, run_id) if record_path.exists() else None
-    ends = [] if manifest is None else [change.at_version for change in manifest.changes if change.ends_run]
-    if not ends:
-        return ""
-    first: int = sorted(ends)[0]
-    when = f"from version {first} on" if first else "at once"
-    return f"the owner of {run_id} has ended it ({when}, says the manifest kept here)"
-
-
 def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
     """The manifest at this path, checked; None: none, or it cannot be used."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from dht.errors import LocalFault, UsageFault
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.observe import run_page
+from peer.observe.ended_run import end_on_page
 from peer.observe.places import known_places
 
 
@@ -17,13 +18,17 @@ def check_addresses(config: PeerConfig) -> None:
     They are kept beside those of earlier sessions. A page that does not answer costs a line.
 
     Raises:
+        Incompatible: the run has ended.
         UsageFault: nobody is known, and the run does not begin on this machine.
         LocalFault: the data folder cannot be written.
     """
     if config.peers:
         return
     known = read_cached_peers(config.cached_peers_path)
-    found = addresses_of_page(config) or addresses_elsewhere(config.run_id)
+    says = page_of(config)
+    if says is not None and says.has_ended:
+        raise end_on_page(config.run_id, says.url, is_served=bool(says.addresses)).refusal()
+    found = (says and says.addresses) or addresses_elsewhere(config.run_id)
     if found:
         try:
             write_cached_peers(config.cached_peers_path, [*found, *known])
@@ -36,25 +41,28 @@ def check_addresses(config: PeerConfig) -> None:
         raise no_address(config.run_id, config.data_dir)
 
 
-def addresses_of_page(config: PeerConfig) -> list[str]:
-    """What the page of a run gives that its owner named in the manifest here; nothing, and a line, when it fails."""
+def page_of(config: PeerConfig) -> run_page.PageSays | None:
+    """What the page of a run says that its owner named in the manifest here.
+
+    None: there is none, or, with a line about it, it does not answer for this run.
+    """
     if not config.run_record_path.exists():
-        return []
+        return None
     from peer.observe.kept_manifest import manifest_here  # many classes, which most command lines have no need of
 
     manifest = manifest_here(config.run_record_path, config.run_id)
     page = None if manifest is None else manifest.page_address
     if page is None:
-        return []
+        return None
     try:
         says = run_page.ask_page(page)
     except LocalFault as fault:
         _say(f"{fault} Going on with the addresses of earlier sessions.")
-        return []
+        return None
     if says.run_id != config.run_id:
         _say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
-        return []
-    return list(says.addresses)
+        return None
+    return says
 
 
 def addresses_elsewhere(run_id: str) -> list[str]:

@@ -39,12 +39,15 @@ _NUM_PARENTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PageSays:
-    """Which run a page means, and where it can be joined."""
+    """Which run the page at `url` means, and where it can be joined."""
 
     run_id: str
     addresses: tuple[str, ...]
+    url: str = ""
     is_private: bool = False
     """Whether an invite is needed, as the page says."""
+    has_ended: bool = False
+    """Whether the owner has ended the run and its last version is reached, as the page says."""
 
 
 def is_page(text: str) -> bool:
@@ -96,14 +99,15 @@ def read_answer(content: bytes, url: str) -> PageSays:
         link = join_link(run_id, [one for one in addresses if isinstance(one, str)][:MAX_LINK_ADDRESSES])
     except UsageFault as fault:
         raise _no_answer(url, str(fault)) from fault
-    return PageSays(link.run_id, link.addresses, fields.get("is_private") is True)
+    return PageSays(link.run_id, link.addresses, url, fields.get("is_private") is True, fields.get("has_ended") is True)
 
 
 def in_words(says: PageSays, url: str) -> str:
     """Which run a page named, for the person who gave its address."""
     count = len(says.addresses)
     how_many = "and no address" if not count else "with 1 address" if count == 1 else f"with {count} addresses"
-    return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}."
+    ended = "; it says that the run has ended" if says.has_ended else ""
+    return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}{ended}."
 
 
 def _candidates(url: str) -> list[str]:

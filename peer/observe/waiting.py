@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dht.errors import Incompatible, PeerFault
+from dht.errors import Incompatible, NobodyReachable, PeerFault
 from dht.identity.keys import Identity
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
@@ -13,6 +13,7 @@ from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
+from peer.observe.ended_run import SEARCH_SECONDS, end_signed_here
 from peer.observe.known_addresses import no_address
 
 
@@ -25,23 +26,30 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object]) -> None
     Raises:
         LocalFault: nobody is known, nobody answered in time, or another run is trained there.
     """
-    if _has_record(config):
+    has_record = _has_record(config)
+    # Without a state of its own this peer would train a run of the past from the beginning.
+    end = end_signed_here(config.run_id, config.data_dir) if has_record else None
+    if has_record and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
         return
     own = Identity.load_or_create(config.identity).peer_id
     addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
     if not addresses:
-        raise no_address(config.run_id, config.data_dir)
+        raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
 
     def wait(reason: str, seconds: float) -> None:
         show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
 
-    look_first(
-        *(config.run_id, addresses, config.join_timeout_seconds),
-        own=own,
-        asks=load_pass(config.data_dir) is None,
-        on_waiting=wait,
-        advice=JOIN_ADVICE,
-    )
+    patience = config.join_timeout_seconds
+    try:
+        look_first(
+            *(config.run_id, addresses, patience if end is None else min(patience, SEARCH_SECONDS)),
+            own=own,
+            asks=load_pass(config.data_dir) is None,
+            on_waiting=wait,
+            advice=JOIN_ADVICE,
+        )
+    except NobodyReachable as fault:
+        raise fault if end is None else end.nobody_left(addresses) from fault
 
 
 def _has_record(config: PeerConfig) -> bool:

@@ -1,7 +1,8 @@
-"""A run that its owner has ended: what is said of it where nobody answers any more."""
+"""A run that its owner has ended: what is said of it before anything is loaded or looked for."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,24 +10,77 @@ import pytest
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection
-from peer.observe.kept_manifest import end_signed_here
-from peer.owner.owned_run import open_owned_run
+from peer.events.log import EventLog
+from peer.events.peer_events import Event, RunEnded
+from peer.observe import run_page
+from peer.observe.ended_run import end_signed_here
+from peer.observe.run_page import PageSays, read_answer
+from peer.owner.owned_run import OwnedRun, open_owned_run
 
-NOBODY_THERE = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
+OWN = Identity.generate().peer_id
+NOBODY_THERE = f"/ip4/127.0.0.1/tcp/1/p2p/{OWN}"
+PAGE = "https://run.example.org"
 
 
-def test_an_end_that_is_signed_here_is_said_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> OwnedRun:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert app.run(["init", "ours"]) == 0
+    capsys.readouterr()
     (folder,) = (tmp_path / "murmuration").glob("ours.*")
-    owned, ask = open_owned_run(None, folder), ["--peers", NOBODY_THERE, "--timeout", "0.1"]
-    assert end_signed_here(folder / "run.record", owned.run_id) == ""
+    return open_owned_run(None, folder)
+
+
+@pytest.fixture
+def ended_page(monkeypatch: pytest.MonkeyPatch, owned: OwnedRun) -> None:
+    monkeypatch.setattr(run_page, "ask_page", lambda url: PageSays(owned.run_id, (), url, has_ended=True))
+
+
+def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["--peers", NOBODY_THERE, "--timeout", "0.1"]
+    assert end_signed_here(owned.run_id, owned.folder) is None
     owned.change_now(ChangeSection(at_version=400, ends_run=True))
     for command in ("status", "export"):
-        capsys.readouterr()
         assert app.run([command, owned.run_id, *ask]) == 3
         said = capsys.readouterr().err
-        assert said.startswith(f"peer: The owner of {owned.run_id} has ended it (from version 400 on, says the")
-        assert "; nobody of" in said
+        assert said.startswith(f"peer: The owner of {owned.run_id} has ended it (from version 400 on, says revision 2")
+        assert f"nobody answers at {NOBODY_THERE}. Everybody who took part has its model" in said
+
+
+def test_a_machine_that_saw_the_end_joins_no_more(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    owned.change_now(ChangeSection(at_version=400, ends_run=True))
+    end = end_signed_here(owned.run_id, owned.folder)
+    assert end is not None
+    assert not end.is_over
+    log = EventLog(owned.folder / "events.jsonl", print)
+    log.append(Event(time.time(), OWN, RunEnded(400)))
+    log.close()
+    (owned.folder / "checkpoints" / "checkpoint-00000007").mkdir(parents=True)
+    for command in ("join", "seed"):
+        assert app.run([command, owned.run_id]) == 4
+        said = capsys.readouterr().err
+        assert "nobody can join it any more. This machine has its model: `peer export" in said
+        assert f"--checkpoint {owned.folder}`" in said
+
+
+@pytest.mark.usefixtures("ended_page")
+def test_a_page_that_tells_the_end_saves_the_wait(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, code in (("join", 4), ("doctor", 4), ("status", 3), ("export", 3)):
+        assert app.run([command, PAGE]) == code
+        said = capsys.readouterr().err
+        assert f"the run {owned.run_id} has ended, says its page {PAGE}".lower() in said.lower()
+        assert f"Its page says what it came to, and who has the model: {PAGE}" in said
+
+
+def test_a_machine_without_a_state_does_not_train_the_past_again(
+    owned: OwnedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owned.change_now(ChangeSection(at_version=400, ends_run=True))
+    assert app.run(["join", owned.run_id, "--plain", "--peers", NOBODY_THERE, "--join-timeout", "1"]) == 3
+    assert "has ended it (from version 400 on" in capsys.readouterr().err
+
+
+def test_an_answer_tells_the_end_in_one_word() -> None:
+    answer = b'{"run_id": "ours.aaaaaaaaaaaaaaaaaaaa", "addresses": [], "has_ended": %s}'
+    assert read_answer(answer % b"true", PAGE).has_ended
+    assert not read_answer(answer % b'"yes"', PAGE).has_ended

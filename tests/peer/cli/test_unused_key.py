@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peer.config.peer_config import contributor_key_path, load_config
-from peer.observe.unused_key import unused_key
+from peer.join.unused_key import unused_key
 
 RUN_ID = "own." + "a" * 20
 

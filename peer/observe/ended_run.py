@@ -1,0 +1,104 @@
+"""A run that its owner has ended: what is known of it before anybody is asked, and what is left to do there.
+
+Every command line loads this, so what takes long is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dht.errors import Incompatible, NobodyReachable
+from dht.quantities import plural
+SEARCH_SECONDS: Final = 5.0
+"""For a member that still has the model: as long as one connection may take to open."""
+_NUM_EVENTS: Final = 200
+"""Of the newest in a log: a peer that saw the end says little after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run, as far as it is known.
+
+    Attributes:
+        known: who says it, as the beginning of a sentence.
+        is_over: its last version is reached, so that nobody can join any more; else it is still to be.
+        remedy: what is left to do, a sentence.
+    """
+
+    known: str
+    is_over: bool
+    remedy: str
+
+    def refusal(self) -> Incompatible:
+        """What somebody is told who wants to join."""
+        return Incompatible(f"{self.known}; nobody can join it any more. {self.remedy}")
+
+    def nobody_left(self, addresses: Sequence[str] = ()) -> NobodyReachable:
+        """What somebody is told who wants to look, and nobody answers at these addresses, or none is known."""
+        others = f" or at {plural(len(addresses) - 1, 'more address')}" if len(addresses) > 1 else ""
+        where = f"nobody answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
+        return NobodyReachable(f"{self.known}, and {where}. {self.remedy}")
+
+
+def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
+    """The end as the manifest in the data folder has it; None: no manifest is there, or it names no end."""
+    path = data_dir / "run.record"
+    if not path.exists():
+        return None
+    from peer.observe.kept_manifest import manifest_here
+
+    manifest = manifest_here(path, run_id)
+    ends = [] if manifest is None else [change.at_version for change in manifest.changes if change.ends_run]
+    if manifest is None or not ends:
+        return None
+    first: int = min(ends)
+    when = f"from version {first} on" if first else "at once"
+    known = f"the owner of {run_id} has ended it ({when}, says revision {manifest.revision} of its manifest, kept here)"
+    is_over = not first or _has_seen_end(data_dir / "events.jsonl")
+    return RunEnd(known, is_over, what_is_left(run_id, data_dir, manifest.page_address))
+
+
+def end_on_page(run_id: str, url: str, *, is_served: bool) -> RunEnd:
+    """The end as the page at `url` tells it, which may lie; `is_served`: it names members that are still there."""
+    left = what_is_left(run_id, None, url, is_served=is_served)
+    return RunEnd(f"the run {run_id} has ended, says its page {url}", True, left)
+
+
+def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_served: bool = False) -> str:
+    """How to get the model of a run that has ended, as a sentence.
+
+    Args:
+        data_dir: where this machine would have a checkpoint; None: in the usual folder.
+        is_served: its page names members that still give the model.
+    """
+    for folder in _folders(run_id, data_dir):
+        if any((folder / "checkpoints").glob("checkpoint-*")):
+            return f"This machine has its model: `peer export {run_id} --checkpoint {shlex.quote(str(folder))}`."
+    if is_served:
+        return f"A member still gives its model: `peer export {page}`."
+    if page:
+        return f"Its page says what it came to, and who has the model: {page}"
+    return "Everybody who took part has its model: ask one of them, or the owner."
+
+
+def _folders(run_id: str, data_dir: Path | None) -> list[Path]:
+    from peer.config.peer_config import user_data_dir_here
+    from peer.observe.places import known_places
+
+    usual = user_data_dir_here() / run_id if data_dir is None else data_dir
+    return [usual, *(folder for _, folder in known_places(run_id))]
+
+
+def _has_seen_end(event_log: Path) -> bool:
+    """Whether a peer with this log reached the last version."""
+    from peer.events.log_tail import last_events
+    from peer.events.peer_events import RunEnded
+
+    try:
+        return any(isinstance(event.fact, RunEnded) for event in last_events(event_log, _NUM_EVENTS)[0])
+    except OSError:
+        return False  # no log, or one that cannot be read: members will tell
