@@ -284,8 +284,8 @@ def _run_peer(
             from peer.join.seed import run_seed
 
             return int(run_seed(config, terminal))
-    from peer.network.process.child import early_network_child
     from peer.join.unused_key import unused_key
+    from peer.network.process.child import early_network_child
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what the child says on standard error must not tear its picture.

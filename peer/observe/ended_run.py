@@ -13,6 +13,7 @@ from typing import Final
 
 from dht.errors import Incompatible, NobodyReachable
 from dht.quantities import plural
+
 SEARCH_SECONDS: Final = 5.0
 """For a member that still has the model: as long as one connection may take to open."""
 _NUM_EVENTS: Final = 200
