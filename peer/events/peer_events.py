@@ -98,6 +98,8 @@ class TrainingProgressed(Fact):
     """Of the last inner step."""
 
     def sentence(self) -> str:
+        if not self.inner_steps:
+            return f"No inner step of its own so far; the swarm has committed {count_text(self.run_tokens)} tokens."
         loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"
         return (
             f"Inner step {self.inner_steps}: loss {loss}, {count_text(self.tokens)} tokens, "

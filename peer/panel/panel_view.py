@@ -117,7 +117,8 @@ class PanelView:
             return
         try:
             self._painter.close()
-            self._painter.say([printable(one) for one in (*self._kept, *goodbye(self._scene, self._now))])
+            kept = [one[:1].upper() + one[1:] for one in self._kept]
+            self._painter.say([printable(one) for one in (*kept, *goodbye(self._scene, self._now))])
         except (OSError, ValueError):
             self._broken = True
 

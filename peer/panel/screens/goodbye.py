@@ -24,8 +24,8 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
     parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
     if scene.first_held_out_loss is not None and state.held_out_loss is not None:
-        now_at = loss_text(state.held_out_loss, scene.run.loss_unit, 2)
-        parts.append(f"loss {scene.first_held_out_loss:.2f} -> {now_at}")
+        before = f"{scene.first_held_out_loss:.2f} -> " if scene.first_held_out_loss != state.held_out_loss else ""
+        parts.append(f"loss {before}{loss_text(state.held_out_loss, scene.run.loss_unit, 2)}")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
     if row is not None and scene.swarm.num_ranked > 1:

@@ -25,8 +25,8 @@ WIDE_HEADER = 76
 """Columns from which the rank is told with its time; the share of the last hour stands below it."""
 LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
-TABLE_WIDTH = 52
-"""Columns that the table of people needs."""
+TABLE_WIDTH, WIDEST_TABLE = 52, 90
+"""Columns that the table of people needs, and beyond which an eye loses its row."""
 ACCENT, GOOD, CARE, BAD, DIM = "bold cyan", "green", "yellow", "red", "bright_black"
 """Colours of the terminal's own theme: own figures, and states."""
 FEWEST_LOSSES = 8
@@ -329,7 +329,7 @@ def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
     own = scene.swarm.own_row
     if own is not None and own not in shown:
         shown = [*shown[:-1], own]
-    name_width = max(12, width - 36)
+    name_width = max(12, min(width, WIDEST_TABLE) - 36)
     counted = scene.run.counted.capitalize()
     lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}  Now", "bold")]
     for row in shown:

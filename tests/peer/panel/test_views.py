@@ -174,7 +174,7 @@ def test_the_panel_has_a_screen_of_its_own_and_leaves_the_goodbye_and_warnings()
     assert "starlings" in drawn
     # The cursor that the panel hides is shown again, and what stays is plain.
     assert drawn.endswith("\x1b[?25h")
-    assert after.startswith("the disk is full\r\nThank you, Ada.")
+    assert after.startswith("The disk is full\r\nThank you, Ada.")
     assert "soon of no use" not in after
     assert "\x1b" not in after
 
