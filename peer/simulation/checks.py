@@ -58,6 +58,8 @@ def violations(peers: Sequence[SimulatedPeer], contributors: Container[PeerId]) 
 
 def _is_idle(peer: SimulatedPeer) -> bool:
     assert peer.life is not None
+    if peer.life.is_restarting:
+        return False
     node, mailbox = peer.life.node, peer.life.mailbox
     fragments = node.exchange.fragments
     # A blend waits for an inner step that never comes once training is over.

@@ -106,6 +106,8 @@ class Life:
         self._index = index
         self._is_dead = False
         self._is_leaving = False
+        self.is_restarting = False
+        """Whether the network process was killed, and its successor does not run yet."""
         self._trainer_acted = asyncio.Event()
         self._harming: asyncio.Task[None] | None = None
         self._training = self._spawn(self._train(), "trainer")
@@ -113,7 +115,7 @@ class Life:
 
     @property
     def is_live(self) -> bool:
-        """Whether both processes run."""
+        """Whether both processes run; so does a life whose network process is started again."""
         return not self._is_dead and not self.running.done()
 
     @property
@@ -142,20 +144,25 @@ class Life:
         """The trainer ends after its current inner step, and the peer says goodbye."""
         self._is_leaving = True
 
-    async def restart_network(self) -> None:
+    def restart_network(self) -> None:
         """The network process is killed and started again on the same mailbox; the trainer goes on."""
         if not self.is_live:
             return
         self._world.network.crash(self._identity.peer_id)
         self.running.cancel()
-        await asyncio.gather(self.running, return_exceptions=True)
-        await asyncio.sleep(RESTART_SECONDS)
-        if not self._is_dead:
-            self.process.context.run(self._start_network)
+        self.is_restarting = True
+        # The life goes on meanwhile: nobody starts a second one, and a crash ends this one with its restart.
+        self.running = self._spawn(self._start_network_after(self.running), "restart of the network process")
 
     async def ended(self) -> None:
         """Wait until both processes have ended; what ended them is in `failures`."""
-        await asyncio.gather(self._training, self.running, return_exceptions=True)
+        while not (self._training.done() and self.running.done()):
+            await asyncio.gather(self._training, self.running, return_exceptions=True)
+
+    async def _start_network_after(self, killed: asyncio.Task[None]) -> None:
+        await asyncio.gather(killed, return_exceptions=True)
+        await asyncio.sleep(RESTART_SECONDS)
+        self._start_network()
 
     def _start_network(self) -> None:
         world, spec = self._world, self._world.spec
@@ -186,6 +193,7 @@ class Life:
             parts=round_parts_of(self.profile.lie, friends, self.randomness),
         )
         self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)
+        self.is_restarting = False
         self.running = self._spawn(self._run_node(self.node, host), "network process")
         if self.profile.lie is not None:
             harm = turn_hostile(self.node, host, self.profile.lie, friends, self.randomness)

@@ -89,7 +89,6 @@ class _Simulation:
         self._losses: list[LossPoint] = []
         self._blamed: list[str] = []
         self._ambushes: list[Fault] = []
-        self._side_tasks: list[asyncio.Task[None]] = []
         self.peers: list[SimulatedPeer] = []
 
     async def run(self) -> SimulationResult:
@@ -111,7 +110,6 @@ class _Simulation:
         if watching.done():
             watching.result()
         watching.cancel()
-        await asyncio.gather(*self._side_tasks)
         virtual_seconds = world.now()
         result = self._result(world, virtual_seconds)
         if spec.ends_with_goodbyes:
@@ -305,7 +303,7 @@ class _Simulation:
             elif fault.kind == "crash":
                 peer.crash()
             elif fault.kind == "restart_network" and peer.life is not None:
-                self._side_tasks.append(asyncio.get_running_loop().create_task(peer.life.restart_network()))
+                peer.life.restart_network()
             elif fault.kind == "sleep" and peer.life is not None:
                 peer.life.process.sleep()
             elif fault.kind == "wake" and peer.life is not None:

@@ -126,6 +126,14 @@ def test_a_network_process_that_is_killed_again_and_again_loses_no_work_of_the_t
     assert result.loss_last < result.loss_first - 1.0
 
 
+@pytest.mark.parametrize("kind", ["start", "restart_network", "leave", "crash"])
+def test_what_happens_to_a_peer_whose_network_process_is_just_started_again(kind):
+    """It is one life all the time: nobody starts a second one, and what ends it ends the restart, too."""
+    result = simulate(spec_of(2, 30, 4, Fault(9.0, "restart_network", (1,)), Fault(9.4, kind, (1,))))
+    assert_well(result)
+    assert result.num_live_peers == (1 if kind in ("leave", "crash") else 2)
+
+
 def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
     """With the outbox forgotten at a restart, posted work would show twice: where some was posted just before one."""
     monkeypatch.setattr(TrainerLink, "_unabsorbed", lambda self, fragment: [])
