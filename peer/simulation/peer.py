@@ -94,6 +94,10 @@ def workload_of(spec: SimulationSpec) -> Workload:
 class Life:
     """One process: trainer, mailbox and network side, until it ends or is killed."""
 
+    node: Node
+    running: asyncio.Task[None]
+    """The network process, or what starts it again."""
+
     def __init__(self, world: World, identity: Identity, index: int, number: int) -> None:
         self.profile = world.spec.profile(index)
         self.process = Process()
