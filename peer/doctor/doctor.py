@@ -100,7 +100,8 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
     prediction = None
     model_fault = await asyncio.to_thread(_model_fault, observer)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
-        tell_progress(f"measuring an inner step on {config.device}")
+        where = "the device that joining takes" if config.device == "auto" else config.device
+        tell_progress(f"measuring an inner step on {where}")
         step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
         prediction = _predicted(observer, records, line, step_seconds)
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)

@@ -72,14 +72,19 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list
     memory = max(home.trainer_memory.total_bytes + home.network_memory.total_bytes for home in homes)
     together = f"{plural(plan.num_peers, 'such machine')}: {count_text(plan.tokens_per_second)} tokens/s together"
     return [
-        f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {mbit_up:.2g} Mbit/s up and "
-        f"{mbit_down:.2g} Mbit/s down are enough",
+        f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {_two_digits(mbit_up)} Mbit/s up "
+        f"and {_two_digits(mbit_down)} Mbit/s down are enough",
         f"Memory      about {bytes_text(memory)}, and what the model computes with",
         f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}"
         + ("" if data_limit_gib is None else f"; data at most {bytes_text(data_limit_gib * 2**30)} (--data-limit-gib)"),
         f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
         f"{together} (--full says more)",
     ]
+
+
+def _two_digits(number: float) -> str:
+    """Two digits that count, written out: 0.27, 18, 150."""
+    return f"{float(f'{number:.2g}'):,.10g}".replace(",", "")
 
 
 def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> dict[str, Any]:

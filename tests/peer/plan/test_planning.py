@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -374,6 +375,16 @@ def test_people_are_told_the_same(tmp_path, capsys):
     assert f"{plan.homes[0].needed_upload_bits_per_second / 1e6:.3g}" in told
     assert "carry, eager, own, delayed" in told
     assert "activations not counted" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(("sync_every", "shown"), [(1, "5.4"), (30, "0.18"), (10_000, "0.00054")])
+def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
+    manifest = RunManifest(name="tiny", averaging={"sync_every": sync_every})
+    plan = plan_run(manifest, PlanProfile(), report.sizes_of(manifest))
+    traffic = report.lines_for_a_home(plan)[0]
+    assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
+    huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
+    assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, homes=(huge,)))[0]
 
 
 BAD_PROFILES = {
