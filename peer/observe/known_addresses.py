@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 
 from dht.errors import LocalFault, UsageFault
-from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
+from peer.config.peer_config import (
+    ADDRESSES_NAME,
+    PeerConfig,
+    read_cached_peers,
+    user_data_dir_here,
+    write_cached_peers,
+)
 from peer.observe import run_page
 from peer.observe.ended_run import end_on_page
 from peer.observe.places import known_places
@@ -66,8 +72,9 @@ def page_of(config: PeerConfig) -> run_page.PageSays | None:
 
 
 def addresses_elsewhere(run_id: str) -> list[str]:
-    """Where peers of the run were reached that have other folders on this machine."""
-    return [one for _, folder in known_places(run_id) for one in read_cached_peers(folder / ADDRESSES_NAME)]
+    """Where peers of the run were reached that have the usual folder, or others, on this machine."""
+    folders = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
+    return [one for folder in folders for one in read_cached_peers(folder / ADDRESSES_NAME)]
 
 
 def _say(sentence: str) -> None:

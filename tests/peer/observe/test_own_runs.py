@@ -1,4 +1,4 @@
-"""`peer runs`: each peer of a run on this machine has its line."""
+"""Peers of this machine: each has its line in `peer runs`, and each knows whom the others know."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dht.identity.keys import Identity
 from peer.cli import app
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.folder_lock import FolderLock
+from peer.observe.known_addresses import check_addresses
 
 RUN_ID = "own." + "a" * 20
 
@@ -34,3 +37,14 @@ def test_a_further_peer_of_a_run_is_listed(
         assert [one["folder"] for one in facts] == [str(home / RUN_ID) + end for end in ("", "-2", "-10")]
     finally:
         held.close()
+
+
+def test_another_folder_knows_whom_the_usual_one_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    seed = f"/ip4/127.0.0.1/tcp/4001/p2p/{Identity.from_seed(bytes(32)).peer_id}"
+    (tmp_path / "murmuration" / RUN_ID).mkdir(parents=True)
+    write_cached_peers(tmp_path / "murmuration" / RUN_ID / ADDRESSES_NAME, [seed])
+    config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path / "second")
+    config.data_dir.mkdir()
+    check_addresses(config)
+    assert read_cached_peers(config.cached_peers_path) == [seed]
