@@ -39,7 +39,8 @@ def join_addresses(
     state: DashboardState, dialled: Sequence[str], faults: Collection[str], rule: JoinRule
 ) -> tuple[str, ...]:
     """The addresses to show: those asked for, else those of live seeds that answered, else what was shown before of
-    seeds that are still live. A seed that left or is not heard is at no address.
+    seeds that are still live. A seed that left or is not heard is at no address. A seed says nothing of itself before
+    the first trainer: until somebody has, those that answered are shown.
 
     Args:
         dialled: multiaddrs of members.
@@ -48,10 +49,11 @@ def join_addresses(
     if rule.asked or not rule.shows_seeds:
         return rule.asked[:MAX_ADDRESSES]
     seeds = {str(row.record.peer_id) for row in state.here if row.record.role == "seed"}
+    is_fresh = state.phase == "empty"
     found = [
         address
         for address in dialled
-        if address.rpartition("/p2p/")[2] in seeds
+        if (is_fresh or address.rpartition("/p2p/")[2] in seeds)
         and address not in faults
         and (rule.is_of_one_machine or not is_of_this_machine(address))
     ]

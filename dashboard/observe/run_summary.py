@@ -14,6 +14,7 @@ from dht.records.signed_records import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import reads_bytes
 from peer.config.manifest import RunManifest, manifest_hash
+from peer.config.training_section import TrainingSection
 from peer.plan.needs import HomeNeeds, home_needs
 
 ANNOUNCE_SECONDS: Final = 10.0
@@ -83,6 +84,8 @@ class RunSummary:
     """Whether the model continues texts, and `peer sample` can let it."""
     loss_unit: str = "nats per token"
     """Of losses: by what the run predicts; empty where the owner's code decides it."""
+    training: TrainingSection | None = None
+    """The inner loop; None: this software cannot read it."""
     notes: tuple[RunNote, ...] = ()
     """Oldest first."""
     model_kind: str = "gpt"
@@ -92,10 +95,23 @@ class RunSummary:
     command: str = ""
     """How it is started, as the owner says: shown, and nothing else."""
 
+    @property
+    def counted(self) -> str:
+        """What is counted as work: an example with a label counts as one token."""
+        return "examples" if self.loss_unit == "nats per example" else "tokens"
+
+    def batch_at(self, tokens: int) -> tuple[int, int] | None:
+        """(sequences of an inner step, as many as there will be) at this clock of the run; None: it does not grow."""
+        training = self.training
+        if training is None or tokens >= training.schedule.batch_warmup_tokens:
+            return None
+        return training.batch_size * training.passes_at(tokens), training.batch_size * training.accumulation_steps
+
 
 def run_facts(record: RunRecord) -> RunSummary:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
+    known = _known(record.manifest)
     return RunSummary(
         name=record.run_id.partition(".")[0],
         description=_line(manifest.get("description"), 500),
@@ -113,9 +129,10 @@ def run_facts(record: RunRecord) -> RunSummary:
         picture=_line(manifest.get("picture"), 80),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
-        needs=_needs(record.manifest),
+        needs=_needs(known) if known is not None else None,
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
+        training=known.training if known is not None else None,
         notes=_notes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),
@@ -177,11 +194,19 @@ def _goal(manifest: dict[str, Any]) -> RunGoal:
     return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
 
 
-def _needs(manifest: bytes) -> HomeNeeds | None:
+def _known(manifest: bytes) -> RunManifest | None:
     try:
-        return home_needs(RunManifest.from_bytes(manifest))
+        return RunManifest.from_bytes(manifest)
     except (ValueError, ArithmeticError, LookupError, MurmurationError):
-        # Of another version of this software, or a model that cannot be cut.
+        # Of another version of this software.
+        return None
+
+
+def _needs(manifest: RunManifest) -> HomeNeeds | None:
+    try:
+        return home_needs(manifest)
+    except (ValueError, ArithmeticError, LookupError, MurmurationError):
+        # A model that cannot be cut.
         return None
 
 

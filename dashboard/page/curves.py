@@ -47,6 +47,7 @@ def curves(history: HistoryView) -> dict[str, Curve]:
     points = history.points
     has_losses = any(_is_plausible(loss) for point in points for loss in (point.held_out_loss, point.train_loss))
     has_tokens = bool(points) and points[-1].tokens > points[0].tokens
+    has_peers = any(point.num_peers for point in points)
     has_lines = any(point.upload_bits_per_second > 0 for point in points)
     return {
         "losses": Curve(
@@ -54,7 +55,7 @@ def curves(history: HistoryView) -> dict[str, Curve]:
             tuple(_LOSSES),
             _rows(points, lambda point: count_text(float(point.tokens)), _LOSSES) if has_losses and has_tokens else (),
         ),
-        "swarm": _over_time(points, _SWARM),
+        "swarm": _over_time(points if has_peers else (), _SWARM),
         "lines": _over_time(points if has_lines else (), _LINES),
     }
 

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from dht.identity.speakable import speakable_name
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
@@ -108,6 +109,14 @@ def loss_with_unit(loss: float | None, unit: str) -> str:
     return f"{loss_text(loss)} {unit}" if loss is not None and unit else loss_text(loss)
 
 
+def shell_line(command: str) -> Markup:
+    """A command for the page: a flag is never broken at its hyphens, which would copy as it is but read as another."""
+    words = (escape(word) for word in command.split(" "))
+    return Markup(" ").join(
+        Markup('<span class="flag">{}</span>').format(word) if word[:1] == "-" else word for word in words
+    )
+
+
 def contributor_path(contributor_id: str) -> str:
     """Of the contributor's own page."""
     return f"/c/{quote(contributor_id, safe='')}"
@@ -148,7 +157,7 @@ TEMPLATES.filters.update(
                 short_peer,
                 short_time,
             ),
-            *(short_day, speakable_name, times_text, whole_text, words_text),
+            *(shell_line, short_day, speakable_name, times_text, whole_text, words_text),
         )
     }
 )

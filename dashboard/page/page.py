@@ -119,7 +119,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "strip": strip(history),
         "health": health(state, history.rounds),
     }
-    return {key: TEMPLATES.get_template(f"{key}.html").render(values) for key in SECTIONS}
+    return {key: TEMPLATES.get_template(f"{key}.html").render(values).strip() for key in SECTIONS}
 
 
 def render_page(
@@ -176,7 +176,8 @@ def about_run(state: DashboardState, history: HistoryView) -> str:
             f", held-out loss {loss_with_unit(result.held_out_loss, unit)}" if result.held_out_loss is not None else ""
         )
         people = f" by {people_text(result.num_people)}" if result.num_people else ""
-        parts.append(f"So far {words_text(result.tokens)} tokens{people}{loss}.")
+        counted = state.run.counted if state.run is not None else "tokens"
+        parts.append(f"So far {words_text(result.tokens)} {counted}{people}{loss}.")
     return " ".join(parts)
 
 

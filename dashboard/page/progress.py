@@ -121,7 +121,10 @@ def when_text(progress: GoalProgress, now: float, date: str, later_date: str) ->
         return f"not before {date}" if soonest - now > 2 * 86_400 else f"in {_hours(soonest - now)} at the earliest"
     if latest - now < 2 * 86_400:
         low, high = _hours(soonest - now), _hours(latest - now)
-        return f"in about {high}" if low == high else f"in {low} to {high}"
+        if low == high:
+            return f"in about {high}"
+        number, _, unit = low.partition(" ")
+        return f"in {number if high.endswith(f' {unit}') else low} to {high}"
     return f"about {date}" if date == later_date else f"between {date} and {later_date}"
 
 

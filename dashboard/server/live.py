@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -62,6 +63,7 @@ class Live:
         self._sections: dict[str, _Section] = {}
         self._points: deque[tuple[int, HistoryPoint]] = deque(maxlen=MAX_POINTS_KEPT)
         self._events: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
+        self._missed: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
         self.publish(state, history)
 
@@ -81,7 +83,11 @@ class Live:
         self.num_published += 1
         found = render_sections(state, self.history)
         rendered = {key: rooted(html, self._base) for key, html in found.items()}
-        changed = {key: html for key, html in rendered.items() if self._is_due(key, html)}
+        missed = frozenset(str(row.record.peer_id) for row in state.late)
+        # Whoever is not heard any more is so at once in the table of peers too.
+        at_once = ("peers",) if missed - self._missed else ()
+        self._missed = missed
+        changed = {key: html for key, html in rendered.items() if self._is_due(key, html, at_once)}
         point = self._new_point()
         if not changed and point is None:
             return
@@ -171,11 +177,11 @@ class Live:
         data = json.dumps(content, separators=(",", ":"))
         return f"id: {self.snapshot_id}\nevent: points\ndata: {data}\n\n".encode()
 
-    def _is_due(self, key: str, html: str) -> bool:
+    def _is_due(self, key: str, html: str, at_once: Collection[str]) -> bool:
         section = self._sections.get(key)
         if section is None or section.html == html:
             return section is None
-        return key not in LARGE or abs(self.state.now - section.changed_at) >= LARGE_SECONDS
+        return key not in LARGE or key in at_once or abs(self.state.now - section.changed_at) >= LARGE_SECONDS
 
     def _event(self, key: str, html: str) -> bytes:
         data = json.dumps({"section": key, "html": html}, separators=(",", ":"))

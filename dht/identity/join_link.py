@@ -49,9 +49,14 @@ class JoinLink:
         return f"{SCHEME}{self.run_id}@{written}" if written else f"{SCHEME}{self.run_id}"
 
     @property
+    def word(self) -> str:
+        """The string as one word of any shell: some take the brackets of IPv6 for a pattern of file names."""
+        return shlex.quote(str(self))
+
+    @property
     def command(self) -> str:
-        """The line that joins, for any shell: some take the brackets of IPv6 for a pattern of file names."""
-        return f"peer join {shlex.quote(str(self))}"
+        """The line that joins."""
+        return f"peer join {self.word}"
 
 
 def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:

@@ -209,7 +209,8 @@ function Table({ chart, axis, columns }) {
 
 function hasCurve(chart, data) {
   const times = data.columns.time;
-  return times.length > 1 && chart.series.some(([name]) => data.columns[name]?.some((value) => value !== null));
+  const isThere = (value) => value !== null && (!chart.fromZero || value > 0);
+  return times.length > 1 && chart.series.some(([name]) => data.columns[name]?.some(isThere));
 }
 
 /** Put a chart in the place of each table of the server as soon as there is something to draw. */

@@ -34,6 +34,8 @@ from tests.kit.dashboard.records import (
     state_with,
 )
 
+ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56quYDCpwHy4wKaA"
+
 
 def test_a_peer_is_listed_counted_and_then_silent() -> None:
     state = state_with(record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None))
@@ -162,6 +164,20 @@ def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
         assert join_addresses(gone, dialled, (), JoinRule()) == ()
 
 
+def test_before_the_first_trainer_whoever_answers_is_shown() -> None:
+    run, other = run_facts(RUN_RECORD), ADDRESS.replace("203.0.113.5", "203.0.113.6")
+    fresh = fold(empty_state(), Look(now=NOW, num_members=1, run=run))
+    assert fresh.phase == "empty"
+    assert join_addresses(fresh, [ADDRESS, other], (other,), JoinRule()) == (ADDRESS,)
+    assert join_addresses(fresh, [ADDRESS], (), JoinRule(shows_seeds=False)) == ()
+    sections = render_sections(replace(fresh, join_addresses=(ADDRESS,)), history_of(fresh))
+    assert "the first to join starts it" in TextOnly(sections["status"]).text
+    assert "peer join murmuration://" in TextOnly(sections["join"]).text
+    # Volunteers are told from seeds as soon as somebody has said what they are.
+    trains = fold(fresh, Look(now=NOW + 1, num_members=1, records=[record_of(PEERS[1])]))
+    assert join_addresses(trains, [ADDRESS], (), JoinRule()) == ()
+
+
 def test_who_said_goodbye_has_left_and_is_not_silent() -> None:
     state = state_with(record_of(PEERS[0]))
     gone = record_of(PEERS[0], sequence=2, now=NOW + 1, state="left")
@@ -184,14 +200,14 @@ def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str)
         store = FakeStore()
         store.num_members = num_members
         store.run = store.run if run else None
-        observer = SwarmObserver(RUN_ID, store, ["/a"], wall_clock=Clock(NOW), on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, [ADDRESS], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         return observer.state
 
     state = asyncio.run(look())
     assert state.phase == phase
     text = TextOnly(render_sections(state, history_of(state))["status"]).text
-    assert {"looking": "keeps trying", "no run": "check the run id", "empty": "no peer is in it"}[phase] in text
+    assert {"looking": "keeps trying", "no run": "check the run id", "empty": "nobody trains yet"}[phase] in text
 
 
 @settings(deadline=None, max_examples=25)

@@ -11,6 +11,7 @@ from dashboard.page.page import render_sections
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import sign_run_record
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
+from peer.config.manifest import RunManifest
 from tests.kit.dashboard.records import HOSTILE_NAME, MANIFEST, NOW, OWNER, RUN_ID, TextOnly, empty_state
 from tests.kit.dashboard.scene import DAY, history_of_run, peer_id_of, state_of
 
@@ -56,3 +57,34 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
     assert unit(data={"source": "text:books", "tokenizer": "tokenizer.json"}) == "nats per token"
     assert unit(model={"kind": "hf", "task": "image-classification"}) == "nats per example"
     assert unit(model={"kind": "custom"}) == ""
+
+
+def test_a_run_that_sorts_counts_examples() -> None:
+    manifest = json.dumps({**json.loads(MANIFEST), "model": {"kind": "hf", "task": "image-classification"}}).encode()
+    run = run_facts(sign_run_record(RUN_ID, manifest, OWNER))
+    sections = render_sections(replace(state_of(), run=run), history_of_run())
+    words = " ".join(TextOnly(sections["figures"]).text.split())
+    assert "Examples learned so far" in words
+    assert "examples per second" in words
+    assert "tokens" not in words
+    assert "Text learned so far" in TextOnly(render_sections(state_of(), history_of_run())["figures"]).text
+
+
+def test_a_batch_that_grows_is_said_until_it_is_whole() -> None:
+    growing = RunManifest.from_fields(
+        {
+            "name": "tinybytes",
+            "training": {
+                "batch_size": 2,
+                "accumulation_steps": 20,
+                "schedule": {"tokens": 10**9, "batch_warmup_tokens": 500_000_000},
+            },
+        }
+    )
+    run = run_facts(sign_run_record(RUN_ID, growing.to_bytes(), OWNER))
+    assert run.batch_at(0) == (2, 40)
+    assert run.batch_at(499_999_999) == (38, 40)
+    assert run.batch_at(500_000_000) is None
+    words = TextOnly(render_sections(replace(state_of(), run=run), history_of_run())["model"]).text
+    assert "26 of 40 sequences now: the batch grows until 500 million tokens are learned." in words
+    assert "sequences now" not in TextOnly(render_sections(state_of(), history_of_run())["model"]).text

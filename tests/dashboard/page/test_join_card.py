@@ -11,8 +11,9 @@ import pytest
 from dashboard.facts import HistoryView
 from dashboard.observe.run_summary import run_facts
 from dashboard.observe.state import DashboardState
-from dashboard.page.formats import about_bits, about_bytes
+from dashboard.page.formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
+from dht.identity.join_link import join_link
 from dht.records.signed_records import sign_run_record
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
@@ -24,6 +25,7 @@ from tests.kit.dashboard.scene import state_of
 
 NOBODY = HistoryView(NOW, NOW)
 ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56quYDCpwHy4wKaA"
+LINK = join_link(RUN_ID, [ADDRESS]).word
 PAGE = "https://starlings.example.org"
 
 
@@ -96,7 +98,7 @@ def test_the_usual_line_says_where_to_look_when_pip_finds_nothing() -> None:
 
 def test_commands_are_whole_and_begin_with_the_doctor() -> None:
     words = text(live(page=PAGE))
-    doctor, join = (words.index(f"peer {name} --run-id {RUN_ID} --peers {ADDRESS}") for name in ("doctor", "join"))
+    doctor, join = (words.index(f"peer {name} {LINK}") for name in ("doctor", "join"))
     assert doctor < join < words.index(f"peer join {PAGE}")
 
 
@@ -104,3 +106,8 @@ def test_commands_are_whole_and_begin_with_the_doctor() -> None:
 def test_the_short_command_is_for_open_runs_with_a_page(changes: dict[str, Any]) -> None:
     assert "peer join https" not in text(live(**changes))
     assert ("--invite FILE" in text(live(**changes))) is bool(changes)
+
+
+def test_flags_are_not_broken_at_their_hyphens_and_texts_of_strangers_are_text() -> None:
+    assert shell_line("peer join a-b --invite FILE") == ('peer join a-b <span class="flag">--invite</span> FILE')
+    assert shell_line("a <b> --<i>") == 'a &lt;b&gt; <span class="flag">--&lt;i&gt;</span>'

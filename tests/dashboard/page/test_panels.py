@@ -18,6 +18,7 @@ from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
 from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, PageLink, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, TextOnly, empty_state, record_of
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
@@ -198,7 +199,8 @@ def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     key = view.row.contributor_id
     assert {f"/api/v1/contributors/{key}/proof", f"/badge/{key}.svg", "/"} <= links
     assert "peer receipts verify" in page.text
-    assert "Confirmed: 7020 rounds, signed by 4 others." in page.text
+    assert "Confirmed: 52.2 M tokens, signed by 4 others." in page.text
+    assert ("href", f"/?tab=people&you={key}") in page.attributes
     assert "2 of 12" in page.text
     assert f"Next above: Ada {peer_id_of(0)[-8:]}" in page.text
     assert "every sixth token" in page.text
@@ -276,11 +278,11 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
         shown = render_page(RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
         return TextOnly(shown).text
 
-    assert f"peer join --run-id {RUN_ID} --peers ADDRESS" in page()
+    assert f"peer join {RUN_ID} --peers ADDRESS" in page()
     assert "the owner of the run can tell you one" in page()
     assert "pip install murmuration-swarm" in page()
     first, second = (f"/ip4/203.0.113.{index}/tcp/1/p2p/{peer_id_of(index)}" for index in (0, 1))
-    assert f"--peers {first} {second}" in page(first, second)
+    assert f"peer export {join_link(RUN_ID, [first, second]).word} --out model" in page(first, second)
     assert "ADDRESS" not in page(first)
     # The same in one line beside the name, where there is an address.
     assert f"peer join murmuration://{RUN_ID}@203.0.113.0:1/{peer_id_of(0)}" in page(first)
@@ -299,7 +301,8 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     assert code in shown.text
     assert command in shown.text
     assert RUN_ID in shown.text
-    assert "peer join --run-id" not in shown.text
+    assert f"peer join {RUN_ID}" not in shown.text
+    assert "murmuration://" not in shown.text
     # Nobody gets there by a slip of the finger.
     assert not [value for name, value in shown.attributes if name in ("href", "src")]
     assert "The owner has not said where it is; ask the owner." in join().text

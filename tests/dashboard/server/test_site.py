@@ -120,6 +120,22 @@ def test_health_tells_a_stalled_observer_from_a_quiet_run() -> None:
     asyncio.run(check())
 
 
+def test_somebody_who_is_not_heard_any_more_is_so_at_once_in_the_table_of_peers() -> None:
+    states = [state_with(record_of(PEERS[0]), record_of(PEERS[1]))]
+    live = Live(states[0], "boot0", history_of(states[0]))
+    for seconds in range(5, 50, 5):
+        at = NOW + seconds
+        heard = record_of(PEERS[0], sequence=2 + seconds, now=at, tokens=100_000 * seconds)
+        states.append(fold(states[-1], Look(now=at, num_members=3, records=[heard])))
+        before = live.sections["peers"]
+        live.publish(states[-1], history_of(states[-1]))
+        if states[-1].late and not states[-2].late:
+            break
+    assert states[-1].late
+    assert "not heard" not in before
+    assert "not heard" in live.sections["peers"]
+
+
 def test_a_changed_record_reaches_an_open_page() -> None:
     async def check() -> None:
         state = state_with(record_of(PEERS[0]))

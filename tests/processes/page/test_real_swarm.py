@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dht.host import PeerId
+from dht.identity.join_link import join_link
 from peer.events.peer_events import StateServed
 from peer.import_path import python_command, python_environment
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, free_port, process_swarm, wait_until
@@ -53,7 +54,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             until(lambda facts: facts["num_trainers"] == 2 and facts["held_out_loss"] is not None, "two that train")
             # The call to join is one that works, and whoever gave Jo the state says so.
             shown = text()
-            assert f"peer join --run-id {swarm.run_id} --peers {seed.address}" in shown
+            assert join_link(swarm.run_id, [seed.address]).command in shown
             assert "ADDRESS" not in shown
             wait_until(lambda: any(_served(peer, jo.peer_id) for peer in (seed, ada)), "what was given to Jo")
             # Ada's name leads to what others signed for, with a picture for links; and both are news.
