@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.quantities import plural
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
-from dht.regular_files import read_regular
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
 from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
@@ -24,6 +25,8 @@ from peer.network.membership.manifest_revisions import apply_member_rules
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run
 from peer.version import SOFTWARE
+
+log = logging.getLogger(__name__)
 
 CACHED_ONLY_SECONDS = 6.0
 """How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
@@ -209,6 +212,20 @@ def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
         return None, f"{path} cannot be read ({error.strerror})"
     except PeerFault as fault:
         return None, f"{path} holds {fault.what}"
+
+
+def keep_record(path: Path, record: RunRecord) -> None:
+    """Keep the signed manifest, so that this peer can restart the run even if it finds nobody.
+
+    A later one stays: in a folder of the owner it was signed a moment ago, beside this process.
+    """
+    kept, _ = local_record(path, record.run_id)
+    if kept is not None and (kept.revision > record.revision or kept == record):
+        return
+    try:
+        write_whole(path, encode_run_record(record))
+    except OSError as error:
+        log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
 
 
 def manifest_of(record: RunRecord) -> RunManifest:

@@ -34,13 +34,11 @@ from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
 from dht.records.profiles import decode_profile
 from dht.records.signed_records import (
-    MAX_RUN_RECORD_BYTES,
     PeerRecord,
     RunRecord,
     decode_run_record,
     encode_run_record,
 )
-from dht.regular_files import read_regular, write_whole
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
@@ -61,7 +59,7 @@ from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
 from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
-from peer.network.membership.run_finding import Wanted, find_run, local_record
+from peer.network.membership.run_finding import Wanted, find_run, keep_record, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
@@ -200,7 +198,7 @@ class NetworkSide:
             if found is None:
                 return
             self._record, manifest = found
-            _keep_record(config.run_record_path, self._record)
+            keep_record(config.run_record_path, self._record)
             serve_run(host, admission, self._current_record)
             rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
             doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, admission)
@@ -526,7 +524,7 @@ class NetworkSide:
             what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
         if node.revisions.take(newer):
             self._record = record
-            _keep_record(self._config.run_record_path, record)
+            keep_record(self._config.run_record_path, record)
             what = describe_changes(newer, before)
             self._met_members.set()
         else:
@@ -556,16 +554,6 @@ def _some_of(addresses: list[str], me: PeerId) -> list[str]:
 
 async def _in_thread(work: Callable[[], T], /) -> T:
     return await asyncio.to_thread(work)
-
-
-def _keep_record(path: Path, record: RunRecord) -> None:
-    """Keep the signed manifest, so that this peer can restart the run even if it finds nobody."""
-    data = encode_run_record(record)
-    try:
-        if not path.exists() or read_regular(path, MAX_RUN_RECORD_BYTES) != data:
-            write_whole(path, data)
-    except OSError as error:
-        log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
 
 
 def _log_early_end(task: asyncio.Task[None]) -> None:
