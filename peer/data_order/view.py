@@ -97,10 +97,12 @@ class Standings:
         ranks: int64 [NUM_UNITS]: `DONE`; `TAKEN` by another (of one that it reads itself: by another of higher rank);
             else its rank for the unit among all live readers, 0 for its own.
         scores: of the reader of rank 0, which takes its units from the lowest score up: uint64 [NUM_UNITS].
+        owners: `key_of` the reader of rank 0: uint64 [NUM_UNITS].
     """
 
     ranks: NDArray[np.int64]
     scores: U64
+    owners: U64
 
 
 def standings(me: int, epoch: int, unit: int | None, view: ReadingView) -> Standings:
@@ -116,4 +118,6 @@ def standings(me: int, epoch: int, unit: int | None, view: ReadingView) -> Stand
             ranks[taken] = TAKEN
     if view.done_epoch == epoch:
         ranks[view.done] = DONE
-    return Standings(ranks, np.maximum(mine, theirs.max(axis=0, initial=np.uint64(0))))
+    everyone = np.concatenate((mine[None, :], theirs))
+    owners = np.concatenate((np.array([me], np.uint64), view.keys))[everyone.argmax(axis=0)]
+    return Standings(ranks, everyone.max(axis=0), owners)

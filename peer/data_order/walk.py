@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dht.records.reading import NO_UNIT, NUM_UNITS, Reading
 from peer.data_order.permutation import mixed, mixed_key
-from peer.data_order.view import NOBODY, Done, ReadingView, done_from, done_to, standings, unit_keys
+from peer.data_order.view import NOBODY, Done, ReadingView, Standings, done_from, done_to, standings, unit_keys
+
+Places = NDArray[np.int64]
+"""Numbers of units: int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class UnitWalk:
         self._num_taken = 0
         self._is_new = True
         self._seen: ReadingView | None = None
+        self._paces: dict[int, int] | None = None
 
     def next_blocks(
         self, num_blocks: int, size_of: Callable[[int, int], int | None], view: ReadingView = NOBODY
@@ -131,25 +136,40 @@ class UnitWalk:
         self._unit = None if int(state["unit"]) < 0 else int(state["unit"])
         self._num_taken = int(state["num_taken"])
         self._is_new = False
+        self._paces = None
 
     def _look(self, view: ReadingView) -> None:
         """Take what others say into account, once."""
         if view is self._seen:
             return
         self._seen = view
-        if view.done_epoch == self.epoch:
+        if view.done_epoch == self.epoch and len(view.keys):
+            if self._paces is None:
+                self._paces = {}  # what this peer meets has been read over the whole epoch
+            else:
+                self._measure(view)
             self._done |= view.done
         # A unit that was begun is read to its end in the epoch in which it was taken, unless that is long over.
-        if view.epoch > self.epoch and (self._unit is None or self._is_new or view.epoch > self.epoch + 1):
+        if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or self._unit is None):
             self._begin(view.epoch)
         if self._unit is not None and standings(self._me, self.epoch, self._unit, view).ranks[self._unit] < 0:
             self._unit = None
         self._is_new = False
 
+    def _measure(self, view: ReadingView) -> None:
+        """How many of its own units each other reader has read since the view before; less, if it reads no more."""
+        owners = standings(self._me, self.epoch, None, view).owners[view.done & ~self._done]
+        before = self._paces or {}
+        self._paces = {
+            key: max(int(np.count_nonzero(owners == np.uint64(key))), before.get(key, 0) // 2)
+            for key in view.keys.tolist()
+        }
+
     def _begin(self, epoch: int) -> None:
         self.epoch = epoch
         self._done = np.zeros(NUM_UNITS, bool)
         self._unit, self._num_taken = None, 0
+        self._paces = None
 
     def _choose(self, size_of: Callable[[int, int], int | None], view: ReadingView) -> bool:
         """Take the next free unit that is here; the next epoch begins when none is free. False: none is here."""
@@ -163,15 +183,24 @@ class UnitWalk:
                 return True
         return False
 
-    def _in_order(self, view: ReadingView) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _in_order(self, view: ReadingView) -> Places:
         """Free units in the order in which this peer takes them: its own from the front, others' from the end."""
         found = standings(self._me, self.epoch, self._unit, view)
         is_free = (found.ranks >= 0) & ~self._done
         if self._unit is not None:
             is_free[self._unit] = False
+        is_free[self._left_to_others(np.flatnonzero(is_free), found)] = False
         free = np.flatnonzero(is_free)
         ranks, scores = found.ranks[free], found.scores[free]
         return free[np.lexsort((np.where(ranks == 0, scores, ~scores), ranks))]
+
+    def _left_to_others(self, free: Places, found: Standings) -> Places:
+        """Those of the free units that other readers have begun or read since their last records, by their paces."""
+        owners = found.owners[free]
+        order = np.lexsort((found.scores[free], owners))
+        readers, starts, members = np.unique(owners[order], return_index=True, return_inverse=True)
+        paces = np.array([(self._paces or {}).get(reader, 0) for reader in readers.tolist()], np.int64)
+        return free[order][np.arange(len(free)) < (starts + paces)[members]]
 
     def _give_back(self, spans: list[Span]) -> None:
         first = spans[0]

@@ -34,6 +34,11 @@ class GroupFiles(Protocol):
     @property
     def num_groups(self) -> int: ...
 
+    @property
+    def lasting_bytes(self) -> int:
+        """Of files that stay and belong to no group: what is measured on."""
+        ...
+
     def bring(self, group: int) -> None:
         """Get a group, and return when it is here; called from the thread of the stock.
 
@@ -79,6 +84,7 @@ class Stock:
         self.is_full = False
         self._num_failures = 0
         self._has_complained = False
+        self._is_closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -127,15 +133,25 @@ class Stock:
                 self._here.pop(group, None)
             self._asked = None
 
+    def close(self) -> None:
+        """Bring nothing more, and say nothing about what is interrupted by that."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._wanted or self._leaving or not self._has_room(self._next()):
+                while not self._is_closed and (not self._wanted or self._leaving or not self._has_room(self._next())):
                     self._changed.wait(PAUSES_SECONDS[-1])  # somebody may free some disk
+                if self._is_closed:
+                    return
                 group = self._next()
             try:
                 self._files.bring(group)
             except LocalFault as error:
+                if self._is_closed:
+                    return
                 if self._num_failures == 0:
                     self._note(f"data cannot be had now: {error}; training goes on with what is here")
                 pause = PAUSES_SECONDS[min(self._num_failures, len(PAUSES_SECONDS) - 1)]
@@ -184,7 +200,8 @@ class Stock:
         return False
 
     def _used(self) -> int:
-        return sum((self._here or {}).values()) + sum(size for _, size in self._others)
+        of_others = sum(size for _, size in self._others)
+        return sum((self._here or {}).values()) + self._files.lasting_bytes + of_others
 
     def _limit(self) -> int:
         free = 1 << 60

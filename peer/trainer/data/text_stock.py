@@ -107,6 +107,11 @@ class TextStock:
         """Of all parts."""
         return len(self.parts)
 
+    @property
+    def lasting_bytes(self) -> int:
+        """None: held-out text counts with its part."""
+        return 0
+
     def bytes_here(self, group: int) -> int | None:
         """See `GroupFiles.bytes_here`."""
         facts = self._facts(group)
@@ -219,7 +224,8 @@ class TextStock:
         return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self._stock)
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker, and nobody is told of its end."""
+        self._stock.close()
         if self._worker is not None:
             self._worker.close()
 

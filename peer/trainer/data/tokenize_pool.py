@@ -40,16 +40,18 @@ class TokenizeWorker:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(order.to_line())
-            self._process.stdin.flush()
-        except OSError:
-            pass  # what it said before it ended is read below
-        line = self._process.stdout.readline()
+        line = b""
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # what it said before it ended is read below
+                self._process.stdin.write(order.to_line())
+                self._process.stdin.flush()
+            line = self._process.stdout.readline()
         if not line:
+            code = self._process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             raise LocalFault(
-                f"the process that tokenizes ended with code {self._process.wait()}; expected it to answer; is there "
-                "enough memory? Start again: what is done stays done"
+                f"the process that tokenizes {how}; expected it to answer; is there enough memory? What is done stays "
+                "done"
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

@@ -93,6 +93,11 @@ class WebStock:
         """Shards to train on."""
         return len(self.meta.training)
 
+    @property
+    def lasting_bytes(self) -> int:
+        """Of the held-out shards."""
+        return sum(self.meta.num_bytes(shard) for shard in self.meta.held_out)
+
     def bring(self, group: int) -> None:
         """See `GroupFiles.bring`."""
         self.fetch(self.meta.training[group])

@@ -16,6 +16,7 @@ from peer.trainer.data import text_stock as module
 from peer.trainer.data.stock import Stock
 from peer.trainer.data.streams import GROUP_POSITIONS
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
+from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.order.order import PermutedOrder
 from peer.trainer.text import hub as hub_module
 from peer.trainer.text.documents import Complaints, documents
@@ -101,6 +102,8 @@ def test_a_small_limit_reads_every_block_of_an_epoch_and_never_loses_what_is_rea
 class Files:
     """Groups of 10 bytes each, none of them on a disk."""
 
+    lasting_bytes = 0
+
     def __init__(self, folder, num_groups, here=()):
         self.folder = folder
         self.num_groups = num_groups
@@ -158,6 +161,43 @@ def test_a_limit_below_what_is_wanted_keeps_the_first_and_is_said_once(tmp_path)
     assert stock.let_go() == [1]
     until(lambda: files.here == {0, 3})
     assert len(notes) == 1
+
+
+def test_what_is_measured_on_counts_into_the_limit(tmp_path):
+    files, notes = Files(tmp_path / "own", 4), []
+    files.lasting_bytes = 12
+    stock = Stock(files, notes.append, limit_bytes=25)
+    stock.want(range(4))
+    until(lambda: notes)
+    assert files.here == {0}
+    assert "22 B of the 25 B" in notes[0]
+
+
+def test_closing_while_a_part_is_tokenized_is_no_failure_and_a_death_is(tmp_path, rules, monkeypatch):
+    monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.01,))
+    json_lines(tmp_path / "corpus.jsonl", sentences(100))
+    notes, begun = [], threading.Event()
+
+    class Hanging(TokenizeWorker):
+        """As one that is at work on a large part."""
+
+        def tokenize(self, order):
+            begun.set()
+            line = self._process.stdout.readline()
+            assert not line
+            return super().tokenize(order)
+
+    monkeypatch.setattr(module, "TokenizeWorker", Hanging)
+    stock = TextStock(f"jsonl:{tmp_path}/corpus.jsonl", rules, tmp_path / "cache", notes.append)
+    stock.training().want([0])
+    assert begun.wait(10)
+    begun.clear()
+    stock._worker._process.kill()
+    assert begun.wait(10)  # it tries again with another one
+    assert "the process that tokenizes was killed by signal 9" in notes[0]
+    stock.close()
+    until(lambda: not stock._stock._thread.is_alive())
+    assert notes == [notes[0]]
 
 
 def test_data_of_another_source_goes_first(tmp_path):

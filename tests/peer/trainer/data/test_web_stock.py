@@ -75,7 +75,9 @@ def test_a_shard_that_the_disk_has_spoilt_or_that_was_deleted_is_downloaded_agai
 def test_shards_beyond_the_limit_make_room_for_those_that_are_wanted(made, server, tmp_path):
     _, meta, digest, _ = made
     sizes = [meta.num_bytes(shard) for shard in meta.training]
-    stock = WebStock(server.url, digest, tmp_path, lambda text: None, limit_bytes=max(sizes) + min(sizes))
+    of_held_out = sum(meta.num_bytes(shard) for shard in meta.held_out)
+    limit = of_held_out + max(sizes) + min(sizes)
+    stock = WebStock(server.url, digest, tmp_path, lambda text: None, limit_bytes=limit)
     training, folder = stock.corpus_parts(300)
 
     def here() -> set[int]:
@@ -88,7 +90,8 @@ def test_shards_beyond_the_limit_make_room_for_those_that_are_wanted(made, serve
         wait_until(lambda group=group: group in here(), f"shard {group}")
         assert training.group_range(group)[1] == meta.training[group].tokens
         training.read(group, 0, 8)
-        assert sum(sizes[one] for one in here()) <= max(sizes) + min(sizes)
+        shards = [path.stat().st_size for path in folder.folder.iterdir() if path.suffix in (".u16", ".u32")]
+        assert of_held_out < sum(shards) <= limit
     assert [path for path, _ in server.requests].count(f"/{meta.training[0].name}") == 2
 
 
