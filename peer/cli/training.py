@@ -262,40 +262,49 @@ def _run_peer(
     from peer.observe.places import remember_place
     from peer.panel.own_folder import hold_folder
 
+    what = "peer seed" if seed_only else "peer join"
     held: Any = None
+    files: tuple[str, ...] = ()
+    if invite_source is not None:
+        from peer.network.membership.invitation import PASS_NAME
+
+        files = (PASS_NAME,)
 
     def take_folder(config: Any) -> Any:
         nonlocal held
         end = end_signed_here(config.run_id, config.data_dir)
         if end is not None and end.is_over:
             raise end.refusal()
+        config, held = hold_folder(config, what, files)
         if not seed_only:
             check_addresses(config)
-        config, held = hold_folder(config, "peer seed" if seed_only else "peer join")
         return config
 
-    config = chosen_config(flags, config_path, invite_source, take_folder)
-    if seed_only:
-        from peer.panel.terminal import opened_terminal
+    try:
+        config = chosen_config(flags, config_path, invite_source, take_folder)
+    except BaseException:
+        if held is not None:
+            held.give_up()
+        raise
+    from peer.panel.terminal import opened_terminal
 
-        with opened_terminal(config, "peer seed", held) as terminal:
-            remember_place(config.run_id, config.data_dir)
+    # The terminal first: what a child says on standard error must not tear its picture.
+    with opened_terminal(config, what, held) as terminal:
+        if seed_only:
             wait_for_members(config, terminal)
+            remember_place(config.run_id, config.data_dir)
             from peer.join.seed import run_seed
 
             return int(run_seed(config, terminal))
-    from peer.join.unused_key import unused_key
-    from peer.network.process.child import early_network_child
-    from peer.panel.terminal import opened_terminal
+        from peer.join.unused_key import unused_key
+        from peer.network.process.child import early_network_child
 
-    # The terminal first: what the child says on standard error must not tear its picture.
-    with opened_terminal(config, "peer join", held) as terminal:
-        remember_place(config.run_id, config.data_dir)
         end = end_signed_here(config.run_id, config.data_dir)
         for hint in (None if end is None else end.known, unused_key(config)):
             if hint:
                 terminal.mention(hint)
         wait_for_members(config, terminal)
+        remember_place(config.run_id, config.data_dir)
         with early_network_child() as child:
             from peer.join.join import run_trainer
 

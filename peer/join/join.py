@@ -111,6 +111,7 @@ def _train(
     try:
         _check_data_early(config)
         terminal.step("run")
+        terminal.keep_folder()
         manifest = connection.open(stop)
         if manifest is not None:
             terminal.tell(run_facts(config.run_id, manifest))

@@ -81,6 +81,7 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
         terminal.step("run")
         terminal.limit_by(lambda limits: loop.call_soon_threadsafe(side.limit, rates_of(limits)))
         terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
+        terminal.keep_folder()
         await side.run()
 
     run_network(serve())

@@ -62,6 +62,7 @@ class Terminal:
     ) -> None:
         make_data_dir(config)
         self._folder = FolderLock(config.data_dir, what) if held is None else held.lock
+        self._give_up = self._folder.close if held is None else held.give_up
         is_seed = what == "peer seed"
         limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
@@ -136,6 +137,10 @@ class Terminal:
         """Whether the owner wants to leave."""
         return self._is_stopping
 
+    def keep_folder(self) -> None:
+        """From now on others may see this peer's key: the data folder stays, whatever comes of this start."""
+        self._give_up = self._folder.close
+
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
         self._is_loading = False
@@ -198,7 +203,7 @@ class Terminal:
                 signal.signal(number, handler)
             with self._log_lock:
                 self._log.close()
-            self._folder.close()
+            self._give_up()
 
     @contextmanager
     def _figures(self) -> Iterator[None]:

@@ -224,10 +224,11 @@ def test_init_on_a_full_disk_leaves_no_half_file(
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(config: PeerConfig, *_: object) -> int:
+    def run(config: PeerConfig, *rest: Any) -> int:
         if os.environ.get("RANK") is None:
             with pytest.raises(FolderInUse):
                 FolderLock(config.data_dir, "another")
+            rest[1].keep_folder()
         return 0
 
     calls = stand_in(monkeypatch, "peer.join.join", "run_trainer", run)

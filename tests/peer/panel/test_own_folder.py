@@ -71,7 +71,16 @@ def test_the_terminal_says_so_and_lets_go(first: tuple[PeerConfig, HeldFolder]) 
     config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     view = StuckView()
     view.freed.set()
-    with Terminal(config, view, held=held).interruptible():
-        pass
+    terminal = Terminal(config, view, held=held)
+    with terminal.interruptible():
+        terminal.keep_folder()
     assert view.shown == [held.sentence]
     FolderLock(config.data_dir, "another").close()
+
+
+def test_a_start_of_which_nothing_comes_leaves_no_folder(first: tuple[PeerConfig, HeldFolder]) -> None:
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    with Terminal(config, held=held).interruptible():
+        assert config.data_dir.exists()
+    assert not config.data_dir.exists()
+    assert first[0].data_dir.exists()

@@ -1,0 +1,39 @@
+"""What a start writes into a data folder before anybody has seen its key: taken back when nothing comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from dht.errors import LocalFault
+from peer.folder_lock import LOCK_NAME, FolderLock
+
+
+class FreshFolder:
+    """Notes what is not there yet; made before the folder is.
+
+    Args:
+        files: that a start may write, in the folder or elsewhere.
+    """
+
+    def __init__(self, folder: Path, files: Iterable[Path]) -> None:
+        self._folder = folder
+        self._files = [path for path in (*files, folder / LOCK_NAME) if not path.exists()]
+        self._folders = [one for one in (folder, *folder.parents) if not one.exists()]
+
+    def take_back(self) -> None:
+        """Delete these files and empty folders, unless another process uses the folder by now."""
+        if not self._folder.is_dir():
+            return
+        try:
+            lock = FolderLock(self._folder, "a start that failed")
+        except LocalFault:
+            return
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        lock.close()
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()

@@ -1,0 +1,61 @@
+"""A start of which nothing comes leaves the disk as it was; what was there before stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.identity.keys import Identity
+from peer.cli import app
+from peer.folder_lock import FolderLock
+from peer.fresh_folder import FreshFolder
+
+RUN_ID = "own." + "a" * 20
+NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "1"]
+
+
+def paths_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["join", RUN_ID], 2), (["seed", RUN_ID], 2), (["join", RUN_ID, *NOBODY], 3), (["seed", RUN_ID, *NOBODY], 3)],
+    ids=["join without address", "seed without address", "join with nobody there", "seed with nobody there"],
+)
+def test_nothing_is_left_behind(
+    words: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert app.run([*words]) == code
+    capsys.readouterr()
+    assert paths_in(tmp_path) == []
+    # The same in a folder that is there, with things of its owner.
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep")
+    assert app.run([*words, "--data-dir", str(mine)]) == code
+    assert paths_in(tmp_path) == ["mine", "mine/notes.txt"]
+
+
+def test_a_key_of_before_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "identity.key"
+    Identity.load_or_create(key)
+    before = key.read_bytes()
+    assert app.run(["join", RUN_ID, *NOBODY, "--data-dir", str(tmp_path)]) == 3
+    assert key.read_bytes() == before
+    assert paths_in(tmp_path) == ["identity.key"]
+
+
+def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "peer"
+    fresh = FreshFolder(folder, [folder / "identity.key"])
+    folder.mkdir()
+    (folder / "identity.key").write_text("of another")
+    lock = FolderLock(folder, "peer join")
+    fresh.take_back()
+    assert (folder / "identity.key").exists()
+    lock.close()
+    fresh.take_back()
+    assert not folder.exists()
