@@ -291,7 +291,7 @@ def _run_peer(
     # The terminal first: what a child says on standard error must not tear its picture.
     with opened_terminal(config, what, held) as terminal:
         if seed_only:
-            wait_for_members(config, terminal)
+            wait_for_members(config, terminal, trains=False)
             remember_place(config.run_id, config.data_dir)
             from peer.join.seed import run_seed
 
@@ -303,7 +303,7 @@ def _run_peer(
         for hint in (None if end is None else end.known, unused_key(config)):
             if hint:
                 terminal.mention(hint)
-        wait_for_members(config, terminal)
+        wait_for_members(config, terminal, trains=True)
         remember_place(config.run_id, config.data_dir)
         with early_network_child() as child:
             from peer.join.join import run_trainer
@@ -311,12 +311,23 @@ def _run_peer(
             return int(run_trainer(config, child, terminal))
 
 
-def wait_for_members(config: Any, terminal: Any) -> None:
-    """See that ports are free and that a member answers, before anything heavy is loaded.
+def _check_data(config: Any) -> None:
+    kind, _, places = (config.data or "").partition(":")
+    if kind in ("text", "jsonl", "parquet", "tokens"):
+        from peer.trainer.text.files import check_there, paths_in
+
+        for path in paths_in(places):
+            check_there(path)
+
+
+def wait_for_members(config: Any, terminal: Any, *, trains: bool) -> None:
+    """See that ports are free, data is there and a member answers, before anything heavy is loaded.
 
     Raises:
-        LocalFault: a port is taken, nobody answered in time, or another run is trained there.
+        LocalFault: a port is taken, data is missing, nobody answered in time, or it is no run that this peer can join.
     """
+    if trains:
+        _check_data(config)
     if {"listen", "port_range"} & config.model_fields_set:
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports
@@ -325,6 +336,6 @@ def wait_for_members(config: Any, terminal: Any) -> None:
     from peer.observe.waiting import wait_for_answer
 
     terminal.step("run")
-    wait_for_answer(config, terminal.show)
+    wait_for_answer(config, terminal.show, trains=trains)
     terminal.step("run")
     terminal.step("program")

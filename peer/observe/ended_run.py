@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dht.errors import Incompatible, NobodyReachable
 from dht.quantities import plural
@@ -53,12 +53,22 @@ def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
     from peer.observe.kept_manifest import manifest_here
 
     manifest = manifest_here(path, run_id)
-    ends = [] if manifest is None else [change.at_version for change in manifest.changes if change.ends_run]
-    if manifest is None or not ends:
+    return None if manifest is None else end_in(manifest, run_id, data_dir, "kept here")
+
+
+def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | None:
+    """The end as a `RunManifest` has it; None: it names none.
+
+    Args:
+        data_dir: of this machine's peer; its log tells whether the last version was reached here.
+        whence: the manifest is, in two or three words.
+    """
+    ends = [change.at_version for change in manifest.changes if change.ends_run]
+    if not ends:
         return None
     first: int = min(ends)
     when = f"from version {first} on" if first else "at once"
-    known = f"the owner of {run_id} has ended it ({when}, says revision {manifest.revision} of its manifest, kept here)"
+    known = f"the owner of {run_id} has ended it ({when}, says revision {manifest.revision} of its manifest, {whence})"
     is_over = not first or _has_seen_end(data_dir / "events.jsonl")
     return RunEnd(known, is_over, what_is_left(run_id, data_dir, manifest.page_address))
 

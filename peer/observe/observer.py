@@ -209,7 +209,8 @@ async def observe(
             found = await store.fetch_run(run_id) if num_members else None
             if found is not None:
                 break
-            if entry is None and num_members and (other := await run_of(host, run_id, addresses)) is not None:
+            other = await run_of(host, run_id, addresses) if entry is None and num_members else None
+            if isinstance(other, str):
                 raise UsageFault(in_other_run(run_id, other))
             if time.monotonic() >= end:
                 answered = f"{plural(num_members, 'member')} answered but none knows it"

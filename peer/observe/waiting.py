@@ -7,24 +7,28 @@ from collections.abc import Callable
 
 from dht.errors import Incompatible, NobodyReachable, PeerFault
 from dht.identity.keys import Identity
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
-from peer.observe.ended_run import SEARCH_SECONDS, end_signed_here
+from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
 from peer.observe.known_addresses import no_address
 
 
-def wait_for_answer(config: PeerConfig, show: Callable[[Event], object]) -> None:
+def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trains: bool) -> None:
     """Wait until a member answers, unless the run can begin on this machine. Blocks.
+
+    What the member says of the run is checked as far as that needs nothing heavy: its end, and the data that it needs.
 
     Args:
         show: told while nobody answers.
+        trains: this peer, so that it needs data.
 
     Raises:
-        LocalFault: nobody is known, nobody answered in time, or another run is trained there.
+        LocalFault: nobody is known, nobody answered in time, or another run is trained there; or the run has ended, or
+            this peer did not say which data it has.
     """
     has_record = _has_record(config)
     # Without a state of its own this peer would train a run of the past from the beginning.
@@ -41,7 +45,7 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object]) -> None
 
     patience = config.join_timeout_seconds
     try:
-        look_first(
+        record = look_first(
             *(config.run_id, addresses, patience if end is None else min(patience, SEARCH_SECONDS)),
             own=own,
             asks=load_pass(config.data_dir) is None,
@@ -50,6 +54,25 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object]) -> None
         )
     except NobodyReachable as fault:
         raise fault if end is None else end.nobody_left(addresses) from fault
+    if record is not None:
+        _check(record, config, trains=trains)
+
+
+def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
+    """Raises LocalFault: the run has ended, or data is missing."""
+    # A tenth of a second of classes, which nobody needs if there is no such run.
+    from peer.config.data_source import source_here
+    from peer.config.manifest import RunManifest
+
+    try:
+        manifest = RunManifest.from_bytes(record.manifest)
+    except ValueError:
+        return  # the network side says what is wrong with it
+    end = end_in(manifest, config.run_id, config.data_dir, "from a member")
+    if end is not None and end.is_over:
+        raise end.refusal()
+    if trains and manifest.model.kind != "custom":
+        source_here(manifest.data.source, config.data, manifest.data.reader)
 
 
 def _has_record(config: PeerConfig) -> bool:

@@ -20,6 +20,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
+from dht.records.signed_records import RunRecord
 from peer.network.membership.run_protocol import in_other_run, run_of
 
 KNOCK_SECONDS: Final = 5.0
@@ -48,7 +49,7 @@ def look_first(
     asks: bool = True,
     on_waiting: Callable[[str, float], object] = lambda reason, seconds: None,
     advice: str = "",
-) -> None:
+) -> RunRecord | None:
     """Wait until somebody answers at one of the addresses, and ask which run is trained there. Blocks.
 
     Args:
@@ -56,6 +57,9 @@ def look_first(
         asks: whether to ask for the run; a private run answers nobody that it does not know.
         on_waiting: told (why, seconds waited) while nobody answers.
         advice: what to do when nobody does, for the end of that sentence.
+
+    Returns:
+        the run's record as its owner signed it, if a member gave it.
 
     Raises:
         UsageFault: only this peer itself is named, or another run is trained there.
@@ -76,8 +80,9 @@ def look_first(
         on_waiting(why_nobody(addresses, silent, until), waited)
         time.sleep(min(PAUSE_SECONDS, max(0.0, patience_seconds - waited)))
     other = asyncio.run(_run_there(run_id, tried)) if asks else None
-    if other is not None:
+    if isinstance(other, str):
         raise UsageFault(in_other_run(run_id, other))
+    return other
 
 
 def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | None:
@@ -143,8 +148,8 @@ def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
         return _REASONS.get(error.errno or 0, "no answer")
 
 
-async def _run_there(run_id: str, addresses: Sequence[str]) -> str | None:
-    """Which other run the members there say they train; None: this one, or nobody says."""
+async def _run_there(run_id: str, addresses: Sequence[str]) -> RunRecord | str | None:
+    """The record of this run, or the id of another one that the members there say they train; None: nobody says."""
     allow_parts_of_hivemind()
     from dht.p2pd.host import P2pdHost
 
@@ -152,7 +157,7 @@ async def _run_there(run_id: str, addresses: Sequence[str]) -> str | None:
     try:
         async with P2pdHost(Identity.generate(), [f"/ip4/{'127.0.0.1' if is_local else '0.0.0.0'}/tcp/0"]) as host:
 
-            async def ask(address: str) -> str | None:
+            async def ask(address: str) -> RunRecord | str | None:
                 try:
                     await host.connect(address, ASK_SECONDS)
                 except PeerFault:
@@ -163,4 +168,6 @@ async def _run_there(run_id: str, addresses: Sequence[str]) -> str | None:
                 answers = await asyncio.gather(*(ask(address) for address in addresses))
     except (TimeoutError, LocalFault):
         return None  # what comes next says what is wrong
-    return next((answer for answer in answers if answer is not None), None)
+    said = [answer for answer in answers if answer is not None]
+    others = [answer for answer in said if isinstance(answer, str)]
+    return next(iter(others or said), None)

@@ -108,12 +108,15 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
     host.handle(RUN_PROTOCOL, serve)
 
 
-async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> str | None:
-    """The run of members that do not know the run `asked`, as the first of them says; None: nobody says."""
+async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord | str | None:
+    """The signed record of the run `asked`, or the id of another run that its members say they train instead.
+
+    Of the first that says; None: nobody does, as in a private run.
+    """
     for address in addresses:
         peer_id, _ = parse_peer_multiaddr(address)
         try:
-            await _ask(host, peer_id, asked.encode())
+            return decode_run_record(await _ask(host, peer_id, asked.encode()), run_id=asked)
         except _Refused as refusal:
             if (other := other_run(refusal.what)) is not None:
                 return other

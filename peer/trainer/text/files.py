@@ -177,11 +177,16 @@ def files_at(path: Path) -> tuple[list[tuple[str, Path]], int]:
     Raises:
         UsageFault: there is nothing at that path.
     """
+    check_there(path)
+    return _inside(path) if path.is_dir() else ([(path.name, path)], 0)
+
+
+def check_there(path: Path) -> None:
+    """Raises UsageFault: there is nothing at that path."""
     if not path.exists():
         raise UsageFault(
             f"{path} does not exist; expected a file or folder to read (commas separate several); check the data source"
         )
-    return _inside(path) if path.is_dir() else ([(path.name, path)], 0)
 
 
 def paths_in(text: str) -> list[Path]:

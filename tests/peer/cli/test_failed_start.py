@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dht.identity.keys import Identity
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import sign_run_record
 from peer.cli import app
+from peer.config.manifest import RunManifest
 from peer.folder_lock import FolderLock
 from peer.fresh_folder import FreshFolder
 
@@ -59,3 +61,38 @@ def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Pa
     lock.close()
     fresh.take_back()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "code", "sentence"),
+    [
+        ("text:", [], 2, "This run reads text that each volunteer brings"),
+        ("stdlib:", [{"at_version": 0, "ends_run": True}], 4, "has ended it (at once, says revision 1 of its manifest"),
+    ],
+    ids=["without data", "ended"],
+)
+def test_what_the_first_answer_tells_is_known_before_anything_heavy(
+    data: str,
+    changes: list[dict[str, object]],
+    code: int,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    owner = Identity.from_seed(bytes(32))
+    run_id = make_run_id("own", owner.public_key)
+    manifest = RunManifest.from_fields({"name": "own", "data": {"source": data}, "changes": changes})
+    record = sign_run_record(run_id, manifest.to_bytes(), owner)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("peer.observe.waiting.look_first", lambda *_, **__: record)
+    assert app.run(["join", run_id, *NOBODY]) == code
+    assert sentence in capsys.readouterr().err
+    assert paths_in(tmp_path) == []
+
+
+def test_data_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["join", RUN_ID, *NOBODY, "--data", f"text:{tmp_path / 'no such'}", "--data-dir", str(tmp_path / "peer")]
+    assert app.run(words) == 2
+    assert f"{tmp_path / 'no such'} does not exist; expected a file or folder to read" in capsys.readouterr().err
+    assert paths_in(tmp_path) == []
