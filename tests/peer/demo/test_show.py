@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_the_table_says_what_each_figure_is() -> None:
     text = shown(figures)
     lines = text.splitlines()
     assert "21 of 42 s" in text
+    assert "42 of 42 s, then 30 s more\n" in shown(replace(figures, seconds=(72.0, 42.0)), 60)
     assert "All train together (9 s)" in text
     assert any(line.split() == ["peer", "doing", "steps", "tokens", "rounds", "loss"] for line in lines)
     assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.15"] for line in lines)
@@ -87,7 +89,7 @@ def test_lines_say_a_stage_at_once_and_that_it_lasts() -> None:
     clock.now += 10
     view.look(Figures(ROWS, (30.0, 60.0), None, 7))
     assert output.getvalue().splitlines()[-1] == (
-        "  30 s of 60  steps: peer-1 120 (training) peer-2 66 (killed 9 s ago)  rounds: 7  loss of the model: "
+        "  30 of 60 s  steps: peer-1 120 (training) peer-2 66 (killed 9 s ago)  rounds: 7  loss of the model: "
         "not measured yet"
     )
 
