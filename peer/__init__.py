@@ -10,6 +10,7 @@ The files of this folder stand under all rooms, but for the entry point:
     fresh_folder.py   what a start writes there, taken back when nothing comes of it
     extras.py         libraries that only some commands need
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
+    first_lines.py    the checklist in the first moment of `peer join`
     progress.py       a line about what a slow command does at the moment
     plain_console.py  the same for tables and panels
     run_clock.py      tokens that the whole swarm has committed

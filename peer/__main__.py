@@ -1,28 +1,48 @@
 """The command line: entry point of `python -m peer`, and what `murmuration/command.py` runs."""
 
+import _signal  # type: ignore[import-not-found]  # built in: no file of that name can stand in for it
+import os
 import sys
+
+# Until `main` can say a sentence, Ctrl+C ends this process without a traceback.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from peer.import_path import leave_working_folder
 
 # Before anything else is imported: from the next line on nothing comes from the working folder.
 leave_working_folder()
 
+import contextlib  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
+from peer.first_lines import clear_first_lines  # noqa: E402
 from peer.surroundings import put_right  # noqa: E402
+
+_INTERRUPTED = 130
+"""As `dht.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""
 
 
 def main() -> NoReturn:
     """Run the command line; Ctrl+C ends it with a sentence from the first moment on."""
     put_right()
     try:
+        if _signal.getsignal(_signal.SIGINT) is _signal.SIG_DFL:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         # Loading the commands takes a third of a second, in which Ctrl+C would print a traceback.
         from peer.cli.app import run
 
-        sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        print("peer: interrupted.", file=sys.stderr)
-        sys.exit(130)
+        clear_first_lines()
+        print("peer: Interrupted.", file=sys.stderr)
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        # At once: threads that still load something, of which nothing is left to do, would be waited for.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from peer.cli.usage.commands import COMMANDS, help_text
+from peer.first_lines import LABELS, OF_A_SEED, clear_first_lines, show_first_lines
 from peer.version import SOFTWARE
 
 _COMPLETION = "_PEER_COMPLETE"
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         if words in (["--version"], ["-V"]):
             print(SOFTWARE)
             return 0
-        _say_at_once(words)
+        _show_at_once(words)
     return _run_command(words)
 
 
@@ -59,6 +60,7 @@ def _run_command(words: list[str]) -> int:
     try:
         code = peer_command().main(spread_peers(words), prog_name="peer", standalone_mode=False)
     except UsageError as mistake:
+        clear_first_lines()
         print(f"peer: {sentence_of(mistake)}", file=sys.stderr)
         return 2
     except SystemExit as ended:
@@ -66,17 +68,12 @@ def _run_command(words: list[str]) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _say_at_once(words: list[str]) -> None:
-    """Head the checklist of a peer on a terminal before anything is loaded, which takes half a second.
-
-    The cursor goes back to the beginning of the line, and whatever comes next is longer.
-    """
-    doing = {"join": "joining", "seed": "opening as a seed"}.get(words[0] if words else "")
+def _show_at_once(words: list[str]) -> None:
+    """Show the checklist of a peer before anything is loaded, which takes half a second and more."""
     quiet = {"-h", "--help", "--help-all", "--json", "--plain", "-v", "--verbose"}
-    if doing is None or quiet.intersection(words) or not (sys.stdout.isatty() and sys.stderr.isatty()):
-        return
-    if os.environ.get("TERM", "dumb") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf"):
-        print(f"≋ {doing} …", end="\r", flush=True)
+    if words[:1] in (["join"], ["seed"]) and not quiet.intersection(words):
+        is_seed = words[0] == "seed"
+        show_first_lines("opening as a seed" if is_seed else "joining", OF_A_SEED if is_seed else tuple(LABELS))
 
 
 def _asked_for_help(words: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dht.errors import UsageFault
+from peer.first_lines import clear_first_lines
 from peer.observe.ended_run import RunEnd, end_on_page
 
 Run = Annotated[
@@ -119,4 +120,5 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
 
 
 def _say(sentence: str) -> None:
+    clear_first_lines()
     print(f"peer: {sentence}", file=sys.stderr, flush=True)

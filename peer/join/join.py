@@ -98,7 +98,7 @@ def _train(
     size = _num_devices(config, place)
     group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
-    is_orderly = False
+    is_orderly = is_hurried = False
 
     def stop() -> bool:
         connection.network.check()
@@ -132,6 +132,7 @@ def _train(
             group.ranks.order(OrderKind.END)
         is_orderly = True
     except BaseException as error:
+        is_hurried = isinstance(error, KeyboardInterrupt)
         connection.abort()
         explained = memory_fault(error) if group is None else group.explain(error) or memory_fault(error)
         if explained is not None and explained is not error:
@@ -141,7 +142,8 @@ def _train(
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
         # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
-        loading.join()
+        if not is_hurried:
+            loading.join()
     return 0
 
 

@@ -13,6 +13,7 @@ from peer.config.peer_config import (
     user_data_dir_here,
     write_cached_peers,
 )
+from peer.first_lines import clear_first_lines
 from peer.observe import run_page
 from peer.observe.ended_run import end_on_page
 from peer.observe.places import known_places
@@ -78,6 +79,7 @@ def addresses_elsewhere(run_id: str) -> list[str]:
 
 
 def _say(sentence: str) -> None:
+    clear_first_lines()
     print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 

@@ -18,6 +18,7 @@ from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
+from peer.first_lines import clear_first_lines
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
@@ -64,6 +65,7 @@ class Terminal:
         self._folder = FolderLock(config.data_dir, what) if held is None else held.lock
         self._give_up = self._folder.close if held is None else held.give_up
         is_seed = what == "peer seed"
+        clear_first_lines()
         limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),
@@ -173,6 +175,9 @@ class Terminal:
         """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._is_loading:
+                # Said at once: what is being loaded may take seconds to let go.
+                self.mention("leaving: this peer was not in the run yet")
             if self._is_stopping or self._is_loading:
                 raise KeyboardInterrupt
             self._leave()

@@ -20,9 +20,9 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses
+from peer.first_lines import LABELS
 from peer.panel.panel_view import PanelView
 from peer.panel.scene.controls import Controls
-from peer.panel.scene.loading import LABELS
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.state import PanelState

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typer.core import TyperGroup
 from dht.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
+from peer.first_lines import clear_first_lines
 from peer.version import SOFTWARE
 
 
@@ -39,16 +41,28 @@ class LazyGroup(TyperGroup):
         super().__init__(**{**settings, "commands": {}})
         self.commands: Any = LazyCommands()
 
+    def make_context(self, *positional: Any, **named: Any) -> Any:
+        """As of any group; Ctrl+C gets its sentence, which the library would leave out."""
+        with _sentence_on_interrupt():
+            return super().make_context(*positional, **named)
+
     def invoke(self, ctx: Any) -> Any:
-        """As of any group; Ctrl+C while a command is still read gets its sentence, too."""
-        try:
+        """Likewise, while a command is still read."""
+        with _sentence_on_interrupt():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            print("peer: Interrupted.", file=sys.stderr)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
 
     def get_help(self, ctx: Any) -> str:
         return help_text(ctx.terminal_width).rstrip("\n")
+
+
+@contextlib.contextmanager
+def _sentence_on_interrupt() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        clear_first_lines()
+        print("peer: Interrupted.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _loaded(module: str) -> Any:

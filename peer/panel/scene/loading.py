@@ -16,13 +16,6 @@ from peer.events.peer_events import (
 )
 from peer.panel.scene.updates import LoadingStep, StepName
 
-LABELS: dict[StepName, str] = {
-    "key": "Your key",
-    "program": "Program",
-    "run": "The run",
-    "model": "Model",
-    "state": "State",
-}
 DOING: dict[StepName, str] = {
     "key": "reading it",
     "program": "loading PyTorch",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from peer.panel.scene.loading import LABELS, Line
+from peer.first_lines import LABEL_WIDTH, LABELS
+from peer.panel.scene.loading import Line
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.flow import joined, part, wrapped
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD, news_lines
 
 SPINNER = "⠋⠙⠹⠸⠼⠴"
 FRAMES_PER_SECOND = 5
-_LABEL_WIDTH = 10
 
 
 def loading_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
@@ -20,10 +20,10 @@ def loading_screen(scene: Scene, now: float, width: int, height: int) -> list[Te
     lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(doing, CARE)]), Text()]
     for step in scene.loading.lines:
         sign, style = _sign(step, now)
-        label = part(f" {sign} ", style), part(f"{LABELS[step.name]:<{_LABEL_WIDTH}}", "" if step.is_begun else DIM)
-        room = max(10, width - _LABEL_WIDTH - 3)
+        label = part(f" {sign} ", style), part(f"{LABELS[step.name]:<{LABEL_WIDTH}}", "" if step.is_begun else DIM)
+        room = max(10, width - LABEL_WIDTH - 3)
         for index, told in enumerate(wrapped(part(step.text, CARE if step.is_waiting else ""), room)):
-            before = joined(label) if index == 0 else Text(" " * (_LABEL_WIDTH + 3))
+            before = joined(label) if index == 0 else Text(" " * (LABEL_WIDTH + 3))
             lines.append(joined([before, told]))
     if scene.is_seed and (command := scene.join_command):
         lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT)]
