@@ -138,7 +138,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "uvloop",
     ),
     "peer.panel.scene": ("dht.identity averaging.rounds peer.events", True, ""),
-    "peer.panel.screens": ("peer.events peer.panel.scene", False, "rich"),
+    "peer.panel.screens": ("peer peer.events peer.panel.scene", False, "rich"),
     "peer.panel": ("dht.identity peer peer.config peer.events peer.panel.*", False, "prometheus_client rich"),
     "peer.tracking": (
         "averaging.rounds peer peer.config peer.events peer.panel.scene",
