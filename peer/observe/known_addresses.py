@@ -14,6 +14,7 @@ from peer.config.peer_config import (
     write_cached_peers,
 )
 from peer.first_lines import clear_first_lines
+from peer.folder_lock import holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import end_on_page
 from peer.observe.places import known_places
@@ -87,6 +88,9 @@ def no_address(run_id: str, data_dir: Path) -> UsageFault:
     """What is said when nobody to ask for a run is known."""
     elsewhere = [folder for _, folder in known_places(run_id) if folder != data_dir.absolute()]
     hint = f" A folder of this run is {elsewhere[0]}: add --data-dir for it." if elsewhere else ""
+    running = next((holder for folder in elsewhere if (holder := holder_of(folder))), None)
+    if running is not None:
+        hint = f" On this machine {running} is in this run: try again when it shows its address."
     return UsageFault(
         f"No address of a member of {run_id} is known in {data_dir}; expected --peers MULTIADDR, or the address of the "
         f"run's page in place of its id; `peer seed` prints one, too.{hint}"

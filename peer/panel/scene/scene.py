@@ -104,6 +104,13 @@ class Scene:
         return join_link(self.run.run_id, self.addresses).command
 
     @property
+    def join_heading(self) -> str:
+        """What stands above the join command; in 60 columns."""
+        if self.run.is_private:
+            return "Others need an invite (`peer invite` writes it). They type:"
+        return "Share this; others join with it:"
+
+    @property
     def session_tokens(self) -> int:
         return max(0, self.state.tokens - self.state.earlier_tokens)
 

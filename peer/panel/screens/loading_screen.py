@@ -26,7 +26,7 @@ def loading_screen(scene: Scene, now: float, width: int, height: int) -> list[Te
             before = joined(label) if index == 0 else Text(" " * (LABEL_WIDTH + 3))
             lines.append(joined([before, told]))
     if scene.is_seed and (command := scene.join_command):
-        lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT)]
+        lines += [Text(), part(scene.join_heading, "bold"), part(command, ACCENT)]
     return [*lines, Text(), *news_lines(scene, width, height - len(lines) - 1)]
 
 

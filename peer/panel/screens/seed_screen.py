@@ -33,7 +33,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     lines = ends(left, part("open for newcomers; does not train", DIM), width)
     command = scene.join_command
     if command:
-        lines += [Text(), part("Share this; others join with it:", "bold"), part(command, ACCENT), Text()]
+        lines += [Text(), part(scene.join_heading, "bold"), part(command, ACCENT), Text()]
     nobody_new = state.num_readers and not state.num_newcomers
     gave = [] if nobody_new else [part(plural(state.num_newcomers, "newcomer"), ACCENT)]
     gave += [part(bytes_text(state.served_bytes), ACCENT)]

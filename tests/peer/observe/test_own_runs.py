@@ -11,7 +11,8 @@ from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.folder_lock import FolderLock
-from peer.observe.known_addresses import check_addresses
+from peer.observe.known_addresses import check_addresses, no_address
+from peer.observe.places import remember_place
 
 RUN_ID = "own." + "a" * 20
 
@@ -48,3 +49,17 @@ def test_another_folder_knows_whom_the_usual_one_knows(tmp_path: Path, monkeypat
     config.data_dir.mkdir()
     check_addresses(config)
     assert read_cached_peers(config.cached_peers_path) == [seed]
+
+
+def test_a_seed_that_is_still_starting_is_worth_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "owner").mkdir()
+    remember_place(RUN_ID, tmp_path / "owner")
+    assert "add --data-dir for it" in str(no_address(RUN_ID, tmp_path / "mine"))
+    held = FolderLock(tmp_path / "owner", "peer seed")
+    try:
+        said = str(no_address(RUN_ID, tmp_path / "mine"))
+    finally:
+        held.close()
+    assert "(peer seed)" in said
+    assert said.endswith("is in this run: try again when it shows its address.")

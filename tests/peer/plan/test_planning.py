@@ -19,6 +19,7 @@ from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule, uses_velocity
 from averaging.rounds.facts import RoundCommitted
 from dht.kademlia.node import NUM_REPLICAS
+from dht.quantities import count_text
 from dht.store import NUM_HOLDERS_READ
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
@@ -385,6 +386,29 @@ def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
     huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
     assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, homes=(huge,)))[0]
+
+
+VOLUNTEERS = (Path(__file__).parents[3] / "docs" / "volunteer" / "faq.md").read_text(encoding="utf-8")
+RUNS_IN_THE_DOCUMENT = (
+    {"num_layers": 4, "d_model": 128},
+    {"num_layers": 6, "d_model": 512, "num_heads": 8},
+    {"num_layers": 12, "d_model": 768, "num_heads": 12, "vocab_size": 8192},
+)
+
+
+@pytest.mark.parametrize("column", range(len(RUNS_IN_THE_DOCUMENT)))
+def test_volunteers_read_what_the_plan_says_a_run_costs(column):
+    data = {"source": "tokens:"} if column == 2 else {}
+    manifest = RunManifest(name="tiny", model=RUNS_IN_THE_DOCUMENT[column], data=data)
+    sizes = report.sizes_of(manifest)
+    plan = plan_run(manifest, PlanProfile(), sizes)
+    told = " ".join(report.lines_for_a_home(plan))
+    told += f" {count_text(plan.num_parameters)} parameters"
+    table = section(VOLUNTEERS, "What does it cost?")
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    cells = [row[column + 1].strip() for row in rows]
+    assert len(cells) == 6
+    assert not [cell for cell in cells if f" {cell.removesuffix(' parameters')}" not in told]
 
 
 BAD_PROFILES = {

@@ -35,6 +35,7 @@ from peer.panel.screens.curve import curve, sparkline
 from peer.panel.screens.flow import part, without_signs, wrapped
 from peer.panel.screens.goodbye import goodbye
 from tests.kit.panels import (
+    FACTS,
     KIRAN,
     ME,
     NOW,
@@ -89,6 +90,14 @@ def test_a_paused_panel_says_nothing_of_computing_and_a_classifier_nothing_of_to
     assert "paused on RTX 3060" in paused
     assert "token" not in examples.lower()
     assert "nats per example" in examples
+
+
+def test_a_seed_of_a_private_run_says_how_others_get_in() -> None:
+    private = with_update(an_evening(is_seed=True), replace(FACTS, is_private=True))
+    shown = text_of(lines_of(private, 60, 24))
+    assert "`peer invite` writes it" in shown
+    assert "peer join --invite FILE" in shown
+    assert "Share this" not in shown
 
 
 def test_the_other_pages_stay_as_they_are(regenerate_golden: bool) -> None:
