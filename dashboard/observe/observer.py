@@ -22,7 +22,8 @@ LOOK_SECONDS: Final = 2.0
 thousands some tens, because it reads a part of the records then (`dht/records/key_levels.py`).
 """
 RUN_SECONDS: Final = 60.0
-"""Between two readings of the run record, whose revisions are rare."""
+"""Between two readings of the run record at most, whose revisions are rare. It is read as often as peers announce: when
+the owner ends a run at once, its seeds stay for three announcements."""
 BOOTSTRAP_SECONDS: Final = 20.0
 """Between two rounds of dialling once the swarm is found; until then every look dials."""
 MAX_RECORDS: Final = 10_000
@@ -143,9 +144,10 @@ class SwarmObserver:
         if data is None:
             return
         record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
-        self._next_run_at = now + RUN_SECONDS
         if self._run_record is None or record.revision > self._run_record.revision:
             self._run_record, self._run_facts = record, run_facts(record)
+        announce_seconds = self._run_facts.announce_seconds if self._run_facts is not None else RUN_SECONDS
+        self._next_run_at = now + min(RUN_SECONDS, announce_seconds)
 
     async def _read_records(self) -> list[bytes]:
         """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""

@@ -94,6 +94,8 @@ MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
 """At most, between two publications of the run record by one member."""
+END_ANNOUNCEMENTS = 3
+"""A seed stays for so many announcements when the run has ended. Pages, and peers that were away, read it meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +158,8 @@ class NetworkSide:
         self._on_event(event)
         if isinstance(event.fact, RunEnded) and self._role != "trainer":
             # A trainer's process decides for itself, when its step is done.
-            self.leave("the run has ended")
+            wait_seconds = END_ANNOUNCEMENTS * self._node.manifest.network.announce_seconds if self._node else 0.0
+            asyncio.get_running_loop().call_later(wait_seconds, self.leave, "the run has ended")
 
     async def run(self) -> None:
         """Join, take part, leave.

@@ -313,3 +313,23 @@ def test_labels_are_short_printable_and_have_no_towers_of_marks(text: str) -> No
     assert shown.isprintable()
     assert label_text("a" + "\u0301" * 30, 40) == "a\u0301\u0301"
     assert label_text("evil\u202egnp.exe\x1b[2J", 40) == "evilgnp.exe[2J"
+
+
+def test_the_run_record_is_read_again_as_often_as_peers_announce() -> None:
+    async def reads(seconds: float) -> int:
+        store, clock = FakeStore(), Clock(NOW)
+        times: list[float] = []
+        fetch = store.fetch_run
+
+        async def fetch_run(run_id: str) -> bytes | None:
+            times.append(clock())
+            return await fetch(run_id)
+
+        store.fetch_run = fetch_run  # type: ignore[method-assign]
+        observer = SwarmObserver(RUN_ID, store, [ADDRESS], wall_clock=clock, on_state=lambda state: None)
+        while clock() < NOW + seconds:
+            await observer.look()
+            clock.now += 2.0
+        return len(times)
+
+    assert asyncio.run(reads(60.0)) == 6

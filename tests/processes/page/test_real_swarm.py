@@ -1,4 +1,4 @@
-"""The page of a real swarm: a seed, two that train, one of them killed; then everybody leaves."""
+"""The page of a real swarm: a seed, two that train, one of them killed; then everybody leaves, and the run ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from dht.host import PeerId
 from dht.identity.join_link import join_link
+from peer.cli import app
 from peer.events.peer_events import StateServed
 from peer.import_path import python_command, python_environment
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, free_port, process_swarm, wait_until
@@ -84,6 +85,17 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             assert facts["tokens_per_second"] == 0
             assert facts["committed_tokens"] > 0
             assert "peer join" in text()
+            # The owner ends the run at once: the seed stays until a page that looks now and then knows it.
+            owner = str(swarm.run.folder)
+            assert app.run(["manifest", "edit", "--data-dir", owner, "--end", "--at-version", "0"]) == 0
+            assert app.run(["manifest", "sign", "--data-dir", owner]) == 0
+            published = swarm.call("manifest", "publish", "--data-dir", owner, "--peers", seed.address)
+            assert (published.returncode, published.stderr) == (0, "")
+            assert seed.wait_end() == 0
+            until(lambda facts: facts["phase"] == "ended", "the page to say that the run has ended")
+            shown = text()
+            assert "Take the model home" in shown
+            assert "peer join" not in shown
         finally:
             page.terminate()
             page.wait(30)
