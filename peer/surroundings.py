@@ -12,7 +12,7 @@ _NUM_STREAMS = 3
 
 
 def put_right() -> None:
-    """Streams that were closed lead nowhere; a user whom the system does not know has a name."""
+    """Streams that were closed lead nowhere; a user whom the system does not know has a name; nobody looks for plugins."""
     # Otherwise the next file or socket gets the number 1 or 2, and whatever is printed goes into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < _NUM_STREAMS:
         os.set_inheritable(descriptor, True)
@@ -20,6 +20,8 @@ def put_right() -> None:
     sys.stdin = sys.stdin or _nowhere("r")
     sys.stdout = sys.stdout or _nowhere("w")
     sys.stderr = sys.stderr or _nowhere("w")
+    # Otherwise pydantic reads what every installed package says of itself, in search of plugins that nobody needs here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # torch asks for it when it chooses where to keep what it compiles, and fails without an entry for the user.
     with contextlib.suppress(KeyError):
         pwd.getpwuid(os.getuid())

@@ -258,7 +258,6 @@ def _run_peer(
 
         return int(run_trainer(chosen_config(flags, config_path, invite_source)))
     from peer.observe.ended_run import end_signed_here
-    from peer.observe.known_addresses import check_addresses
     from peer.observe.places import remember_place
     from peer.panel.own_folder import hold_folder
 
@@ -276,7 +275,9 @@ def _run_peer(
         if end is not None and end.is_over:
             raise end.refusal()
         config, held = hold_folder(config, what, files)
-        if not seed_only:
+        if not seed_only and not config.peers:
+            from peer.observe.known_addresses import check_addresses
+
             check_addresses(config)
         return config
 

@@ -21,7 +21,7 @@ from peer.observe.places import known_places
 
 
 def check_addresses(config: PeerConfig) -> None:
-    """Before a peer joins: ask the run's page for addresses, if its owner named one and none was given by hand.
+    """Before a peer joins to which no address was given: ask the run's page for addresses, if its owner named one.
 
     They are kept beside those of earlier sessions. A page that does not answer costs a line.
 
@@ -30,8 +30,6 @@ def check_addresses(config: PeerConfig) -> None:
         UsageFault: nobody is known, and the run does not begin on this machine.
         LocalFault: the data folder cannot be written.
     """
-    if config.peers:
-        return
     known = read_cached_peers(config.cached_peers_path)
     says = page_of(config)
     if says is not None and says.has_ended:

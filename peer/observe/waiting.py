@@ -14,7 +14,6 @@ from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
-from peer.observe.known_addresses import no_address
 
 
 def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trains: bool) -> None:
@@ -38,6 +37,8 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trai
     own = Identity.load_or_create(config.identity).peer_id
     addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
     if not addresses:
+        from peer.observe.known_addresses import no_address  # with it what asks pages
+
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
 
     def wait(reason: str, seconds: float) -> None:
