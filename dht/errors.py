@@ -72,3 +72,10 @@ class DeviceFault(LocalFault):
 
 class DaemonFault(LocalFault):
     """The network daemon died or does not answer. That passes more often than not: another try may do."""
+
+
+def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
+    """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
+    return LocalFault(
+        f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; {advice}"
+    )

@@ -15,7 +15,7 @@ import re
 import time
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, unwritable
 
 LOCK_NAME = "peer.lock"
 """In the data folder."""
@@ -97,9 +97,7 @@ class FolderLock:
                 # What else is to be written says so, too, and goes on when there is room.
                 self._warn(error)
                 return
-            raise LocalFault(
-                f"{path} cannot be written: {error.strerror}; expected your own data folder; give another --data-dir"
-            ) from error
+            raise unwritable(path, error, "give another --data-dir") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.errors import unwritable
 from dht.regular_files import write_whole
 
 
@@ -17,6 +17,4 @@ def write_secret(path: Path, content: str | bytes) -> None:
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise LocalFault(
-            f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; choose another"
-        ) from error
+        raise unwritable(path, error) from error

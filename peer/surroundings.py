@@ -12,7 +12,7 @@ _NUM_STREAMS = 3
 
 
 def put_right() -> None:
-    """Streams that were closed lead nowhere; a user whom the system does not know has a name; nobody looks for plugins."""
+    """Streams that were closed lead nowhere; a user whom the system does not know has a name."""
     # Otherwise the next file or socket gets the number 1 or 2, and whatever is printed goes into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < _NUM_STREAMS:
         os.set_inheritable(descriptor, True)

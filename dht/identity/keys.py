@@ -23,7 +23,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, unwritable
 from dht.host import PeerId
 from dht.regular_files import open_regular
 
@@ -113,7 +113,8 @@ class Identity:
         The file appears whole or not at all. When two processes create it at once, both return the same identity.
 
         Raises:
-            UsageFault: as `load`, or the folder cannot be written.
+            UsageFault: as `load`.
+            LocalFault: the folder cannot be written.
         """
         path = Path(path)
         if path.exists():
@@ -136,10 +137,7 @@ class Identity:
         except FileExistsError:
             return cls.load(path)
         except OSError as error:
-            raise UsageFault(
-                f"cannot write the key file {path}: {error.strerror}; expected a writable folder with free space; "
-                f"give another path with --identity"
-            ) from error
+            raise unwritable(path, error) from error
         finally:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.errors import NobodyReachable, UsageFault, unwritable
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
@@ -264,10 +264,7 @@ def _history_of(run_id: str, asked: Path | None) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageFault(
-            f"the folder {folder} cannot be made for the history ({error.strerror or error}); expected your own "
-            "folder; give a file with --db"
-        ) from error
+        raise unwritable(folder, error, "give a file with --db") from error
     return folder / "dashboard.sqlite"
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import UsageFault, unwritable
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, write_whole
@@ -431,9 +431,7 @@ def make_data_dir(config: PeerConfig) -> None:
     try:
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise LocalFault(
-            f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
-        ) from error
+        raise unwritable(config.data_dir, error, "give another --data-dir") from error
 
 
 def read_cached_peers(path: Path) -> list[str]:

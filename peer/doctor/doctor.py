@@ -15,7 +15,7 @@ from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.config.peer_config import PeerConfig
 from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
-from peer.doctor.findings import diagnose, exit_code_of
+from peer.doctor.findings import diagnose, early, exit_code_of
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
 from peer.doctor.report import HERE, Report
@@ -49,7 +49,7 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     report = None if as_json else Report(HERE if target is None else target.run_id)
     if target is not None:
         if report is not None:
-            report.show(diagnose(facts))
+            report.show(early(diagnose(facts)))
         tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
         facts = asyncio.run(_with_run(facts, config, target, timeout_seconds))
     findings = diagnose(facts)
@@ -95,7 +95,8 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
             records = await observer.records()
             line = await _ask_members(observer, records, target, config)
     except LocalFault as fault:
-        return replace(facts, run_fault=str(fault), run_fault_code=fault.exit_code)
+        told = str(fault).removeprefix(f"run {target.run_id}: ")
+        return replace(facts, run_fault=told, run_fault_code=fault.exit_code)
     step_seconds = None
     prediction = None
     model_fault = await asyncio.to_thread(_model_fault, observer)

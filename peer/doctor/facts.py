@@ -21,6 +21,7 @@ class MachineFacts:
         disk_free_bytes: where the data folder is, or would be; None: unknown.
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
         congestion_control: of TCP, as the kernel calls it; empty: unknown.
+        folder_fault: the sentence of why the data folder cannot be written; empty: it can.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
     """
 
@@ -34,6 +35,7 @@ class MachineFacts:
     port_fault: str
     congestion_control: str = ""
     kernels_fault: str = ""
+    folder_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

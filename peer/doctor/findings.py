@@ -26,6 +26,9 @@ GOOD_SHARE: Final = 0.5
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
 
+_COMPARED: Final = ("software", "device", "memory", "disk")
+"""Subjects that are compared with what the run needs."""
+
 Level = Literal["ok", "note", "stop"]
 """Well; joining works but worse than it could; joining makes no sense before this is put right."""
 
@@ -50,6 +53,11 @@ class Finding:
 def diagnose(facts: DoctorFacts) -> tuple[Finding, ...]:
     """All findings, in the order in which they are read."""
     return tuple(_findings(facts))
+
+
+def early(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Those of this machine that stay as they are, whatever the run says later."""
+    return tuple(one for one in findings if one.level == "stop" or one.subject not in _COMPARED)
 
 
 def exit_code_of(findings: Sequence[Finding]) -> int:
@@ -151,6 +159,8 @@ def _memory(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
 
 def _disk(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
     free = machine.disk_free_bytes
+    if machine.folder_fault:
+        return Finding("disk", "stop", machine.folder_fault, "give another --data-dir")
     if free is None:
         what = f"{machine.data_dir} cannot be looked at"
         return Finding("disk", "stop", what, "give a folder on a disk of this machine with --data-dir")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import time
@@ -52,6 +53,7 @@ def look_at_machine(
         port_fault=_port_fault(listen, ports),
         congestion_control=congestion_control(),
         kernels_fault=compiled.missing_reason(),
+        folder_fault=_folder_fault(data_dir),
     )
 
 
@@ -124,6 +126,14 @@ def _disk_free_bytes(folder: Path) -> int | None:
         except OSError:
             return None
     return None
+
+
+def _folder_fault(folder: Path) -> str:
+    """Asked of the folder itself, or of the one in which it would be made."""
+    place = next((one for one in (folder.absolute(), *folder.absolute().parents) if one.exists()), folder)
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return ""
+    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
 
 
 def _port_fault(listen: Sequence[str], ports: range | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dht.admission.admission import Admission
 from dht.admission.proofs import NONCE_BYTES
 from dht.admission.tickets import Invite
-from dht.errors import Incompatible, LocalFault, PeerUnreachable
+from dht.errors import Incompatible, PeerUnreachable, unwritable
 from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
@@ -37,10 +37,7 @@ def keep_observer_invite(invite: Invite, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LocalFault(
-            f"the folder {folder} cannot be made ({error.strerror or error}); expected your own folder, for the "
-            "observer's key; give another one with --data-dir"
-        ) from error
+        raise unwritable(folder, error, "give another --data-dir") from error
     accept_invite(invite, Identity.load_or_create(folder / IDENTITY_NAME), folder)
 
 

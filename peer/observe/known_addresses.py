@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, unwritable
 from peer.config.peer_config import (
     ADDRESSES_NAME,
     PeerConfig,
@@ -21,7 +21,7 @@ from peer.observe.places import known_places
 
 
 def check_addresses(config: PeerConfig) -> None:
-    """Before a peer joins to which no address was given: ask the run's page for addresses, if its owner named one.
+    """Before a peer joins: ask the run's page for addresses, if its owner named one and none was given by hand.
 
     They are kept beside those of earlier sessions. A page that does not answer costs a line.
 
@@ -30,6 +30,8 @@ def check_addresses(config: PeerConfig) -> None:
         UsageFault: nobody is known, and the run does not begin on this machine.
         LocalFault: the data folder cannot be written.
     """
+    if config.peers:
+        return
     known = read_cached_peers(config.cached_peers_path)
     says = page_of(config)
     if says is not None and says.has_ended:
@@ -39,10 +41,7 @@ def check_addresses(config: PeerConfig) -> None:
         try:
             write_cached_peers(config.cached_peers_path, [*found, *known])
         except OSError as error:
-            raise LocalFault(
-                f"the data folder {config.data_dir} cannot be written ({error.strerror or error}); expected your own "
-                "folder with free space; give another --data-dir"
-            ) from error
+            raise unwritable(config.data_dir, error, "give another --data-dir") from error
     elif not known and not config.run_record_path.exists():
         raise no_address(config.run_id, config.data_dir)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from averaging.outer.layout import build_layout, with_buffers
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.errors import LocalFault, PeerFault, UsageFault, unwritable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import (
     MAX_RUN_RECORD_BYTES,
@@ -372,7 +372,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error, "give another --out") from error
 
 
 def write_owned(path: Path, content: bytes) -> None:
@@ -384,10 +384,4 @@ def write_owned(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> LocalFault:
-    return LocalFault(
-        f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; give another --out."
-    )
+        raise unwritable(path, error, "give another --out") from error

@@ -99,7 +99,7 @@ def test_a_link_or_an_unwritable_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).symlink_to("/etc/passwd")
     with pytest.raises(LocalFault, match=r"cannot be written: .*give another --data-dir"):
         FolderLock(tmp_path, "peer join")
-    with pytest.raises(LocalFault, match="No such file or directory; expected your own data folder"):
+    with pytest.raises(LocalFault, match="No such file or directory; expected a writable folder"):
         FolderLock(tmp_path / "absent", "peer join")
 
 

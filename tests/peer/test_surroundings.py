@@ -140,7 +140,7 @@ def test_a_disk_that_keeps_no_modes_is_told_before_anything_is_trained_with_that
 
 def test_other_failures_of_a_link_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", raising(FULL))
-    with pytest.raises(UsageFault, match="No space left on device"):
+    with pytest.raises(LocalFault, match="No space left on device"):
         Identity.load_or_create(tmp_path / "identity.key")
     assert list(tmp_path.iterdir()) == []
 

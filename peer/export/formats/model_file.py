@@ -48,12 +48,13 @@ def check_parent(path: Path) -> None:
     """Whether something new may be made beside `path`.
 
     Raises:
-        UsageFault: its folder is not there, or cannot be written.
+        UsageFault: its folder is not there.
+        LocalFault: it cannot be written.
     """
     if not path.parent.is_dir():
         raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
     if not os.access(path.parent, os.W_OK):
-        raise UsageFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
+        raise LocalFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
 
 
 def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from dht.admission.admission import MAX_KNOWN_TICKETS, Admission
 from dht.admission.tickets import SERIAL_BYTES, Ticket
-from dht.errors import LocalFault
+from dht.errors import LocalFault, unwritable
 from dht.host import PeerId
 from dht.identity.keys import public_key_of
 from dht.regular_files import open_regular, write_whole
@@ -117,6 +117,4 @@ def _replace(path: Path, uses: list[InviteUse]) -> None:
     try:
         write_whole(path, b"".join(map(_line, uses)))
     except OSError as error:
-        raise LocalFault(
-            f"{path} cannot be written: {error.strerror}; expected a writable folder with free space"
-        ) from error
+        raise unwritable(path, error) from error

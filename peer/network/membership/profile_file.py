@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, unwritable
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
@@ -75,12 +75,12 @@ def write_choice(path: Path, choice: Choice) -> None:
     """Replace the file at once, never half of it.
 
     Raises:
-        UsageFault: it cannot be written.
+        LocalFault: it cannot be written.
     """
     try:
         write_whole(path, json.dumps(asdict(choice), indent=2).encode() + b"\n")
     except OSError as error:
-        raise UsageFault(f"cannot write {path}: {error.strerror}; expected a writable folder") from error
+        raise unwritable(path, error) from error
 
 
 def changed(

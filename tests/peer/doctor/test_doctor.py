@@ -16,7 +16,7 @@ from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.doctor.doctor import doctor_json
 from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
-from peer.doctor.findings import Finding, diagnose, exit_code_of
+from peer.doctor.findings import Finding, diagnose, early, exit_code_of
 from peer.doctor.prediction import OwnHome, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report, print_findings
 from peer.network.reachability.probe import DialBack
@@ -216,14 +216,16 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
 def test_findings_come_as_they_are_made_and_each_once() -> None:
     shown = io.StringIO()
     report = Report(RUN.run_id, Console(file=shown, width=200, color_system=None))
-    early = diagnose(DoctorFacts(WELL.machine))
-    report.show(early)
+    first = early(diagnose(DoctorFacts(WELL.machine)))
+    assert first
+    report.show(first)
     before = shown.getvalue()
-    assert all(one.what in before for one in early)
+    assert all(one.what in before for one in first)
     report.end(diagnose(WELL), WELL, 0)
     assert shown.getvalue().startswith(before)
-    for one in {*early, *diagnose(WELL)}:
+    for one in diagnose(WELL):
         assert len(re.findall(rf" {one.subject} +{re.escape(one.what)} *$", shown.getvalue(), re.M)) == 1
+        assert len(re.findall(rf"^(?:ok|!|stop) +{one.subject} ", shown.getvalue(), re.M)) == 1, "twice"
         assert len(one.subject) <= SUBJECT_COLUMNS
 
 
@@ -282,3 +284,14 @@ def test_a_thin_line_makes_as_many_rounds_as_it_carries() -> None:
 def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_most() -> None:
     steps = MANIFEST.averaging.sync_every
     assert share_with(dataclasses.replace(OWN, step_seconds=10.0 * steps), members()) < 0.2
+
+
+def test_a_folder_that_cannot_be_written_stops() -> None:
+    facts = DoctorFacts(dataclasses.replace(MACHINE, folder_fault="/home/ada/run cannot be written"))
+    (stop,) = [one for one in early(diagnose(facts)) if one.level == "stop"]
+    assert (stop.subject, stop.what, stop.remedy) == (
+        "disk",
+        "/home/ada/run cannot be written",
+        "give another --data-dir",
+    )
+    assert exit_code_of([stop]) == 1
