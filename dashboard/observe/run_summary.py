@@ -14,6 +14,7 @@ from dht.records.signed_records import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import reads_bytes
 from peer.config.manifest import RunManifest, manifest_hash
+from peer.config.model_section import InitSection
 from peer.config.training_section import TrainingSection
 from peer.plan.needs import HomeNeeds, home_needs
 
@@ -86,6 +87,8 @@ class RunSummary:
     """Of losses: by what the run predicts; empty where the owner's code decides it."""
     training: TrainingSection | None = None
     """The inner loop; None: this software cannot read it."""
+    weights: InitSection | None = None
+    """What it begins with or stands on, which nobody sends; None: nothing."""
     notes: tuple[RunNote, ...] = ()
     """Oldest first."""
     model_kind: str = "gpt"
@@ -99,6 +102,11 @@ class RunSummary:
     def counted(self) -> str:
         """What is counted as work: an example with a label counts as one token."""
         return "examples" if self.loss_unit == "nats per example" else "tokens"
+
+    @property
+    def asks_for_base(self) -> bool:
+        """Whether each volunteer has to name a folder with given weights."""
+        return self.weights is not None and self.weights.source == "folder"
 
     def batch_at(self, tokens: int) -> tuple[int, int] | None:
         """(sequences of an inner step, as many as there will be) at this clock of the run; None: it does not grow."""
@@ -133,6 +141,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
         training=known.training if known is not None else None,
+        weights=known.model.init if known is not None else None,
         notes=_notes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),
@@ -220,7 +229,10 @@ def _what(manifest: dict[str, Any]) -> str:
     task = _TASKS.get(str(_field(manifest, "model", "task")), "A model")
     noun = "A language model" if kind in (None, "gpt") else task
     number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
-    return f"{noun} of about {words_text(float(f'{number:.2g}'))} parameters" if number else noun
+    size = f" of about {words_text(float(f'{number:.2g}'))} parameters" if number else ""
+    if _field(manifest, "model", "adapter") is not None:
+        return f"An adapter{size} for {noun[0].lower()}{noun[1:]}"
+    return f"{noun}{size}"
 
 
 def _notes(manifest: dict[str, Any]) -> tuple[RunNote, ...]:

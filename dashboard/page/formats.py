@@ -9,6 +9,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dht.identity.join_link import SCHEME
 from dht.identity.speakable import speakable_name
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
 
@@ -110,11 +111,15 @@ def loss_with_unit(loss: float | None, unit: str) -> str:
 
 
 def shell_line(command: str) -> Markup:
-    """A command for the page: a flag is never broken at its hyphens, which would copy as it is but read as another."""
-    words = (escape(word) for word in command.split(" "))
-    return Markup(" ").join(
-        Markup('<span class="flag">{}</span>').format(word) if word[:1] == "-" else word for word in words
-    )
+    """A command for the page. A flag is never broken at its hyphens, and a link breaks anywhere rather than at one: the
+    parts would be read as something else.
+    """
+    return Markup(" ").join(_shell_word(word) for word in command.split(" "))
+
+
+def _shell_word(word: str) -> Markup:
+    kind = "flag" if word.startswith("-") else "link" if word.lstrip("'").startswith(SCHEME) else ""
+    return Markup('<span class="{}">{}</span>').format(kind, word) if kind else escape(word)
 
 
 def contributor_path(contributor_id: str) -> str:

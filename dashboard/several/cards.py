@@ -26,6 +26,8 @@ class RunCard:
     name: str
     phase: Phase = "starting"
     what: str = ""
+    description: str = ""
+    """By its owner."""
     tokens: int = 0
     num_people: int = 0
     held_out_loss: float | None = None
@@ -51,6 +53,7 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
         state.run_id.partition(".")[0],
         state.phase,
         state.run.what if state.run is not None else "",
+        state.run.description if state.run is not None else "",
         result.tokens,
         result.num_people,
         result.held_out_loss,

@@ -153,13 +153,13 @@ def dashboard(
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
-    own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db}
+    own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db, "--base": base}
     given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = _chosen(host_backend)
     from dashboard.free_port import check_free
-    from dashboard.samples.plan import sample_plan
+    from dashboard.samples.plan import SamplePlan, sample_plan
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.run_list import read_run_list
 
@@ -180,7 +180,7 @@ def dashboard(
     from peer.observe.entry import observer_entry
     from peer.tracking.run_record import run_record
 
-    def shown(target: Target, db: Path | None, addresses: Sequence[str]) -> ShownRun:
+    def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:
         for address in addresses:
             parse_peer_multiaddr(address)
         known = target.run_id
@@ -195,7 +195,7 @@ def dashboard(
             backend=backend,
             proxies=proxies,
             install=its_install,
-            samples=its_samples,
+            samples=samples,
             evaluations=evaluations,
             observer_folder=target.observer_folder,
             is_rebuilding=rebuild,
@@ -204,7 +204,7 @@ def dashboard(
         return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
 
     if one is not None:
-        alone = shown(one, db, join_address or ())
+        alone = shown(one, db, join_address or (), its_samples)
         return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry)
     return serve_dashboards(
         [
@@ -212,6 +212,7 @@ def dashboard(
                 checked_target(each.run_id, list(each.peers) or None, each.invite),
                 None if each.db is None else Path(each.db),
                 each.join_addresses,
+                sample_plan(samples_every, prompt or (), None if each.base is None else Path(each.base)),
             )
             for each in several or ()
         ]

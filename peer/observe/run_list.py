@@ -12,7 +12,7 @@ from dht.identity.keys import split_run_id
 MAX_RUNS: Final = 16
 """Each has a host of its own in the network, of some hundred megabytes."""
 EXAMPLE: Final = 'run_id = "tinybytes.abcdefghij234567abcd", peers = ["/ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."]'
-_TEXTS: Final = ("run_id", "invite", "db")
+_TEXTS: Final = ("run_id", "invite", "db", "base")
 _LISTS: Final = ("peers", "join_addresses")
 
 
@@ -25,6 +25,8 @@ class ListedRun:
     join_addresses: tuple[str, ...] = ()
     invite: str | None = None
     db: str | None = None
+    base: str | None = None
+    """Weights that its adapter stands on."""
 
 
 def read_run_list(path: Path) -> list[ListedRun]:
@@ -70,4 +72,5 @@ def _listed(path: Path, number: int, entry: Any) -> ListedRun:
         tuple(entry.get("join_addresses", ())),
         entry.get("invite"),
         entry.get("db"),
+        entry.get("base"),
     )

@@ -88,3 +88,10 @@ def test_a_batch_that_grows_is_said_until_it_is_whole() -> None:
     words = TextOnly(render_sections(replace(state_of(), run=run), history_of_run())["model"]).text
     assert "26 of 40 sequences now: the batch grows until 500 million tokens are learned." in words
     assert "sequences now" not in TextOnly(render_sections(state_of(), history_of_run())["model"]).text
+
+
+def test_an_adapter_is_told_from_a_model() -> None:
+    model = {"kind": "hf", "task": "causal-lm", "num_parameters": 2048, "adapter": {"kind": "lora"}}
+    manifest = json.dumps({**json.loads(MANIFEST), "model": model}).encode()
+    run = run_facts(sign_run_record(RUN_ID, manifest, OWNER))
+    assert run.what == "An adapter of about 2 thousand parameters for a language model"

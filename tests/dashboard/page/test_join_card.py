@@ -16,6 +16,7 @@ from dashboard.page.page import render_sections
 from dht.identity.join_link import join_link
 from dht.records.signed_records import sign_run_record
 from peer.config.manifest import RunManifest
+from peer.config.model_section import InitSection
 from peer.plan.homes import PlanProfile
 from peer.plan.needs import HomeNeeds, home_needs
 from peer.plan.planning import plan_run
@@ -110,4 +111,18 @@ def test_the_short_command_is_for_open_runs_with_a_page(changes: dict[str, Any])
 
 def test_flags_are_not_broken_at_their_hyphens_and_texts_of_strangers_are_text() -> None:
     assert shell_line("peer join a-b --invite FILE") == ('peer join a-b <span class="flag">--invite</span> FILE')
+    long = "murmuration://a-b" + 30 * "c"
+    assert shell_line(f"peer join {long}") == f'peer join <span class="link">{long}</span>'
     assert shell_line("a <b> --<i>") == 'a &lt;b&gt; <span class="flag">--&lt;i&gt;</span>'
+
+
+def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
+    init = InitSection(source="folder", digest=64 * "0", num_bytes=16_000_000_000)
+    words = " ".join(text(live(weights=init, needs=HomeNeeds(180_000, 4e8, 1e5))).split())
+    assert "180 kB of disk beside the program and the weights that it begins with (16 GB)" in words
+    assert f"peer join {LINK} --base DIR" in words
+    assert f"peer doctor {LINK} --base" not in words
+    assert "its owner can tell you where to get them" in words
+    hub = text(live(weights=init.model_copy(update={"source": "hub:org/name@main"})))
+    assert "--base DIR" not in hub
+    assert "--base DIR" not in text(live())

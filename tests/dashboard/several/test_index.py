@@ -138,5 +138,7 @@ def test_a_wrong_list_of_runs_is_a_sentence(tmp_path: Path, text: str, sentence:
     path.write_text(text.replace("RUN_ID", str(RUN_ID)))
     with pytest.raises(UsageFault, match=re.escape(sentence)):
         read_run_list(path)
-    path.write_text(f'[[run]]\nrun_id = "{RUN_ID}"\npeers = ["/a"]\n[[run]]\nrun_id = "{OTHER}"\n')
-    assert [(run.run_id, run.peers) for run in read_run_list(path)] == [(RUN_ID, ("/a",)), (OTHER, ())]
+    path.write_text(f'[[run]]\nrun_id = "{RUN_ID}"\npeers = ["/a"]\nbase = "llama"\n[[run]]\nrun_id = "{OTHER}"\n')
+    assert [(run.run_id, run.peers, run.base) for run in read_run_list(path)] == [
+        *((RUN_ID, ("/a",), "llama"), (OTHER, (), None))
+    ]
