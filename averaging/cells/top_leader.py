@@ -185,7 +185,7 @@ class TopLeading:
         if not awaited:
             return self.first_at
         grace = self.cell_timing.ready.longest(awaited).seconds
-        pace = self.timing.own_pace.seconds
+        pace = self.timing.interval_seconds
         return self.first_at + (min(grace, GRACE_OF_INTERVAL * pace) if pace is not None else grace)
 
     def _start(self, expected: Collection[str], now: float) -> None:

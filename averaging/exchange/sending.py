@@ -179,7 +179,7 @@ class Sending:
         others = [(at, shard) for at, shard in enumerate(plan.shards) if plan.reducer_of(at) != context.me]
         sizes = [sent.encoded.slice_blocks(shard.start, shard.end - shard.start).num_bytes for _, shard in others]
         timing = fragment.machine.timing
-        each = bytes_each(context.links.traffic.upload_bits_per_second, timing.own_pace.seconds, timing.num_fragments)
+        each = bytes_each(context.links.traffic.upload_bits_per_second, timing.interval_seconds, timing.num_fragments)
         chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, each)
         for index, shard in (one for position, one in enumerate(others) if position in chosen):
             header = Contribution(

@@ -209,7 +209,7 @@ class Leading:
         return max(self.quorum_at, min(self._grace_until(), end))
 
     def _grace_until(self) -> float:
-        pace = self.timing.own_pace.seconds
+        pace = self.timing.interval_seconds
         longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
         # A peer that missed the last three rounds comes when it comes.
         expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]

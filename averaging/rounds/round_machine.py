@@ -45,7 +45,7 @@ from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.scope import FlatScope, ScopeOf
-from averaging.rounds.timing import RoundTiming, patience_factor
+from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import (
@@ -242,7 +242,7 @@ class RoundMachine:
             return
         if self.leading is not None:
             self.leading.hold(self.plan is not None and self.leader != self.me)
-            closing = self.leading.check(self.trainers, self._avoid - {self.me}, now, self.scope.num_known)
+            closing = self.leading.check(self.trainers, self._given_up(now), now, self.scope.num_known)
             if isinstance(closing, Commit):
                 self.scope.close(closing, now)
             elif closing is not None:
@@ -255,6 +255,14 @@ class RoundMachine:
             silence = f"the leader was silent for {now - member.heard_at:.1f} s"
             self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
         self.scope.check(now)
+
+    def _given_up(self, now: float) -> set[PeerId]:
+        """Live trainers that a round does not wait for; right after the round before, it waits for them, too.
+
+        Otherwise rounds without them could follow each other so fast that they never get to the newest version.
+        """
+        is_early = self._previous_began_at is not None and now < self._previous_began_at + LEAST_INTERVAL_SECONDS
+        return set() if is_early else self._avoid - {self.me}
 
     # ------------------------------------------------------------------------------------------------- member
 
@@ -386,7 +394,7 @@ class RoundMachine:
         Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss
         that one in turn.
         """
-        pace = self.timing.own_pace.seconds
+        pace = self.timing.interval_seconds
         if pace is None or self._previous_began_at is None:
             return 0.0
         return self._previous_began_at + 1.2 * pace

@@ -16,6 +16,8 @@ MISSED_HEARTBEATS = 3
 """A lost packet delays one sign of life by up to a second; three in a row are more than that."""
 LEAST_GRACE_SECONDS = 0.5
 """Peers in step offer within milliseconds; a short stall of one line must not leave its peer out of the round."""
+LEAST_INTERVAL_SECONDS = MISSED_HEARTBEATS * HEARTBEAT_SECONDS
+"""What waits follow from where rounds could be faster: a live peer may be quiet for so long, on a busy machine, too."""
 MOST_PATIENCE = 5
 
 
@@ -69,6 +71,16 @@ class RoundTiming:
             num_fragments=num_fragments,
         )
 
+    @property
+    def interval_seconds(self) -> float | None:
+        """Between two rounds, as far as waits follow from it: `own_pace`, and never less than a peer may be quiet.
+
+        Rounds that are faster than others get there leave them behind for good. Each commit then comes too late for
+        them to be in the next one, and all that they fetch is old by the time they have it.
+        """
+        pace = self.own_pace.seconds
+        return None if pace is None else max(pace, LEAST_INTERVAL_SECONDS)
+
     def contribution_patience(
         self, peer_ids: Iterable[PeerId], attempt: int, *, is_pair: bool = False
     ) -> dict[PeerId, float]:
@@ -83,7 +95,7 @@ class RoundTiming:
         """
         factor = patience_factor(attempt)  # the lines still carry what was sent for the attempts before
         allowed = {peer_id: self.contribution.allowance(peer_id).seconds * factor for peer_id in peer_ids}
-        pace = self.own_pace.seconds
+        pace = self.interval_seconds
         if pace is None or not allowed:
             return allowed
         most = (PATIENCE_OF_PAIR if is_pair else PATIENCE_OF_PACE / self.num_fragments) * pace
@@ -94,7 +106,7 @@ class RoundTiming:
     def reduces_in_time(self, peer_ids: Sequence[PeerId]) -> list[bool]:
         """The members whose means were seen to come in time; all members where nobody's do."""
         seconds = [self.reduced.allowance(peer_id).seconds for peer_id in peer_ids]
-        pace = self.own_pace.seconds
+        pace = self.interval_seconds
         if pace is None:
             return [True] * len(seconds)
         most = max(PATIENCE_OF_PACE / self.num_fragments * pace, 2 * statistics.median_low(seconds))

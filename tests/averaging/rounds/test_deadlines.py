@@ -19,7 +19,7 @@ from averaging.rounds.deadlines import (
     LearnedPace,
     LinkDeadlines,
 )
-from averaging.rounds.timing import RoundTiming
+from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming
 from tests.kit.network.memory_networks import named
 
 PEERS = sorted(named(number) for number in range(8))
@@ -149,3 +149,15 @@ def test_every_learned_time_starts_within_the_manifests_bound(hard_seconds):
         for seconds in (0.0, 10.0 * hard_seconds, 10.0 * hard_seconds, 0.0):
             links.observe(PEERS[0], seconds)
             assert links.allowance(PEERS[0]).seconds <= hard_seconds
+
+
+@given(st.floats(1e-3, 100.0))
+def test_waits_follow_from_the_own_pace_and_never_from_less_than_a_peer_may_be_quiet(pace):
+    timing = RoundTiming.with_bounds(60.0)
+    assert timing.interval_seconds is None
+    timing.own_pace.observe(0.0)
+    timing.own_pace.observe(pace)
+    assert timing.interval_seconds == max(pace, LEAST_INTERVAL_SECONDS)
+    for _ in range(4):
+        timing.contribution.observe(PEERS[1], 1.5)
+    assert timing.contribution_patience([PEERS[1]], 0)[PEERS[1]] > 1.5
