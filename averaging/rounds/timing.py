@@ -17,7 +17,8 @@ MISSED_HEARTBEATS = 3
 LEAST_GRACE_SECONDS = 0.5
 """Peers in step offer within milliseconds; a short stall of one line must not leave its peer out of the round."""
 LEAST_INTERVAL_SECONDS = MISSED_HEARTBEATS * HEARTBEAT_SECONDS
-"""What waits follow from where rounds could be faster: a live peer may be quiet for so long, on a busy machine, too."""
+"""What waits follow from where rounds could be faster: even a live peer may be quiet for this long, as on a busy
+machine."""
 MOST_PATIENCE = 5
 
 
