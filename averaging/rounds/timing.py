@@ -76,8 +76,8 @@ class RoundTiming:
     def interval_seconds(self) -> float | None:
         """Between two rounds, as far as waits follow from it: `own_pace`, and never less than a peer may be quiet.
 
-        Rounds that are faster than others get there leave them behind for good. Each commit then comes too late for
-        them to be in the next one, and all that they fetch is old by the time they have it.
+        Rounds that are faster than others get there leave them behind for good. Each commit comes too late for the next
+        round, and all that they fetch is old by the time they have it.
         """
         pace = self.own_pace.seconds
         return None if pace is None else max(pace, LEAST_INTERVAL_SECONDS)
