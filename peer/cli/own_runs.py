@@ -51,9 +51,10 @@ def runs(as_json: AsJson = False) -> int:
 def open_(run: Run = None, run_id: RunId = None) -> int:
     """Open the page of a run in the browser; the address is printed, too.
 
-    A run without a page of its own is looked for at port 8080 of this machine, where `peer dashboard` shows it.
+    A run without a page of its own is looked for on this machine: where `peer dashboard` showed it last, and at port
+    8080.
     """
-    from peer.observe.own_runs import own_run, page_here
+    from peer.observe.own_runs import find_page
 
     named = named_run(run, run_id, None).run_id
     known = runs_here()
@@ -63,12 +64,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
         raise UsageFault(
             "Which run? Expected its id or its name: `peer open RUN`; `peer runs` lists those of this machine."
         )
-    page = own_run(named).page or page_here(named, f"http://127.0.0.1:{PAGE_PORT}")
-    if page is None:
-        raise UsageFault(
-            f"No page of {named} is known here; expected one in its manifest, where its owner puts it with "
-            "`peer manifest edit --page`; ask its owner for the address, or serve one: `peer dashboard RUN`."
-        )
+    page = find_page(named, PAGE_PORT)
     print(page)
     if sys.stdout.isatty():
         webbrowser.open(page)

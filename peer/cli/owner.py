@@ -18,6 +18,8 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 
 commands = Commands()
+LOOK_SECONDS = 3.0
+"""For a member to say where the run is, when an answer is of use and not needed."""
 manifest_commands = Commands(
     help="Show a run's manifest, change what may change while it goes on, sign that, and give it to all members.",
     no_args_is_help=True,
@@ -368,7 +370,10 @@ def edit(
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
     if end:
-        print(f"Ends        at version {at_version}; if the run is past that, it ends as soon as this is published")
+        from peer.owner.cooldown import end_in_words
+
+        addresses = peers or owned.known_addresses()
+        print(f"Ends        {end_in_words(owned, at_version or 0, addresses, min(timeout, LOOK_SECONDS))}")
     print(f"Next:       {_for_owner(owned, 'sign')}, then {_for_owner(owned, 'publish')}")
 
 

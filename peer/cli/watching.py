@@ -177,7 +177,9 @@ def dashboard(
     if one is not None:
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
+    from dashboard.several.cards import run_path
     from peer.observe.entry import observer_entry
+    from peer.observe.own_runs import note_page
     from peer.tracking.run_record import run_record
 
     def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:
@@ -201,6 +203,9 @@ def dashboard(
             is_rebuilding=rebuild,
             record=None if track is None else run_record(known, track),
         )
+        if port:
+            place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            note_page(known, place if several is None else place + run_path(known))
         return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
 
     if one is not None:

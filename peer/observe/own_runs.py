@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from dht.quantities import seconds_text
+from dht.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
 from peer.folder_lock import holder_of
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.places import known_places
-from peer.observe.run_page import ask_page
+from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
 
+PAGE_NAME = "page.address"
+"""In a run's folder: where its dashboard on this machine was last."""
 PAGE_HERE_SECONDS = 3.0
 """For a dashboard on this machine to answer; a busy one takes a second."""
 
@@ -66,6 +70,45 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
     return OwnRun(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page)
+
+
+def note_page(run_id: str, address: str) -> None:
+    """Keep in the run's folder where a dashboard on this machine shows it; left out where there is no folder."""
+    with contextlib.suppress(OSError):
+        write_whole(_folder_of(run_id) / PAGE_NAME, f"{address}\n".encode())
+
+
+def noted_page(run_id: str) -> str | None:
+    """What `note_page` kept last; the dashboard may be gone since."""
+    try:
+        said = read_regular(_folder_of(run_id) / PAGE_NAME, MAX_URL_LENGTH).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return said if is_page(said) else None
+
+
+def find_page(run_id: str, usual_port: int) -> str:
+    """The page of a run: the one in its manifest, or that of a dashboard on this machine.
+
+    Raises:
+        UsageFault: there is none.
+    """
+    if (page := own_run(run_id).page) is not None:
+        return page
+    noted = noted_page(run_id)
+    tried = dict.fromkeys([*([noted] if noted else []), f"http://127.0.0.1:{usual_port}"])
+    for address in tried:
+        if page_here(run_id, address) is not None:
+            return address
+    raise UsageFault(
+        f"No page of {run_id} is known here: its manifest names none, and this run is not shown at "
+        f"{' or '.join(tried)}; ask its owner for the address, or serve one: `peer dashboard RUN`."
+    )
+
+
+def _folder_of(run_id: str) -> Path:
+    folder: Path = load_config({"run_id": run_id}).data_dir
+    return folder
 
 
 def page_here(run_id: str, address: str) -> str | None:

@@ -7,6 +7,6 @@ The files, each built on those above it:
     new_run.py      `peer init`
     owned_run.py    a run in its owner's hands: invites, revocations, signed revisions
     publish.py      the owner's errands in the network
-    cooldown.py     where on the run's clock a cool-down begins
+    cooldown.py     where the run is, before the owner signs when something begins
     member_list.py  `peer members`
 """

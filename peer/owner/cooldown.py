@@ -1,11 +1,13 @@
-"""Where on the run's clock a cool-down begins: asked of the members, so that the owner signs a number of tokens.
+"""Where the run is, asked of its members before the owner signs when something begins: version, and the run's clock.
 
-A version is not enough: a peer that comes later could not know how many tokens had been committed when it was reached.
+A cool-down begins at a number of tokens, because a peer that comes later could not know how many had been committed
+when a version was reached.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from statistics import median_high
 
@@ -14,6 +16,12 @@ from dht.records.signed_records import PeerRecord
 from peer.owner.owned_run import OwnedRun
 from peer.owner.publish import on_errand
 from peer.run_clock import usual_clock
+
+
+def version_of(records: Sequence[PeerRecord]) -> int | None:
+    """The lowest version of the fragments at the middle member; None when nobody says."""
+    versions = [min(record.versions) for record in records if record.versions]
+    return median_high(versions) if versions else None
 
 
 def first_token(records: Sequence[PeerRecord], at_version: int) -> int | None:
@@ -26,8 +34,8 @@ def first_token(records: Sequence[PeerRecord], at_version: int) -> int | None:
     if not known:
         return None
     tokens = usual_clock(record.lineage_tokens for record in known)
-    version = median_high(min(record.versions) for record in known)
-    return tokens if at_version <= version or not version else tokens * at_version // version
+    version = version_of(known)
+    return tokens if not version or at_version <= version else tokens * at_version // version
 
 
 def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, timeout_seconds: float) -> int:
@@ -37,12 +45,8 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
         NobodyReachable: no member answered in time, or none has an anchor.
     """
 
-    async def ask() -> int | None:
-        async with on_errand(owned, addresses, timeout_seconds) as errand:
-            return first_token(await errand.records(owned.run_id), at_version)
-
     try:
-        found = asyncio.run(ask())
+        found = first_token(_records(owned, addresses, timeout_seconds), at_version)
     except NobodyReachable as fault:
         raise NobodyReachable(f"{fault}; or give --cooldown-from TOKENS yourself") from fault
     if found is None:
@@ -51,3 +55,24 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
             "--cooldown-from TOKENS, or try again"
         )
     return found
+
+
+def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout_seconds: float) -> str:
+    """When a run ends that its owner ends at this version, next to where its members are now, if one answers."""
+    now = None
+    if addresses:
+        with contextlib.suppress(NobodyReachable):
+            now = version_of(_records(owned, addresses, timeout_seconds))
+    if now is None:
+        return f"at version {at_version}; if the run is past that, it ends as soon as this is published"
+    if at_version <= now:
+        return f"as soon as this is published: version {at_version} is past, the run is at {now}"
+    return f"at version {at_version}; the run is at {now} now"
+
+
+def _records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> list[PeerRecord]:
+    async def ask() -> list[PeerRecord]:
+        async with on_errand(owned, addresses, timeout_seconds) as errand:
+            return await errand.records(owned.run_id)
+
+    return asyncio.run(ask())

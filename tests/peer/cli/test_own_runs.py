@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.cli import app
 from peer.events.log import to_json
 from peer.events.log_tail import last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
+from peer.observe.own_runs import note_page, noted_page
 from peer.observe.places import known_places, remember_place
+from peer.observe.run_page import PageSays
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
@@ -180,3 +183,27 @@ def test_a_folder_where_nothing_could_run_is_not_remembered(home: Path, capsys: 
     assert app.run(["seed", RUN, "--data-dir", str(key.parent)]) == 2
     assert "identity.key" in capsys.readouterr().err
     assert known_places() == []
+
+
+def test_the_page_of_a_local_run_is_found_at_any_port(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def ask(url: str, timeout_seconds: float) -> PageSays:
+        asked.append(url)
+        if url == "http://127.0.0.1:8123":
+            return PageSays(RUN, ())
+        raise UsageFault("nobody")
+
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", ask)
+    note_page(RUN, "http://127.0.0.1:9")
+    assert app.run(["open", RUN]) == 2
+    assert "is not shown at http://127.0.0.1:9 or http://127.0.0.1:8080; ask its owner" in capsys.readouterr().err
+    assert asked == ["http://127.0.0.1:9", "http://127.0.0.1:8080"]
+    note_page(RUN, "http://127.0.0.1:8123")
+    assert app.run(["open", RUN]) == 0
+    assert capsys.readouterr().out == "http://127.0.0.1:8123\n"
+    for damaged in (b"\xff\xfe", b"", b"file:///etc/passwd", b"x" * 9999):
+        (home / "data" / "murmuration" / RUN / "page.address").write_bytes(damaged)
+        assert noted_page(RUN) is None

@@ -19,7 +19,7 @@ from peer.config.schedule_section import (
     rate_factor,
 )
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
-from peer.owner.cooldown import first_token
+from peer.owner.cooldown import first_token, version_of
 from peer.run_clock import committed_tokens, usual_clock
 from tests.kit.records import make_record
 
@@ -175,3 +175,9 @@ def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> Non
     assert "the learning rate falls to its floor over 50 tokens from token 100 on from version 5" in said
     with pytest.raises(ValueError, match="one is missing; give both"):
         ChangeSection(at_version=5, cooldown_tokens=50)
+
+
+def test_where_the_run_is_now_is_what_the_middle_member_says() -> None:
+    records = [make_record(name, versions=(10, 11), lineage_tokens=(900, 1000)) for name in "AB"]
+    assert version_of([*records, make_record("C", versions=(10**6, 10**6)), make_record("D")]) == 10
+    assert version_of([make_record("D")]) is None
