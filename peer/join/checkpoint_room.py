@@ -15,8 +15,8 @@ from peer.plan.round_traffic import ValueFormat
 from peer.plan.source import sizes_of
 
 
-def needed_bytes(manifest: RunManifest) -> int:
-    """What checkpoints and the run's files take on a trainer's disk, as `peer doctor` says it.
+def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
+    """What checkpoints and the run's files take on the disk of a peer that trains, as `peer doctor` says it, or serves.
 
     Raises:
         ValueError: the run's model cannot be cut as its manifest says.
@@ -25,7 +25,8 @@ def needed_bytes(manifest: RunManifest) -> int:
     section = manifest.averaging
     blocks = ValueFormat(section.codec, section.block_size, section.scale)
     sizes = sizes_of(manifest)(section.num_fragments)
-    return disk_bytes(sizes, blocks, section.mode, num_orthogonalised(manifest)) + files_bytes(manifest)
+    needed = disk_bytes(sizes, blocks, section.mode, num_orthogonalised(manifest) if trains else 0, trains=trains)
+    return needed + files_bytes(manifest)
 
 
 def files_bytes(manifest: RunManifest) -> int:
@@ -44,14 +45,14 @@ def room_warning(needed: int, free: int, here: int, folder: Path) -> str:
         return ""
     return (
         f"Work may be lost on leaving: checkpoints need {bytes_text(needed)}, and {bytes_text(free)} are free at "
-        f"{folder}; free some space, or give a folder elsewhere with --data-dir"
+        f"{folder}; free some space, or choose a data folder elsewhere"
     )
 
 
-def warn_of_room(manifest: RunManifest, data_dir: Path, checkpoints: Path) -> str:
-    """`room_warning` of this machine; empty where either figure cannot be had."""
+def warn_of_room(manifest: RunManifest, data_dir: Path, checkpoints: Path, *, trains: bool = True) -> str:
+    """`room_warning` of this machine, for a peer that trains or only serves; empty where a figure cannot be had."""
     try:
-        free, needed = shutil.disk_usage(data_dir).free, needed_bytes(manifest)
+        free, needed = shutil.disk_usage(data_dir).free, needed_bytes(manifest, trains=trains)
     except (OSError, ValueError, LocalFault):
         return ""
     here = files_bytes(manifest)

@@ -14,6 +14,7 @@ from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import OwnAddresses
+from peer.join.checkpoint_room import warn_of_room
 from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
@@ -67,6 +68,8 @@ def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
         is_first = not config.peers and not any(config.checkpoints_path.glob("*"))
         terminal.step("state", WAITING_FIRST if is_first else "")
         check_memory(manifest, "serve", free_memory_bytes())
+        if warning := warn_of_room(manifest, config.data_dir, config.checkpoints_path, trains=False):
+            terminal.note(warning)
         return Mailbox.in_process(seed_sizes(manifest)), "seed"
 
     async def serve() -> None:

@@ -43,6 +43,7 @@ from peer.events.log import EventLog
 from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
 from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
+from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.run_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.owner.own_module import check_frozen_digest
@@ -185,6 +186,8 @@ class Swarm:
         if not parameters:
             raise Incompatible("the module has no parameter with requires_grad; expected something to train")
         check_frozen_digest(manifest, self._module)
+        if warning := warn_of_room(manifest, self._config.data_dir, self._config.checkpoints_path):
+            log.warning("%s", warning)
         link = connection.link(manifest, parameters, parameters[0][1].device, buffers=buffers)
         training = LocalTraining(
             self._module,

@@ -1,7 +1,6 @@
 """Where the run is, asked of its members before the owner signs when something begins: version, and the run's clock.
 
-A cool-down begins at a number of tokens, because a peer that comes later could not know how many had been committed
-when a version was reached.
+A cool-down begins at a number of tokens. A peer that comes later could not know how many were committed at a version.
 """
 
 from __future__ import annotations

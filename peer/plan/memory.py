@@ -131,13 +131,17 @@ def _spilled_bytes(sizes: Sequence[int], blocks: ValueFormat) -> int:
     return sum(_past_rounds_bytes(one) for one in encoded if is_spilled(2 * one))
 
 
-def disk_bytes(sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0) -> int:
+def disk_bytes(
+    sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
+) -> int:
     """Of the checkpoints that are kept and one being written, and of past rounds (`peer.checkpoint.spill`).
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
-    optimizer's state on the trainer's.
+    optimizer's state on the trainer's. A seed has no trainer.
     """
-    num_copies = 3 + (mode in VELOCITY_MODES) + 2
+    num_copies = 3 + (mode in VELOCITY_MODES) + (2 if trains else 0)
     encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
-    values_bytes = FLOAT_BYTES * num_copies * sum(sizes) + optimizer_bytes(sum(sizes), num_orthogonalised)
+    values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
+    if trains:
+        values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised)
     return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks)
