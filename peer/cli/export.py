@@ -12,7 +12,7 @@ from peer.cli.named_run import NamedRun, Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, form_of
+from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, check_model, form_of
 from peer.observe.target import checked_target
 from peer.progress import tell_progress
 
@@ -193,8 +193,7 @@ def _model_source(
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
-        if not model.exists():
-            raise UsageFault(f"{model} is no file; expected a file or folder that `peer export` wrote.")
+        check_model(model)
         return ModelFileSource(model)
     if checkpoint is not None:
         from peer.config.peer_config import load_config

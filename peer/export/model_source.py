@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dht.errors import UsageFault
+from dht.regular_files import open_regular
 
 Form = Literal["hf", "safetensors"]
 """A folder that transformers loads, or one file of safetensors under this software's own names."""
 FILE_SUFFIX = ".safetensors"
+_LENGTH_BYTES = 8
+"""A file of safetensors begins with the length of its header, which is JSON."""
 
 
 def form_of(out: Path, chosen: str | None) -> Form:
@@ -25,6 +29,30 @@ def form_of(out: Path, chosen: str | None) -> Form:
         if chosen == form:
             return form
     raise UsageFault(f"--format {chosen!r}; expected hf (a folder) or safetensors (a file).")
+
+
+def check_model(path: Path) -> None:
+    """Refuse what is no model before anything is loaded that could read one.
+
+    Raises:
+        UsageFault: it is neither a file of safetensors nor a folder that says of which run it is.
+    """
+    expected = "expected a file or folder that `peer export` wrote"
+    try:
+        if path.is_dir():
+            if not any((path / name).exists() for name in ("run.json", "config.json")):
+                raise UsageFault(f"{path} has no run.json; {expected}.")
+            return
+        with open_regular(path) as file:
+            begin = file.read(_LENGTH_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError as error:
+        raise UsageFault(f"{path} is no file; {expected}.") from error
+    except OSError as error:
+        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); {expected}.") from error
+    header_bytes = int.from_bytes(begin[:_LENGTH_BYTES], "little")
+    if begin[_LENGTH_BYTES:] != b"{" or _LENGTH_BYTES + header_bytes > size:
+        raise UsageFault(f"{path} is no whole safetensors file; {expected}; export the model again.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def test_every_help_ends_with_an_example_that_parses(
         stand_in(monkeypatch, module, function, lambda *_: 0)
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
     (Path.cwd() / "model").mkdir()
+    (Path.cwd() / "model" / "run.json").touch()
     (Path.cwd() / "qwen3-0.6b").mkdir()
     (Path.cwd() / "qwen3-0.6b" / "config.json").write_text(
         '{"model_type": "qwen3", "vocab_size": 64, "hidden_size": 8}'
@@ -362,6 +363,7 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     for name in ("here", "m"):
         Path(name).mkdir()
     Path("here", "run.record").touch()
+    Path("m", "run.json").touch()
     calls = stand_in(monkeypatch, "peer.export.export", "export_model", lambda *_: 0)
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0

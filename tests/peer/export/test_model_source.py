@@ -1,0 +1,41 @@
+"""What is no model is refused before anything is loaded that could read one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dht.errors import UsageFault
+from peer.cli import app
+from peer.export.model_source import check_model
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"\xff" * 100, (100).to_bytes(8, "little") + b"{", (2).to_bytes(8, "little") + b"[]"]
+)
+def test_a_file_that_is_no_whole_model(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.st"
+    path.write_bytes(content)
+    for words in (["sample", "--prompt", "x"], ["evaluate"]):
+        assert app.run([*words, "--model", str(path)]) == 2
+        assert f"{path} is no whole safetensors file; expected a file or folder that" in capsys.readouterr().err
+
+
+def test_what_is_no_file_or_no_folder_of_an_export(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="is no file; expected"):
+        check_model(tmp_path / "absent")
+    with pytest.raises(UsageFault, match=r"has no run\.json; expected"):
+        check_model(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageFault, match=r"cannot be read .*; expected"):
+        check_model(tmp_path / "pipe")
+    (tmp_path / "run.json").touch()
+    check_model(tmp_path)
+
+
+def test_a_whole_header_is_left_to_what_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    check_model(path)
