@@ -40,6 +40,8 @@ ShardContribution = tuple[int, Terms, EncodedBlocks]
 
 CHUNK_VALUES = 1 << 19
 """Decoded values of all members together that are held at once (2 MiB of float32)."""
+SUM_CHUNK_VALUES = 1 << 18
+"""Of a plain mean. A MiB, which the allocator keeps for the next chunk (`peer/network/process/child.py`)."""
 FEWEST_TO_COMPARE = 3
 """With two members there is no telling which one is out of line."""
 REFUSED_BEYOND_LIMIT = 4.0
@@ -276,26 +278,47 @@ def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num
     """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
 
     The order depends on the number of parts alone, and errors grow with its logarithm. Also 2^k equal parts of weight
-    2^-k give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
+    2^-k give exactly one of them. Beside the result, log2 of the parts + 2 chunks exist at a time.
 
     Raises:
         ValueError: a part is not decodable.
     """
+    values = np.empty(num_values, dtype=np.float32)
+    step = max(1, SUM_CHUNK_VALUES // codec.block_size) * codec.block_size
+    for start in range(0, num_values, step):
+        chunk = values[start : start + step]
+        chunk[:] = _chunk_sum(codec, parts, num_values, start, chunk.size)
+    return values
+
+
+def _chunk_sum(
+    codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int, start: int, size: int
+) -> F32:
     sums: list[tuple[int, F32]] = []
     for position, (encoded, weight) in enumerate(parts):
-        total, num_pairings = np.zeros(num_values, dtype=np.float32), 0
+        total, num_pairings = np.zeros(size, dtype=np.float32), 0
         try:
-            codec.decode_accumulate(encoded, weight, total)
+            codec.check_fits(encoded, num_values)
+            codec.decode_accumulate(encoded.slice_blocks(start, size), weight, total)
         except ValueError as error:
-            raise _Undecodable(position, str(error)) from error
+            raise _Undecodable(position, _reason(codec, encoded, weight, num_values, error)) from error
         while sums and sums[-1][0] == num_pairings:
             total += sums.pop()[1]
             num_pairings += 1
         sums.append((num_pairings, total))
-    total = sums.pop()[1] if sums else np.zeros(num_values, dtype=np.float32)
+    total = sums.pop()[1] if sums else np.zeros(size, dtype=np.float32)
     while sums:
         total += sums.pop()[1]
     return total
+
+
+def _reason(codec: Codec, encoded: EncodedBlocks, weight: float, num_values: int, error: ValueError) -> str:
+    """Why a part is not decodable, with blocks counted from its beginning and not from that of a chunk."""
+    try:
+        codec.decode_accumulate(encoded, weight, np.zeros(num_values, dtype=np.float32))
+    except ValueError as whole:
+        return str(whole)
+    return str(error)
 
 
 def _mean(group: _Group) -> F32:

@@ -1,5 +1,7 @@
 """What a donor gives away: copies of fragments, kept while they are being fetched and shared by all who ask.
 
+A copy may lie on the disk (`StateSource.snapshot` decides); then a chunk of it is in memory at a time.
+
 A transfer takes longer than a round, so the copy must outlive its version; and ten joiners at once must not cost ten
 copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until nobody has asked for it for `HOLD_SECONDS`.
 
@@ -15,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from averaging.arrays import F32
-from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, chunk_digests
+from averaging.codec.digests import digest_of
+from averaging.outer.outer_step import DIGEST_CHUNK_BYTES
 from averaging.transfer.messages import FRAME_SECONDS, chunks_of
 from averaging.wire.messages import Commit
 from dht.host import PeerId
@@ -40,9 +43,16 @@ ASKS_WITHIN_SECONDS = 10.0
 T = TypeVar("T")
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One fragment's committed state at one version. Arrays: float32 [num_values]."""
+    """One fragment's committed state at one version. Arrays: float32 [num_values].
+
+    `unload` gives back the memory of what was read of arrays that lie on the disk; call it after each chunk.
+    """
 
     version: int
     lineage_tokens: int
@@ -50,6 +60,7 @@ class Snapshot:
     momentum: F32
     digest: bytes
     commits: tuple[Commit, ...] = ()
+    unload: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
 
 
 class StateSource(Protocol):
@@ -198,8 +209,9 @@ class HeldSnapshots:
         snapshot = await self._source.snapshot(fragment)
         if snapshot is None:
             return None
-        digests = await self._compute(lambda: chunk_digests(snapshot.anchor, snapshot.momentum))
-        held = HeldSnapshot(fragment, snapshot, digests, chunks_of(snapshot.anchor, snapshot.momentum), 0.0)
+        chunks = chunks_of(snapshot.anchor, snapshot.momentum)
+        digests = await self._compute(lambda: _digests(chunks, snapshot.unload))
+        held = HeldSnapshot(fragment, snapshot, digests, chunks, 0.0)
         for other in [other for other in self._held if _is_of(other, fragment, snapshot.version, snapshot.digest)]:
             self._drop(other)
         self._held.append(held)
@@ -267,11 +279,20 @@ class HeldSnapshots:
             held.expiry.cancel()
         self._held = [other for other in self._held if other is not held]
         nothing = held.snapshot.anchor[:0].copy()
-        held.snapshot, held.chunks = replace(held.snapshot, anchor=nothing, momentum=nothing), []
+        held.snapshot = replace(held.snapshot, anchor=nothing, momentum=nothing, unload=_nothing)
+        held.chunks = []
 
 
 class NoRoom(Exception):
     """All copies are in use."""
+
+
+def _digests(chunks: Sequence[memoryview], unload: Callable[[], None]) -> list[bytes]:
+    digests = []
+    for chunk in chunks:
+        digests.append(digest_of(chunk))
+        unload()
+    return digests
 
 
 def _is_of(held: HeldSnapshot, fragment: int, version: int, digest: bytes) -> bool:

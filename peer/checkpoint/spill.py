@@ -1,8 +1,11 @@
-"""Encoded bytes of past rounds on the disk: results for members that come late, own contributions in case of a fork.
+"""What others may want, on the disk: encoded bytes of past rounds, and copies of fragments that newcomers fetch.
 
-Nobody may ever want them, and in memory they take three quarters of a copy of the model at 4 bits a value. They lie in
-files without a name in the peer's data folder. The files are mapped and not read, so the memory they take is the
-kernel's to give and to take back. They are gone when the process is.
+Of past rounds these are results for members that come late, and own contributions in case of a fork. Nobody may ever
+want them, and in memory they take three quarters of a copy of the model at 4 bits a value. Two fragments with their
+momentum are copied for newcomers, which is a copy of the model when it has four.
+
+All lie in files without a name in the peer's data folder. The files are mapped and not read, so the memory they take is
+the kernel's to give and to take back. They are gone when the process is.
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from averaging.arrays import F32
 from averaging.codec.blocks import Buffer
 from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.transfer.snapshots import MAX_SNAPSHOTS
 from averaging.wire.messages import Commit
 
 LEAST_BYTES = 1 << 20
@@ -32,6 +40,11 @@ log = logging.getLogger(__name__)
 def is_spilled(num_bytes: int) -> bool:
     """Whether what one commit of one fragment leaves behind is worth a file."""
     return num_bytes >= LEAST_BYTES
+
+
+def copies_bytes(sizes: Sequence[int]) -> int:
+    """What copies for newcomers take at most, of fragments of these numbers of values."""
+    return sum(sorted(8 * size for size in sizes)[-MAX_SNAPSHOTS:])
 
 
 class RoundSpill:
@@ -62,10 +75,20 @@ class RoundSpill:
 
 
 class SpillFiles:
-    """Unnamed files in one folder, each mapped. `keep` may be called in any thread, one at a time."""
+    """Unnamed files in one folder, each mapped. `keep` may be called in any thread, one at a time.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        what: lies in them, in the sentence about a disk that takes nothing; room: that it needs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        what: str = "past rounds",
+        room: str = "three quarters of a float32 copy of the model",
+    ) -> None:
         self._folder = folder
+        self._what, self._room = what, room
         self._files: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._changing = threading.Lock()
         self._is_failing = False
@@ -94,6 +117,23 @@ class SpillFiles:
             start += len(buffer)
         return found
 
+    def copy(self, arrays: Sequence[F32]) -> tuple[list[F32], Callable[[], None]]:
+        """Read-only copies of float32 arrays [n], and what gives the memory back that reading them took.
+
+        They are in memory where they are small, or the disk takes nothing.
+        """
+        parts = self.keep([array.data for array in arrays])
+        if parts is None:
+            return self.in_memory(arrays)
+        mapped = parts[0].obj
+        assert isinstance(mapped, mmap.mmap)
+        return [np.frombuffer(part, np.float32) for part in parts], partial(mapped.madvise, mmap.MADV_DONTNEED)
+
+    @staticmethod
+    def in_memory(arrays: Sequence[F32]) -> tuple[list[F32], Callable[[], None]]:
+        """`copy` without a disk."""
+        return [array.copy() for array in arrays], lambda: None
+
     def unload(self) -> None:
         """Give the pages back that somebody has read; reading again gets them again."""
         with self._changing:
@@ -104,10 +144,12 @@ class SpillFiles:
     def _note_failure(self, error: OSError) -> None:
         if not self._is_failing:
             log.warning(
-                "past rounds stay in memory: they cannot be written to %s (%s); expected room there for three quarters "
-                "of a float32 copy of the model; it is tried again after each round",
+                "%s stay in memory: they cannot be written to %s (%s); expected room there for %s; it is tried again "
+                "each time",
+                self._what,
                 self._folder,
                 error.strerror,
+                self._room,
             )
         self._is_failing = True
 

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.reduction import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
-from peer.checkpoint.spill import is_spilled
+from peer.checkpoint.spill import copies_bytes, is_spilled
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.plan.round_traffic import MemberTraffic, ValueFormat
 
@@ -61,9 +61,10 @@ class NetworkMemory:
     """Bytes of the network process.
 
     Attributes:
-        mailbox_bytes: anchors, momentum, residuals and slots, shared with the trainer process.
-        encoded_bytes: own contributions under way; of small fragments also those remembered, and results kept for
-            others, which lie on the disk elsewhere.
+        mailbox_bytes: anchors, momentum, residuals, slots and own contributions under way, shared with the trainer
+            process.
+        encoded_bytes: the same contributions while they are sent; of small fragments also those remembered, and
+            results kept for others, which lie on the disk elsewhere.
         velocity_bytes: own velocity, modes `eager` and `own`.
         reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
     """
@@ -107,7 +108,7 @@ def network_memory(
     in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, blocks)
     reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
-        mailbox_bytes=mailbox_num_bytes(sizes),
+        mailbox_bytes=mailbox_num_bytes(sizes, [blocks.num_bytes(size) for size in sizes]),
         # Each fragment has one contribution under way.
         encoded_bytes=encoded + in_memory,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
@@ -134,7 +135,9 @@ def _spilled_bytes(sizes: Sequence[int], blocks: ValueFormat) -> int:
 def disk_bytes(
     sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
 ) -> int:
-    """Of the checkpoints that are kept and one being written, and of past rounds (`peer.checkpoint.spill`).
+    """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
+
+    The last two are in `peer.checkpoint.spill`.
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
     optimizer's state on the trainer's. A seed has no trainer.
@@ -144,4 +147,4 @@ def disk_bytes(
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:
         values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised)
-    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks) + copies_bytes(sizes)

@@ -112,9 +112,11 @@ class Node:
         self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
-        self.keeper = self._past = None
+        self.keeper = self._past = self._copies = None
         if checkpoints is not None:
-            self._past = RoundSpill(SpillFiles(checkpoints.path.parent), ports.compute)
+            folder = checkpoints.path.parent
+            self._copies = SpillFiles(folder, "copies for newcomers", "two fragments and their momentum")
+            self._past = RoundSpill(SpillFiles(folder), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter.report, self._keep_lineage)
         StateServer(
@@ -440,9 +442,10 @@ class Node:
             return None
         async with runtime.busy:
             state = runtime.state
-            anchor, momentum = await self.ports.compute(lambda: (state.anchor.copy(), state.momentum.copy()))
+            copy = SpillFiles.in_memory if self._copies is None else self._copies.copy
+            (anchor, momentum), unload = await self.ports.compute(lambda: copy([state.anchor, state.momentum]))
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
-            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits, unload)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""

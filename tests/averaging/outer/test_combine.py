@@ -19,7 +19,14 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.combine import bounded_weights, combine, limits_in_classes, num_trimmed
+from averaging.outer.combine import (
+    SUM_CHUNK_VALUES,
+    bounded_weights,
+    combine,
+    limits_in_classes,
+    num_trimmed,
+    pairwise_sum,
+)
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import Terms, weights_of
@@ -291,6 +298,28 @@ def test_absurd_magnitudes_are_refused_even_in_pairs(rule):
     result = combined(rule, [normal(1), np.full(50, 2.0**120, dtype=np.float32)])
     assert result.included == (0,)
     assert np.array_equal(result.values, normal(1))
+
+
+def test_a_sum_in_chunks_has_the_bits_of_the_whole_and_counts_blocks_from_its_beginning():
+    codec = make_codec("int4", block_size=BLOCK)
+    num_values = SUM_CHUNK_VALUES + 3 * BLOCK + 5
+    parts = [(codec.encode(normal(seed, num_values)), 0.25 + seed) for seed in range(5)]
+
+    def times(part):
+        total = np.zeros(num_values, dtype=np.float32)
+        codec.decode_accumulate(*part, total)
+        return total
+
+    first, second, third, fourth, fifth = map(times, parts)
+    assert np.array_equal(pairwise_sum(codec, parts, num_values), ((first + second) + (third + fourth)) + fifth)
+    scales = bytearray(parts[3][0].scales)
+    scales[-2:] = b"\xff\xff"
+    parts[3] = (replace(parts[3][0], scales=scales), 1.0)
+    last_block = -(-num_values // BLOCK) - 1
+    with pytest.raises(ValueError, match=f"of block {last_block};"):
+        pairwise_sum(codec, parts, num_values)
+    with pytest.raises(ValueError, match="values; expected"):
+        pairwise_sum(codec, [(codec.encode(normal(1, num_values + BLOCK)), 1.0)], num_values)
 
 
 # --- few members, equal members ---

@@ -96,6 +96,40 @@ def test_files_go_with_the_last_reference_and_are_never_too_many(
     assert kept.keep([bytes(8)]) is not None
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_copies_for_newcomers_take_no_memory_once_they_are_unloaded(tmp_path: Path) -> None:
+    anchor = np.arange(2 << 20, dtype=np.float32)
+    momentum = -anchor
+    (kept_anchor, kept_momentum), unload = SpillFiles(tmp_path).copy([anchor, momentum])
+
+    def mapped_kib() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("RssFile:")[2].split()[0])
+
+    unload()
+    before = mapped_kib()
+    expected = anchor.copy()
+    anchor += 1
+    assert np.array_equal(kept_anchor, expected)
+    assert np.array_equal(kept_momentum, momentum)
+    assert not kept_anchor.flags.writeable
+    assert mapped_kib() - before > 14_000
+    unload()
+    assert mapped_kib() - before < 4_000
+
+
+def test_copies_for_newcomers_are_in_memory_where_the_disk_takes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = np.ones(1 << 20, dtype=np.float32)
+    gone = SpillFiles(tmp_path / "gone", "copies for newcomers", "two fragments and their momentum")
+    (copied,), unload = gone.copy([values])
+    values += 1
+    unload()
+    assert float(copied[0]) == 1.0
+    assert caplog.messages[0].startswith("copies for newcomers stay in memory")
+
+
 async def spill_all(swarm, folder):
     """Every commit that is still known, of every fragment at every peer."""
     for peer in swarm.live():
@@ -211,7 +245,8 @@ def test_plan_counts_past_rounds_of_large_fragments_as_disk() -> None:
     past_rounds = (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * contribution
     (large, disk), (small, less_disk) = planned(1), planned(32)
     assert (large, small) == (contribution, contribution + past_rounds)
-    assert disk - less_disk == past_rounds
+    # Two fragments at most are copied for newcomers, with their momentum.
+    assert disk - less_disk == past_rounds + 8 * (num_values - 2 * num_values // 32)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at memory in /proc")
