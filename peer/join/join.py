@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
+from peer.join.early_loading import loading
 from peer.join.run_facts import rates_of, run_facts
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
@@ -87,7 +87,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
     terminal.step("program", str(device), is_done=True)
     terminal.limit_by(lambda limits: connection.network.limit(rates_of(limits)))
-    with recording(config, connection.identity.peer_id, terminal.note) as listener:
+    with recording(config, connection.identity.peer_id, terminal.note) as listener, loading(load_optimizers):
         terminal.tell_also(listener)
         return _train(config, terminal, place, device, connection)
 
@@ -98,7 +98,7 @@ def _train(
     size = _num_devices(config, place)
     group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
-    is_orderly = is_hurried = False
+    is_orderly = False
 
     def stop() -> bool:
         connection.network.check()
@@ -106,8 +106,6 @@ def _train(
             group.check()
         return terminal.stop_asked() or connection.network.run_has_ended
 
-    loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
-    loading.start()
     try:
         _check_data_early(config)
         terminal.step("run")
@@ -132,7 +130,6 @@ def _train(
             group.ranks.order(OrderKind.END)
         is_orderly = True
     except BaseException as error:
-        is_hurried = isinstance(error, KeyboardInterrupt)
         connection.abort()
         explained = memory_fault(error) if group is None else group.explain(error) or memory_fault(error)
         if explained is not None and explained is not error:
@@ -141,9 +138,6 @@ def _train(
     finally:
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
-        # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
-        if not is_hurried:
-            loading.join()
     return 0
 
 
