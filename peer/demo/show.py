@@ -86,7 +86,6 @@ class LineView:
 
     console: PlainConsole
     now: Callable[[], float] = time.monotonic
-    _stage: str = ""
     _stage_at: float = 0.0
     _said_at: float = 0.0
     _page: str | None = None
@@ -96,7 +95,7 @@ class LineView:
         self.console.print(sentence)
 
     def stage(self, sentence: str) -> None:
-        self._stage, self._stage_at = sentence, self.now()
+        self._stage_at = self.now()
         self.say(f"{sentence} ...")
 
     def look(self, figures: Figures) -> None:
@@ -106,7 +105,7 @@ class LineView:
         now = self.now()
         if figures.seconds is None:
             if now - self._said_at >= STILL_SECONDS:
-                self.say(f"still: {self._stage} ({now - self._stage_at:.0f} s)")
+                self.say(f"  {now - self._stage_at:.0f} s so far")
         elif now - self._said_at >= LINE_SECONDS:
             self.say(progress_line(figures))
 

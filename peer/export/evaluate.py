@@ -12,6 +12,7 @@ from typing import Any
 
 from dht.quantities import count_text
 from peer.config.data_source import WEB, source_here
+from peer.export.formats.model_card import loss_text
 from peer.export.model_source import ModelSource
 from peer.export.opened import loadable_folder, open_model
 from peer.export.task_scores import check_harness, score_tasks
@@ -65,7 +66,7 @@ def evaluate_model(
         return 0
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
     print(f"Data        held-out part of {used}, {count_text(facts[f'num_held_out_{what}'])} {what}")
-    print(f"Loss        {loss:.4f} nats per {what.removesuffix('s')}")
+    print(f"Loss        {loss_text(loss, manifest)}")
     if accuracy is not None:
         print(f"Accuracy    {100 * accuracy:.1f} %")
     if facts["bits_per_byte"] is not None:

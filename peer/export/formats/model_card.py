@@ -66,11 +66,15 @@ def held_out_text(anchors: Anchors) -> str:
     """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
     if anchors.held_out_loss is None:
         return "not known"
-    manifest = anchors.manifest
+    return loss_text(anchors.held_out_loss, anchors.manifest)
+
+
+def loss_text(loss: float, manifest: RunManifest) -> str:
+    """A loss with its unit, where the run's own code does not decide it."""
     if manifest.model.kind == "custom":
-        return f"{anchors.held_out_loss:.4f}"
+        return f"{loss:.4f}"
     one = "byte" if manifest.data.has_byte_tokens else "token" if manifest.data.label_field is None else "example"
-    return f"{anchors.held_out_loss:.4f} nats per {one}"
+    return f"{loss:.4f} nats per {one}"
 
 
 def _table(anchors: Anchors, architecture: str) -> str:

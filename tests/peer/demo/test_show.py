@@ -85,7 +85,7 @@ def test_lines_say_a_stage_at_once_and_that_it_lasts() -> None:
     view.look(Figures())
     view.look(Figures(page="http://here/"))
     view.look(Figures(page="http://here/"))
-    assert output.getvalue().splitlines()[1:] == ["still: Starting (5 s)", "The page of this swarm: http://here/"]
+    assert output.getvalue().splitlines()[1:] == ["  5 s so far", "The page of this swarm: http://here/"]
     clock.now += 10
     view.look(Figures(ROWS, (30.0, 60.0), None, 7))
     assert output.getvalue().splitlines()[-1] == (
