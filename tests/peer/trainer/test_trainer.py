@@ -69,6 +69,20 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
     assert bits(linked) == bits(plain)
 
 
+def test_peers_take_the_same_batch_at_the_same_clock(corpus):
+    settings = Settings(accumulation_steps=4, tokens_per_pass=1000)
+    peers = [trainer_of(corpus, settings=settings), trainer_of(corpus, settings=settings)]
+    peers[0].run(max_steps=3)  # how far each of them is itself does not matter
+    for clock, passes in ((0, 1), (999, 1), (1000, 2), (2500, 3), (3000, 4), (10**9, 4)):
+        for peer in peers:
+            counters = peer.link.mailbox.trainer
+            peer.link.mailbox.network.run_tokens = clock
+            before = counters.tokens
+            with peer.training:
+                peer.step()
+            assert counters.tokens - before == passes * settings.batch_size * CONTEXT
+
+
 def test_the_anchor_is_a_block_after_which_the_same_bits_are_back(corpus):
     model = model_of()
     model.register_buffer("seen", torch.zeros(1))
