@@ -26,6 +26,8 @@ from peer.trainer.text.files import TokenType, unreadable
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20
 """Of about 80000 shards: 5 TB of them at 64 MB each."""
+_MAX_SHOWN_CHARACTERS = 500
+"""Of what is wrong: there may be a fault in each shard."""
 MAX_SHARDS = 100_000
 _READ_BYTES = 1 << 22
 
@@ -148,7 +150,10 @@ def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -
     try:
         return Meta.model_validate(json.loads(content.decode(), parse_constant=refuse_constant))
     except ValidationError as error:
-        raise UsageFault(f"{where}: {explain(error, Meta)}; make it with `peer data prepare`") from error
+        faults = explain(error, Meta).rstrip(".")
+        if len(faults) > _MAX_SHOWN_CHARACTERS:
+            faults = f"{faults[:_MAX_SHOWN_CHARACTERS]}... and more"
+        raise UsageFault(f"{where}: {faults}; make it with `peer data prepare`") from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{where} is not JSON; expected the {META_NAME} that `peer data prepare` writes") from error
 

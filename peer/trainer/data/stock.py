@@ -83,6 +83,7 @@ class Stock:
         self._leaving: list[int] = []
         self.is_full = False
         self._num_failures = 0
+        self._failing: set[int] = set()  # each is told once, until it comes
         self._has_complained = False
         self._is_closed = False
         self._changed = threading.Condition()
@@ -152,10 +153,11 @@ class Stock:
             except LocalFault as error:
                 if self._is_closed:
                     return
-                if self._num_failures == 0:
+                if self._num_failures == 0 and group not in self._failing:
                     self._note(f"data cannot be had now: {error}; training goes on with what is here")
                 pause = PAUSES_SECONDS[min(self._num_failures, len(PAUSES_SECONDS) - 1)]
                 self._num_failures += 1
+                self._failing.add(group)
                 with self._changed:
                     self._changed.wait(pause)
                 continue
@@ -163,9 +165,11 @@ class Stock:
                 assert self._here is not None
                 self._here[group] = self._files.bytes_here(group) or 0
                 self._wanted = [one for one in self._wanted if one != group]
-            if self._num_failures:
-                self._num_failures = 0
-                self._note("data comes again")
+            self._num_failures = 0
+            if group in self._failing:
+                self._failing.discard(group)
+                if not self._failing:
+                    self._note("data comes again")
 
     def _next(self) -> int:
         # After a failure another group goes first: one that is broken does not hold up the rest.

@@ -6,6 +6,7 @@ data and cannot change it. A download that breaks goes on where it was, and is c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -16,9 +17,10 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from dht.errors import LocalFault, UsageFault
+from dht.fields import clean_text
 from dht.quantities import bytes_text
 from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.prepared import ShardFolder
@@ -41,6 +43,8 @@ from peer.version import SOFTWARE
 TIMEOUT_SECONDS = 30.0
 """Without a byte: longer than a slow server takes, short beside the patience of a person."""
 _CHUNK_BYTES = 1 << 18
+_BROKEN = (OSError, HTTPException, ValueError)
+"""What a library raises when a line breaks, or a server answers nonsense."""
 _TRIES = 3
 """Again, of meta.json and held-out shards, without which nothing begins."""
 
@@ -182,7 +186,7 @@ def _read(url: str, max_bytes: int) -> bytes:
     try:
         with _opened(url, 0) as answer:
             content: bytes = answer.read(max_bytes + 1)
-    except (OSError, HTTPException) as error:
+    except _BROKEN as error:
         raise LocalFault(
             f"{url} cannot be had ({_reason(error)}); expected {META_NAME} there; is the server up?"
         ) from error
@@ -191,15 +195,35 @@ def _read(url: str, max_bytes: int) -> bytes:
     return content
 
 
+class _SameScheme(urllib.request.HTTPRedirectHandler):
+    """From https a server sends nobody to what is less: plain http, files, or a device in the reader's home."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        ours, there = urlsplit(req.full_url).scheme, "no address"
+        with contextlib.suppress(ValueError):
+            there = urlsplit(urljoin(req.full_url, headers.get("Location") or "")).scheme + ":"
+        if there != f"{ours}:":
+            fp.close()
+            raise urllib.error.URLError(f"it redirects to {there}, not to {ours}:")
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
 def _opened(url: str, start: int) -> Any:
     headers = {"User-Agent": SOFTWARE, **({"Range": f"bytes={start}-"} if start else {})}
-    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+    opener = urllib.request.build_opener(_SameScheme)
+    try:
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"status {error.code}"
-    return str(getattr(error, "reason", None) or error)[:200] or type(error).__name__
+    return clean_text(str(getattr(error, "reason", None) or error), 200) or type(error).__name__
 
 
 def _download(url: str, draft: Path, num_bytes: int) -> None:
@@ -220,7 +244,7 @@ def _download(url: str, draft: Path, num_bytes: int) -> None:
                 while missing and (chunk := answer.read(min(_CHUNK_BYTES, missing))):
                     file.write(chunk)
                     missing -= len(chunk)
-    except (OSError, HTTPException) as error:
+    except _BROKEN as error:
         raise LocalFault(f"{url} cannot be had ({_reason(error)}); expected {bytes_text(num_bytes)} of it") from error
     if missing:
         raise LocalFault(f"{url} ended {bytes_text(missing)} early; expected {bytes_text(num_bytes)}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dht.errors import UsageFault
+from dht.quantities import plural
 from dht.regular_files import open_regular
 from peer.extras import missing_extra
 from peer.trainer.text.files import files_at, paths_in, unreadable
@@ -284,6 +285,12 @@ def _parquet(path: Path, start: int, stop: int, fields: Sequence[str]) -> Iterat
     for name in fields:
         if name not in names:
             raise _no_field(str(path), name, dict.fromkeys(names))
+    num_groups = file.metadata.num_row_groups
+    if num_groups < stop:
+        raise UsageFault(
+            f"{path} has {plural(num_groups, 'row group')} now; expected at least {stop}, as when it was opened; "
+            "restart to read what is there now"
+        )
     for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=list(fields)):
         yield from batch.to_pylist()
 

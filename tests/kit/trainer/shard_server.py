@@ -41,6 +41,7 @@ class ShardServer:
     Attributes:
         cut: bytes after which each answer breaks off.
         wrong: names of files whose first byte it changes.
+        answer: what it says, byte for byte, whatever it is asked; None: what is right.
         requests: (path, Range header) of each.
     """
 
@@ -48,12 +49,16 @@ class ShardServer:
         self.requests: list[tuple[str, str | None]] = []
         self.cut: int | None = None
         self.wrong: set[str] = set()
+        self.answer: bytes | None = None
         server = self
 
         class Handler(SimpleHTTPRequestHandler):
             def do_GET(self) -> None:
                 asked = self.headers.get("Range")
                 server.requests.append((self.path, asked))
+                if server.answer is not None:
+                    self.wfile.write(server.answer)
+                    return
                 path = folder / self.path.lstrip("/")
                 if not path.exists():
                     self.send_error(404)

@@ -260,6 +260,26 @@ def test_what_cannot_be_had_is_tried_again_and_said_once(tmp_path, monkeypatch):
     assert notes[1:] in ([], ["data comes again"])
 
 
+def test_one_part_that_is_gone_for_good_is_told_once_while_others_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
+    notes, tried = [], []
+
+    def bring(group: int) -> None:
+        tried.append(group)
+        if group == 3:
+            raise LocalFault("c.txt was removed")
+        files.here.add(group)
+
+    files = Files(tmp_path, 9)
+    files.bring = bring
+    stock = Stock(files, notes.append)
+    for number in (4, 5, 6, 7):
+        stock.want([3, number])
+        until(lambda number=number: number in files.here and tried.count(3) >= number - 3)
+    stock.close()
+    assert notes == ["data cannot be had now: c.txt was removed; training goes on with what is here"]
+
+
 class Rows:
     """Stands for what `datasets.load_dataset` gives from its cache."""
 

@@ -108,6 +108,26 @@ def test_what_a_server_changes_is_refused(made, server, tmp_path):
     stock.fetch(shard)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/hostname\r\n\r\n", "it redirects to file:, not to http:"),
+        (b"HTTP/1.0 307 Found\r\nLocation: ftp://127.0.0.1:1/x\r\n\r\n", "it redirects to ftp:, not to http:"),
+        (b"HTTP/1.0 302 Found\r\nLocation: //[bad\r\n\r\n", "it redirects to no address, not to http:"),
+        (b"HTTP/1.0 500 \x1b[31mred\r\n\r\n", "status 500"),
+        (b"\x1b[31mnonsense\r\n\r\n", r"\[31mnonsense"),
+    ],
+    ids=["file", "ftp", "no address", "status", "no http"],
+)
+def test_a_server_that_answers_nonsense_or_sends_elsewhere_is_a_sentence(made, server, tmp_path, answer, reason):
+    shard = made[1].training[0]
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+    server.answer = answer
+    with pytest.raises(LocalFault, match=rf"{shard.name} cannot be had \({reason}\); expected") as caught:
+        stock.fetch(shard)
+    assert str(caught.value).isprintable()
+
+
 def test_a_server_that_is_gone_is_a_sentence_after_some_tries(made, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
     server, notes = ShardServer(made[0]), []

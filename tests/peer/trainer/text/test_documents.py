@@ -110,6 +110,9 @@ def test_parquet_is_read_by_row_groups(tmp_path):
         read(str(tmp_path), field="id")
     with pytest.raises(UsageFault, match=r"no text in field 'body'; its rows have text, id"):
         read(str(tmp_path), field="body")
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=20)
+    with pytest.raises(UsageFault, match=r"has 3 row groups now; expected at least 4"):
+        list(documents(parts[3], "text", Complaints()))
     (tmp_path / "rows.parquet").write_bytes(b"PAR1" + bytes(100))
     with pytest.raises(UsageFault, match=r"rows\.parquet is no Parquet file"):
         read(str(tmp_path))
