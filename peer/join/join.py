@@ -22,7 +22,7 @@ from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.early_loading import loading
-from peer.join.run_facts import rates_of, run_facts
+from peer.join.run_facts import rates_of, run_facts, trained_in
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
@@ -118,7 +118,8 @@ def _train(
             trainer = _build_trainer(config, manifest, connection, device, group, terminal)
             if warning := warn_of_room(manifest, config.data_dir, config.checkpoints_path):
                 terminal.note(warning)
-            terminal.step("model", f"{count_text(trainer.link.layout.num_values)} parameters on {device}", is_done=True)
+            num_trained = count_text(trainer.link.layout.num_values)
+            terminal.step("model", f"{num_trained} {trained_in(manifest)} on {device}", is_done=True)
             terminal.step("state")
             _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps, terminal.is_resting)

@@ -6,6 +6,9 @@ from dht.streams.rate_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.panel.scene.updates import LineLimits, RunFacts
 
+ADAPTERS = {"lora": "LoRA", "dora": "DoRA"}
+"""As their papers write them."""
+
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
@@ -21,9 +24,16 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         is_private=manifest.access.mode != "open",
         counted=counted_in(manifest),
         loss_unit=loss_unit(manifest),
+        trained=trained_in(manifest),
         num_sequences=training.batch_size * training.accumulation_steps,
         sequences_at=(lambda tokens: training.batch_size * training.passes_at(tokens)) if grows else None,
     )
+
+
+def trained_in(manifest: RunManifest) -> str:
+    """What is trained and sent: all parameters, or the values of an adapter beside a model that stays as it is."""
+    adapter = manifest.model.adapter
+    return "parameters" if adapter is None else f"values of a {ADAPTERS[adapter.kind]} adapter"
 
 
 def counted_in(manifest: RunManifest) -> str:

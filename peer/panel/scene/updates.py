@@ -30,6 +30,7 @@ class RunFacts:
         page: address of the run's page, without a slash at its end; empty: nobody named one.
         counted: what work is counted in: tokens, or examples of a model that sorts.
         loss_unit: of each loss; empty: the run's own code decides.
+        trained: what is trained and sent, in the plural.
         num_sequences: of an inner step, once it has grown.
         sequences_at: of an inner step by the tokens of the swarm; None: always as many.
     """
@@ -44,6 +45,7 @@ class RunFacts:
     """Only members with an invite or on a list get in."""
     counted: str = "tokens"
     loss_unit: str = "nats per token"
+    trained: str = "parameters"
     num_sequences: int = 0
     sequences_at: Callable[[int], int] | None = None
 

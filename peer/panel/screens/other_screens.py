@@ -92,7 +92,7 @@ def facts(state: PanelState, now: float, run: RunFacts) -> list[tuple[str, list[
     else:
         train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
         held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"
-        model = f"{state.device or 'not chosen yet'}, model of {count_text(state.num_parameters)} parameters"
+        model = f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"
         speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {state.wait_fraction:.2%} of the time waiting"
         rows += [
             ("Device", [model, speed]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peer.config.manifest import RunManifest
-from peer.join.run_facts import counted_in, loss_unit, run_facts
+from peer.config.model_section import AdapterSection
+from peer.join.run_facts import counted_in, loss_unit, run_facts, trained_in
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,11 @@ def test_a_step_is_told_only_while_it_grows() -> None:
     assert facts.sequences_at is not None
     assert [facts.sequences_at(tokens) for tokens in (0, 500, 1000)] == [4, 12, 20]
     assert facts.num_sequences == 20
+
+
+def test_an_adapter_is_not_told_as_the_whole_model() -> None:
+    manifest = RunManifest(name="finches")
+    assert trained_in(manifest) == run_facts("finches", manifest).trained == "parameters"
+    adapter = AdapterSection(kind="lora", rank=4, alpha=8, targets=("q_proj",))
+    manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update={"adapter": adapter})})
+    assert trained_in(manifest) == run_facts("finches", manifest).trained == "values of a LoRA adapter"
