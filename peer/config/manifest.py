@@ -399,6 +399,18 @@ class RunManifest(Section):
         return self.training.batch_size * self.training.accumulation_steps * each
 
     @property
+    def counted_in(self) -> str:
+        """What work is counted in: "tokens", or "examples" where each has a label."""
+        return "tokens" if self.data.label_field is None else "examples"
+
+    @property
+    def loss_unit(self) -> str:
+        """Unit of the run's losses; empty where its own code decides."""
+        if self.model.kind == "custom":
+            return ""
+        return f"nats per {'byte' if self.data.has_byte_tokens else self.counted_in.removesuffix('s')}"
+
+    @property
     def num_fragments(self) -> int:
         """All of them: the averaged parameters', and the one of buffers."""
         return self.averaging.num_fragments + (self.buffers_fragment is not None)

@@ -38,7 +38,7 @@ def evaluate_model(
     manifest = opened.manifest
     used = source_here(manifest.data.source, data, manifest.data.reader)
     classifies = manifest.data.label_field is not None
-    what = "examples" if classifies else "tokens"
+    what = manifest.counted_in
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
         # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are needed once.
         reads = opened.tokenizer is not None or manifest.data.image_field is not None or used.startswith(WEB)

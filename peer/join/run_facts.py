@@ -22,8 +22,8 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         goal.loss,
         page=(manifest.page_address or "").rstrip("/"),
         is_private=manifest.access.mode != "open",
-        counted=counted_in(manifest),
-        loss_unit=loss_unit(manifest),
+        counted=manifest.counted_in,
+        loss_unit=manifest.loss_unit,
         trained=trained_in(manifest),
         num_sequences=training.batch_size * training.accumulation_steps,
         sequences_at=(lambda tokens: training.batch_size * training.passes_at(tokens)) if grows else None,
@@ -34,18 +34,6 @@ def trained_in(manifest: RunManifest) -> str:
     """What is trained and sent: all parameters, or the values of an adapter beside a model that stays as it is."""
     adapter = manifest.model.adapter
     return "parameters" if adapter is None else f"values of a {ADAPTERS[adapter.kind]} adapter"
-
-
-def counted_in(manifest: RunManifest) -> str:
-    """What work is counted in: "tokens", or "examples" where each has a label."""
-    return "tokens" if manifest.data.label_field is None else "examples"
-
-
-def loss_unit(manifest: RunManifest) -> str:
-    """Unit of the run's losses; empty where its own code decides."""
-    if manifest.model.kind == "custom":
-        return ""
-    return "nats per byte" if manifest.data.has_byte_tokens else f"nats per {counted_in(manifest).removesuffix('s')}"
 
 
 def rates_of(limits: LineLimits) -> RateLimits:

@@ -71,10 +71,7 @@ def held_out_text(anchors: Anchors) -> str:
 
 def loss_text(loss: float, manifest: RunManifest) -> str:
     """A loss with its unit, where the run's own code does not decide it."""
-    if manifest.model.kind == "custom":
-        return f"{loss:.4f}"
-    one = "byte" if manifest.data.has_byte_tokens else "token" if manifest.data.label_field is None else "example"
-    return f"{loss:.4f} nats per {one}"
+    return f"{loss:.4f} {manifest.loss_unit}".rstrip()
 
 
 def _table(anchors: Anchors, architecture: str) -> str:

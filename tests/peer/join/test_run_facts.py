@@ -6,7 +6,7 @@ import pytest
 
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
-from peer.join.run_facts import counted_in, loss_unit, run_facts, trained_in
+from peer.join.run_facts import run_facts, trained_in
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from peer.join.run_facts import counted_in, loss_unit, run_facts, trained_in
 def test_each_run_has_the_units_of_its_task(data: dict[str, str], expected: tuple[str, str]) -> None:
     manifest = RunManifest(name="finches")
     manifest = manifest.model_copy(update={"data": manifest.data.model_copy(update=data)})
-    assert (counted_in(manifest), loss_unit(manifest)) == expected
+    assert (manifest.counted_in, manifest.loss_unit) == expected
 
 
 def test_a_step_is_told_only_while_it_grows() -> None:
