@@ -91,8 +91,11 @@ UPDATE rounds SET is_counted = 0;
 """From a schema to the next one."""
 
 
-def check_file(path: Path, run_id: str) -> bool:
+def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
     """Whether there is a history of `run_id` to go on from (False: the file is new or empty). Changes nothing.
+
+    Args:
+        wait_seconds: for another program that holds it.
 
     Raises:
         UsageFault: the file is something else, of another run, or cannot be opened (exit code 2).
@@ -116,12 +119,24 @@ def check_file(path: Path, run_id: str) -> bool:
             f"{path} is no database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "
             "give another with --db"
         )
+    _check_folder(path)
     try:
-        with contextlib.closing(sqlite3.connect(read_only(path), uri=True)) as database:
+        with contextlib.closing(sqlite3.connect(read_only(path), wait_seconds, uri=True)) as database:
             _check_content(database, path, run_id)
+    except sqlite3.OperationalError as error:
+        remedy = "close the other program that uses it" if is_locked(error) else "check its disk and its folder"
+        raise UsageFault(
+            f"the history {path} cannot be opened ({error}); expected a file that nothing else uses; {remedy}, or "
+            "give another with --db"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise _damaged(path, str(error)) from error
     return True
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether another program has the file."""
+    return "locked" in str(error)
 
 
 def read_only(path: Path) -> str:

@@ -35,7 +35,7 @@ from dashboard.facts import (
     RoundFacts,
     TaskScore,
 )
-from dashboard.history.database import MEMORY, check_file, read_only, sole_writer
+from dashboard.history.database import MEMORY, check_file, is_locked, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
 from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
 from dashboard.history.trend import MAX_POINTS, Trend, thinned
@@ -401,7 +401,8 @@ class History:
         if self.problem:
             return
         if isinstance(error, sqlite3.OperationalError):
-            remedy = "Free some space on its disk, or check its folder."
+            room = "Free some space on its disk, or check its folder."
+            remedy = "Close the other program that uses it." if is_locked(error) else room
         else:
             remedy = "Please report this, with the log; what came since is written when it can be."
             log.error("the history cannot be written", exc_info=error)

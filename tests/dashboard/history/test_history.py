@@ -18,7 +18,7 @@ import pytest
 
 from dashboard.credit.credit import CommitCredit
 from dashboard.facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION
+from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.history.writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
@@ -505,3 +505,18 @@ def test_who_stayed_over_a_restart_did_not_join_again(tmp_path: Path) -> None:
         assert sorted(await news()) == sorted([("joined", IDS[0]), ("joined", IDS[1]), ("silent", IDS[1])])
 
     asyncio.run(check())
+
+
+def test_a_history_that_another_program_holds_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def make() -> None:
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print):
+            pass
+
+    asyncio.run(make())
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UsageFault, match=r"cannot be opened .*locked.*close the other program"):
+            check_file(path, RUN_ID, wait_seconds=0.0)
