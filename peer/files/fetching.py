@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dht.quantities import bytes_text, plural, short_peer
 from peer.config.file_section import FileSection
 from peer.config.manifest import RunManifest
 from peer.files.draft import FileDraft
-from peer.files.store import files_folder, missing_files
+from peer.files.store import files_folder, missing_files, objection_to
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0
 """Between two times that all members are asked: one that has the files may just be starting."""
@@ -68,15 +68,25 @@ async def fetch_files(host: Host, doorkeeper: Doorkeeper, order: FileOrder) -> F
         LocalFault: the folder cannot be written, the disk is full, or the manifest contradicts itself.
     """
     missing = await order.compute(partial(missing_files, order.data_dir, order.manifest))
-    return await _Fetching(host, doorkeeper, order, missing).run()
+    folder = files_folder(order.data_dir, order.manifest)
+    spoilt = {file.name: objection_to(folder / file.name, file) for file in missing if (folder / file.name).exists()}
+    return await _Fetching(host, doorkeeper, order, missing, spoilt).run()
 
 
 class _Fetching:
-    def __init__(self, host: Host, doorkeeper: Doorkeeper, order: FileOrder, missing: list[FileSection]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        order: FileOrder,
+        missing: list[FileSection],
+        spoilt: Mapping[str, str],
+    ) -> None:
         self._host = host
         self._doorkeeper = doorkeeper
         self._order = order
         self._missing = missing
+        self._spoilt = spoilt
         self._folder = files_folder(order.data_dir, order.manifest)
         self._total_bytes = sum(file.bytes for file in missing)
         self._arrived_bytes = 0
@@ -160,9 +170,10 @@ class _Fetching:
 
     def _reason(self, file: FileSection, donors: Sequence[PeerId]) -> str:
         num_asked = len({*donors, *self._wrong})
+        here = f"; the one in {self._folder} {self._spoilt[file.name]}" if file.name in self._spoilt else ""
         if not num_asked:
-            return f"nobody is there who could give the file {file.name} of the run"
-        return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}"
+            return f"nobody is there who could give the file {file.name} of the run{here}"
+        return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}{here}"
 
     def _why(self) -> str:
         reasons = [f"{short_peer(name)} {what}" for name, what in (self._wrong | self._silent).items()]

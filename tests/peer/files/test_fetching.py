@@ -192,6 +192,21 @@ def test_a_member_that_comes_later_is_waited_for(tmp_path: Path) -> None:
     in_scene(tmp_path, play)
 
 
+def test_a_file_here_that_is_another_one_is_told_and_replaced(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        folder = files_folder(scene.mine, scene.manifest)
+        folder.mkdir(parents=True)
+        (folder / "README.md").write_bytes(SMALL + b"!")
+        fetching = asyncio.ensure_future(scene.fetch())
+        await asyncio.sleep(PATIENCE_SECONDS / 2)
+        scene.serve(HONEST)
+        await fetching
+        there = f"; the one in {folder} has {len(SMALL) + 1} bytes, not {len(SMALL)}"
+        assert set(scene.waits) == {f"nobody is there who could give the file README.md of the run{there}"}
+
+    in_scene(tmp_path, play)
+
+
 def test_a_file_that_changes_on_a_donors_disk_comes_from_others(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         damaged = scene.serve(HOSTILE)
