@@ -127,10 +127,10 @@ class _Slots:
         ints = self._cells[slot].ints
         ints[8] = ints[0]
 
-    def _fill(self, fragment: int, values: F32 | FillValues, meta: Sequence[int], merge_alpha: float) -> bool:
+    def _filled(self, fragment: int, values: F32 | FillValues) -> Draft | None:
         draft = self.draft(fragment)
         if draft is None:
-            return False
+            return None
         try:
             if isinstance(values, np.ndarray):
                 draft.values[:] = values
@@ -139,8 +139,7 @@ class _Slots:
         except BaseException:
             self.drop(draft)
             raise
-        self._end(draft, meta, merge_alpha)
-        return True
+        return draft
 
     def _end(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> None:
         cells = self._cells[draft.slot]
@@ -164,19 +163,17 @@ class _Slots:
 class Outbox(_Slots):
     """Trainer -> network."""
 
-    def try_post(
-        self,
-        kind: WorkKind,
-        fragment: int,
-        values: F32 | FillValues,
-        *,
-        num_steps: int = 0,
-        num_tokens: int = 0,
-        base_version: int = 0,
-        inner_step: int = 0,
-    ) -> bool:
-        """Trainer: fill a free slot, or return False at once when there is none. `values`: float32 [num_values]."""
-        return self._fill(fragment, values, (kind, fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
+    def try_post(self, kind: WorkKind, fragment: int, values: F32 | FillValues, **numbers: int) -> bool:
+        """Trainer: fill a free slot, or return False at once when there is none.
+
+        Args:
+            values: float32 [num_values].
+            numbers: as of `post`.
+        """
+        draft = self._filled(fragment, values)
+        if draft is not None:
+            self.post(draft, kind, **numbers)
+        return draft is not None
 
     def post(
         self,
@@ -232,14 +229,16 @@ class Inbox(_Slots):
 
         The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
         """
-        delivered = self._fill(fragment, values, (kind, fragment, version, apply_at_inner_step), merge_alpha)
-        if delivered:
-            self._states[fragment].delivered_version = version
-        return delivered
+        draft = self._filled(fragment, values)
+        if draft is not None:
+            self.post(draft, kind, version=version, merge_alpha=merge_alpha, apply_at_inner_step=apply_at_inner_step)
+        return draft is not None
 
-    def post(self, draft: Draft, kind: MergeKind, *, version: int) -> None:
-        """Network: the draft's values are there; from now on they are a message, to be applied at once."""
-        self._end(draft, (kind, draft.fragment, version, 0), 0.0)
+    def post(
+        self, draft: Draft, kind: MergeKind, *, version: int, merge_alpha: float = 0.0, apply_at_inner_step: int = 0
+    ) -> None:
+        """Network: the draft's values are there; from now on they are a message."""
+        self._end(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha)
         self._states[draft.fragment].delivered_version = version
 
     def take(self) -> list[MergeMessage]:

@@ -116,27 +116,20 @@ def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
         return None
     payload = bytes(shared.sent)
     encoded = codec.unpack(shared.anchor.size, payload)
-    returned_since = shared.sent_returned_since_plus_1 - 1
     return Sent(
         shared.sent_sequence,
         encoded,
         shared.sent_tokens,
         shared.sent_steps,
         shared.sent_base_version,
-        returned_since if returned_since >= 0 else None,
+        shared.sent_returned_since,
     )
-
-
-def inherited_returned_since(shared: SharedFragment) -> int | None:
-    """Version of the oldest round whose returned work waits in the residual; None without any."""
-    since = shared.returned_since_plus_1 - 1
-    return since if since >= 0 else None
 
 
 def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
     shared.unsent_base_version = state.unsent_base_version
-    shared.returned_since_plus_1 = _plus_1(state.returned_since)
+    shared.returned_since = state.returned_since
     sent = state.pending
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
@@ -151,13 +144,9 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
             place += len(data)
         shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
         shared.sent_base_version = sent.base_version
-        shared.sent_returned_since_plus_1 = _plus_1(sent.returned_since)
+        shared.sent_returned_since = sent.returned_since
         fence()
         shared.sent_sequence = sent.sequence
-
-
-def _plus_1(version: int | None) -> int:
-    return 0 if version is None else version + 1
 
 
 def adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:

@@ -25,7 +25,6 @@ from peer.network.node.fragment_memory import (
     adopt_snapshot,
     changing,
     inherited,
-    inherited_returned_since,
     persist,
 )
 from peer.network.node.mailbox_desk import TrainerDesk
@@ -127,7 +126,7 @@ class Start:
                 shared.unsent_tokens,
                 shared.unsent_steps,
                 shared.unsent_base_version,
-                returned_since=inherited_returned_since(shared),
+                returned_since=shared.returned_since,
                 under_way=inherited(shared, state.codec),
             )
         )

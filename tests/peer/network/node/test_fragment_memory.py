@@ -12,7 +12,7 @@ from averaging.outer.outer_step import OuterRule
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.fragment_memory import build_fragments, inherited, inherited_returned_since, persist
+from peer.network.node.fragment_memory import build_fragments, inherited, persist
 from tests.kit.notaries import notary_of
 
 SIZE = 300
@@ -35,10 +35,10 @@ def written_and_found(
         state.take_back()
         persist(mailbox, fragment)
         assert inherited(mailbox.states[0], codec) is None
-        assert inherited_returned_since(mailbox.states[0]) == state.returned_since == 6
+        assert mailbox.states[0].returned_since == state.returned_since == 6
     state.send(2)
     persist(mailbox, fragment)
-    return state, inherited(mailbox.states[0], codec), inherited_returned_since(mailbox.states[0])
+    return state, inherited(mailbox.states[0], codec), mailbox.states[0].returned_since
 
 
 @pytest.mark.parametrize("returns_first", [False, True])
