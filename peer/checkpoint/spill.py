@@ -33,6 +33,10 @@ LEAST_BYTES = 1 << 20
 """Of one commit of one fragment; what is less stays in memory."""
 MOST_FILES = 256
 """At a time, a file descriptor each; what is more stays in memory."""
+STATES_IN_A_ROW = 2
+"""Whole states that are copied to the disk for newcomers at once: one that joins, and one that comes back soon."""
+STATE_SECONDS = 600.0
+"""For each further one. Members who ask again and again must not wear out the disk; their copies are in memory."""
 
 log = logging.getLogger(__name__)
 
@@ -117,23 +121,6 @@ class SpillFiles:
             start += len(buffer)
         return found
 
-    def copy(self, arrays: Sequence[F32]) -> tuple[list[F32], Callable[[], None]]:
-        """Read-only copies of float32 arrays [n], and what gives the memory back that reading them took.
-
-        They are in memory where they are small, or the disk takes nothing.
-        """
-        parts = self.keep([array.data for array in arrays])
-        if parts is None:
-            return self.in_memory(arrays)
-        mapped = parts[0].obj
-        assert isinstance(mapped, mmap.mmap)
-        return [np.frombuffer(part, np.float32) for part in parts], partial(mapped.madvise, mmap.MADV_DONTNEED)
-
-    @staticmethod
-    def in_memory(arrays: Sequence[F32]) -> tuple[list[F32], Callable[[], None]]:
-        """`copy` without a disk."""
-        return [array.copy() for array in arrays], lambda: None
-
     def unload(self) -> None:
         """Give the pages back that somebody has read; reading again gets them again."""
         with self._changing:
@@ -152,6 +139,40 @@ class SpillFiles:
                 self._room,
             )
         self._is_failing = True
+
+
+class NewcomerCopies:
+    """Copies of fragments that newcomers fetch; made in any thread, one at a time.
+
+    Args:
+        files: None: all copies are in memory.
+        state_bytes: of all anchors and momenta.
+        clock: seconds.
+    """
+
+    def __init__(self, files: SpillFiles | None, state_bytes: int, clock: Callable[[], float]) -> None:
+        self._files = files
+        self._state_bytes = state_bytes
+        self._clock = clock
+        self._allowed_bytes = self._most_bytes = float(STATES_IN_A_ROW * state_bytes)
+        self._allowed_at = clock()
+
+    def copy(self, arrays: Sequence[F32]) -> tuple[list[F32], Callable[[], None]]:
+        """Read-only copies of float32 arrays [n], and what gives the memory back that reading them took.
+
+        They are in memory where they are small, the disk takes nothing, or much was written of late.
+        """
+        now, num_bytes = self._clock(), sum(array.nbytes for array in arrays)
+        earned = self._state_bytes * (now - self._allowed_at) / STATE_SECONDS
+        self._allowed_bytes, self._allowed_at = min(self._most_bytes, self._allowed_bytes + earned), now
+        files = self._files if num_bytes <= self._allowed_bytes else None
+        parts = None if files is None else files.keep([array.data for array in arrays])
+        if parts is None:
+            return [array.copy() for array in arrays], lambda: None
+        self._allowed_bytes -= num_bytes
+        mapped = parts[0].obj
+        assert isinstance(mapped, mmap.mmap)
+        return [np.frombuffer(part, np.float32) for part in parts], partial(mapped.madvise, mmap.MADV_DONTNEED)
 
 
 def _write(descriptor: int, buffer: memoryview) -> None:

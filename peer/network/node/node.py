@@ -33,7 +33,7 @@ from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.facts import Totals
 from peer.checkpoint.partial_downloads import ChunkFiles
-from peer.checkpoint.spill import RoundSpill, SpillFiles
+from peer.checkpoint.spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
@@ -112,12 +112,13 @@ class Node:
         self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
-        self.keeper = self._past = self._copies = None
+        self.keeper = self._past = copies = None
         if checkpoints is not None:
             folder = checkpoints.path.parent
-            self._copies = SpillFiles(folder, "copies for newcomers", "two fragments and their momentum")
+            copies = SpillFiles(folder, "copies for newcomers", "two fragments and their momentum")
             self._past = RoundSpill(SpillFiles(folder), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
+        self._copies = NewcomerCopies(copies, 8 * sum(mailbox.sizes), ports.clock)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter.report, self._keep_lineage)
         StateServer(
             *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
@@ -442,8 +443,8 @@ class Node:
             return None
         async with runtime.busy:
             state = runtime.state
-            copy = SpillFiles.in_memory if self._copies is None else self._copies.copy
-            (anchor, momentum), unload = await self.ports.compute(lambda: copy([state.anchor, state.momentum]))
+            copy = partial(self._copies.copy, [state.anchor, state.momentum])
+            (anchor, momentum), unload = await self.ports.compute(copy)
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits, unload)
 

@@ -18,7 +18,7 @@ from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
 from peer.checkpoint import spill
-from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, RoundSpill, SpillFiles
+from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, STATE_SECONDS, NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
@@ -100,7 +100,8 @@ def test_files_go_with_the_last_reference_and_are_never_too_many(
 def test_copies_for_newcomers_take_no_memory_once_they_are_unloaded(tmp_path: Path) -> None:
     anchor = np.arange(2 << 20, dtype=np.float32)
     momentum = -anchor
-    (kept_anchor, kept_momentum), unload = SpillFiles(tmp_path).copy([anchor, momentum])
+    copies = NewcomerCopies(SpillFiles(tmp_path), anchor.nbytes, lambda: 0.0)
+    (kept_anchor, kept_momentum), unload = copies.copy([anchor, momentum])
 
     def mapped_kib() -> int:
         status = Path("/proc/self/status").read_text()
@@ -123,11 +124,29 @@ def test_copies_for_newcomers_are_in_memory_where_the_disk_takes_nothing(
 ) -> None:
     values = np.ones(1 << 20, dtype=np.float32)
     gone = SpillFiles(tmp_path / "gone", "copies for newcomers", "two fragments and their momentum")
-    (copied,), unload = gone.copy([values])
+    (copied,), unload = NewcomerCopies(gone, values.nbytes, lambda: 0.0).copy([values])
     values += 1
     unload()
     assert float(copied[0]) == 1.0
     assert caplog.messages[0].startswith("copies for newcomers stay in memory")
+
+
+def test_members_who_ask_again_and_again_do_not_wear_out_the_disk(tmp_path: Path) -> None:
+    now, values = 0.0, np.ones(1 << 18, dtype=np.float32)
+    copies = NewcomerCopies(SpillFiles(tmp_path), values.nbytes, lambda: now)
+
+    def is_on_disk() -> bool:
+        (copied,), _ = copies.copy([values])
+        assert np.array_equal(copied, values)
+        return not copied.flags.writeable
+
+    assert [is_on_disk() for _ in range(4)] == [True, True, False, False]
+    now = STATE_SECONDS - 1
+    assert not is_on_disk()
+    now = STATE_SECONDS
+    assert is_on_disk()
+    now = 100 * STATE_SECONDS
+    assert [is_on_disk() for _ in range(3)] == [True, True, False]
 
 
 async def spill_all(swarm, folder):
