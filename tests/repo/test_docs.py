@@ -171,7 +171,7 @@ def commands_in(path: Path) -> Iterator[str]:
     for line in lines:
         found = re.match(r"\s*(?:\$ +)?(?:\.venv/bin/)?peer (?=[a-z-])(.*)", line)
         if found:
-            yield re.split(r"\s[#|&]", found[1])[0]
+            yield re.split(r"\s[#|&>]", found[1])[0]
 
 
 def complaints_about(line: str) -> Iterator[str]:
