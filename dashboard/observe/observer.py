@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -89,8 +90,7 @@ class SwarmObserver:
         self._run_record: RunRecord | None = None
         self._run_facts = run
         self._num_members = 0
-        self._next_run_at = 0.0
-        self._next_bootstrap_at = 0.0
+        self._run_read_at = self._dialled_at = -math.inf
         now = wall_clock()
         self.state = DashboardState(run_id=run_id, started_at=now, now=now, run=run, join_addresses=rule.asked)
 
@@ -131,14 +131,14 @@ class SwarmObserver:
         self._on_state(self.state)
 
     async def _meet_members(self) -> None:
-        if self._num_members and self._wall_clock() < self._next_bootstrap_at:
+        if self._num_members and self._is_recent(self._dialled_at, BOOTSTRAP_SECONDS):
             return
         self._num_members = await self._store.bootstrap(self._addresses)
-        self._next_bootstrap_at = self._wall_clock() + BOOTSTRAP_SECONDS
+        self._dialled_at = self._wall_clock()
 
     async def _read_run(self) -> None:
-        now = self._wall_clock()
-        if self._run_record is not None and now < self._next_run_at:
+        announce_seconds = self._run_facts.announce_seconds if self._run_facts is not None else RUN_SECONDS
+        if self._run_record is not None and self._is_recent(self._run_read_at, min(RUN_SECONDS, announce_seconds)):
             return
         data = await self._store.fetch_run(self.state.run_id)
         if data is None:
@@ -146,8 +146,11 @@ class SwarmObserver:
         record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
         if self._run_record is None or record.revision > self._run_record.revision:
             self._run_record, self._run_facts = record, run_facts(record)
-        announce_seconds = self._run_facts.announce_seconds if self._run_facts is not None else RUN_SECONDS
-        self._next_run_at = now + min(RUN_SECONDS, announce_seconds)
+        self._run_read_at = self._wall_clock()
+
+    def _is_recent(self, at: float, seconds: float) -> bool:
+        """Whether it was so lately; not when the clock was set back since."""
+        return 0 <= self._wall_clock() - at < seconds
 
     async def _read_records(self) -> list[bytes]:
         """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""

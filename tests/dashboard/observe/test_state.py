@@ -316,7 +316,7 @@ def test_labels_are_short_printable_and_have_no_towers_of_marks(text: str) -> No
 
 
 def test_the_run_record_is_read_again_as_often_as_peers_announce() -> None:
-    async def reads(seconds: float) -> int:
+    async def reads(seconds: float, back_seconds: float = 0.0) -> int:
         store, clock = FakeStore(), Clock(NOW)
         times: list[float] = []
         fetch = store.fetch_run
@@ -327,9 +327,11 @@ def test_the_run_record_is_read_again_as_often_as_peers_announce() -> None:
 
         store.fetch_run = fetch_run  # type: ignore[method-assign]
         observer = SwarmObserver(RUN_ID, store, [ADDRESS], wall_clock=clock, on_state=lambda state: None)
-        while clock() < NOW + seconds:
+        for look in range(round(seconds / 2)):
+            clock.now = NOW + 2.0 * look - (back_seconds if look > 11 else 0.0)
             await observer.look()
-            clock.now += 2.0
         return len(times)
 
     assert asyncio.run(reads(60.0)) == 6
+    # A clock that was set back does not keep the page from looking.
+    assert asyncio.run(reads(60.0, back_seconds=86_400.0)) == 7
