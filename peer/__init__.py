@@ -11,6 +11,7 @@ The files of this folder stand under all rooms, but for the entry point:
     extras.py         libraries that only some commands need
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
     first_lines.py    the checklist in the first moment of `peer join`
+    answer_beside.py  Ctrl+C while something is loaded that lets no Python code run
     progress.py       a line about what a slow command does at the moment
     plain_console.py  the same for tables and panels
     run_clock.py      tokens that the whole swarm has committed

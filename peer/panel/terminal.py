@@ -15,6 +15,7 @@ from types import FrameType
 
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
+from peer.answer_beside import AnswerBeside
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
@@ -79,6 +80,7 @@ class Terminal:
         self._errors = KeptErrors()
         self._is_resting = False
         self._is_loading = False
+        self._beside: AnswerBeside | None = None
         self._limit: Callable[[LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = EventLog(config.event_log_path, self.note)
@@ -146,6 +148,12 @@ class Terminal:
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
         self._is_loading = False
+        self._end_beside()
+
+    def _end_beside(self) -> None:
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
 
     def _act(self, action: Action) -> None:
         """What somebody wants who pressed a key."""
@@ -175,9 +183,6 @@ class Terminal:
         """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._is_loading:
-                # Said at once: what is being loaded may take seconds to let go.
-                self.mention("leaving: this peer was not in the run yet")
             if self._is_stopping or self._is_loading:
                 raise KeyboardInterrupt
             self._leave()
@@ -188,6 +193,9 @@ class Terminal:
         self._is_loading = is_loading
         previous = {}
         if threading.current_thread() is threading.main_thread():
+            if is_loading:
+                said, is_panel = "Leaving; what is being loaded ends first.", isinstance(self._view, PanelView)
+                self._beside = AnswerBeside(sys.stdout, rf"\033[999;1H\033[2K{said}" if is_panel else rf"{said}\n")
             previous = {number: signal.signal(number, interrupt) for number in _signals()}
             stops = getattr(signal, "SIGTSTP", None)
             if isinstance(self._view, PanelView) and stops and signal.getsignal(stops) is signal.SIG_DFL:
@@ -200,6 +208,7 @@ class Terminal:
             with self._figures():
                 yield
         finally:
+            self._end_beside()
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
             self._view.restore()

@@ -1,0 +1,49 @@
+"""Ctrl+C while something is loaded that lets no Python code run: a process beside this one answers on the terminal.
+
+A large library keeps the interpreter for seconds on a busy machine, and a handler of Python waits for it. The number of
+the signal goes into a pipe at once, and a shell at its other end prints a line.
+"""
+
+import os
+import signal
+import subprocess
+from typing import TextIO
+
+_SCRIPT = 'while c=$(head -c 1) && [ -n "$c" ]; do if [ "$c" = "$1" ]; then printf %b "$2"; exit; fi; done'
+
+
+class AnswerBeside:
+    """Until `close`, the first Ctrl+C gets `line`, with escapes as `printf` has them. For the main thread.
+
+    It is a convenience: where there is no shell, or no terminal, nobody answers so early.
+    """
+
+    def __init__(self, terminal: TextIO, line: str) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if not terminal.isatty():
+            return
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        try:
+            # In a session of its own: Ctrl+C reaches all that belongs to the terminal.
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "sh", chr(signal.SIGINT), line],
+                stdin=reader,
+                stdout=terminal.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._writer)
+        else:
+            self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        finally:
+            os.close(reader)
+
+    def close(self) -> None:
+        """From now on Python's own handlers are quick enough; may be called twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            signal.set_wakeup_fd(self._before)
+            os.close(self._writer)
+            process.wait()
