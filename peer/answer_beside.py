@@ -9,7 +9,8 @@ import signal
 import subprocess
 from typing import TextIO
 
-_SCRIPT = 'while c=$(head -c 1) && [ -n "$c" ]; do if [ "$c" = "$1" ]; then printf %b "$2"; exit; fi; done'
+_SCRIPT = 'while c=$(head -c 1; echo .) && [ "$c" != . ]; do [ "$c" = "$1." ] && printf %b "$2" && set -- ""; done'
+"""It reads on after that: to write into a pipe that nobody reads would be a fault of its own."""
 
 
 class AnswerBeside:
@@ -46,4 +47,5 @@ class AnswerBeside:
         if process is not None:
             signal.set_wakeup_fd(self._before)
             os.close(self._writer)
+            process.kill()
             process.wait()
