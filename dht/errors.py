@@ -76,6 +76,8 @@ class DaemonFault(LocalFault):
 
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
     """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UsageFault(f"{path} is no folder, or lies in none; expected a folder of your own; {advice}")
     return LocalFault(
         f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; {advice}"
     )

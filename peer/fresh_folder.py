@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class FreshFolder:
 
     def __init__(self, folder: Path, files: Iterable[Path]) -> None:
         self._folder = folder
-        self._files = [path for path in (*files, folder / LOCK_NAME) if not path.exists()]
+        self._files = [path for path in (*files, folder / LOCK_NAME) if not os.path.lexists(path)]
         self._folders = [one for one in (folder, *folder.parents) if not one.exists()]
 
     def take_back(self) -> None:

@@ -233,6 +233,8 @@ def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
     from peer.observe.own_runs import own_runs
 
     if data_dir is not None:
+        if not expanded(data_dir).is_dir():
+            raise UsageFault(f"{data_dir} is no folder; expected the data folder of a peer; check --data-dir.")
         return [expanded(data_dir)]
     return [one.folder for named in ([run_id] if run_id else runs_here()) for one in own_runs(named)]
 

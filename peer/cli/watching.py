@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -167,6 +168,7 @@ def dashboard(
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
 
     # Before the server is loaded, which takes a second.
+    _check_host(host)
     its_address, its_install = _address(page_address), _line_of(install)
     its_samples = sample_plan(samples_every, prompt or (), base)
     proxies = tuple(_network(address) for address in proxy or ())
@@ -240,6 +242,12 @@ def _line_of(install: str | None) -> str | None:
             f"{MAX_INSTALL_LENGTH} such as 'pip install murmuration-swarm'"
         )
     return None if install is None else install.strip()
+
+
+def _check_host(host: str) -> None:
+    """Raises UsageFault: no address of this machine and no name; an empty one would show the page to everybody."""
+    if re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", host) is None or ".." in host:
+        raise UsageFault(f"--host {host[:80]!a} is no address; expected one of this machine such as 127.0.0.1 or ::1")
 
 
 def _address(text: str) -> str:

@@ -3,8 +3,8 @@
 The files, each built on those above it:
 
     commands.py       the table of all commands; `peer --help`
-    plain_help.py     help that shows first what everybody needs
     mistakes.py       what is wrong with a command line, in one sentence
+    plain_help.py     help that shows first what everybody needs
     exit_codes.py     exit codes; one sentence in place of a traceback
     lazy_commands.py  all commands, each loaded when it is named
 """

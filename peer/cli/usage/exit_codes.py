@@ -28,6 +28,8 @@ _REFUSED_BY_THE_MACHINE = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 """A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+"""Of what somebody typed as one."""
 
 
 _BEGINNING = re.compile(
@@ -61,6 +63,9 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             _drop_output()
             code = 1
         except OSError as error:
+            if error.errno in _NO_PATH:
+                _say(f"{str(error.filename)[:80]!r}: {error.strerror}; expected the path of a file or folder.")
+                return UsageFault.exit_code
             if error.errno not in _REFUSED_BY_THE_MACHINE:
                 _say(_bug(error))
             else:

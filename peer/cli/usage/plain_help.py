@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand
+
+from peer.cli.usage.mistakes import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONTEXT: Final = {"help_option_names": ["--help", "-h"]}
 FIRST: Final = "Options"
 """The panel of flags without another one."""
+_PATHS: Final = ("FILE", "DIR", "PATH")
+"""What help shows for a flag that takes a path."""
 ALL: Final = "peer.help_all"
 """Set in a context's `meta` to see the flags of every panel."""
 
 
 class PlainCommand(TyperCommand):
     """A command whose help has no marks of the library around the names of its arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of any command; an empty path, which would be the working folder, is a mistake."""
+        flags = {name for one in self.params if getattr(one, "metavar", None) in _PATHS for name in one.opts}
+        for flag, value in pairwise(args):
+            if flag in flags and not value.strip():
+                raise UsageError(f"{flag} is empty; expected the path of a file or folder", ctx)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`NAME` where it is needed, `[RUN]` where it may be left out."""

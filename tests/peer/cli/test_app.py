@@ -203,8 +203,8 @@ def test_init_with_a_tokenizer_above_the_vocabulary_leaves_nothing(
 
 def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert app.run(["init", "mine", "--out", "file/folder"]) == 1
-    assert "file/folder cannot be written: Not a directory; expected a writable folder" in capsys.readouterr().err
+    assert app.run(["init", "mine", "--out", "file/folder"]) == 2
+    assert "file/folder is no folder, or lies in none; expected a folder of your own" in capsys.readouterr().err
 
 
 def test_init_on_a_full_disk_leaves_no_half_file(

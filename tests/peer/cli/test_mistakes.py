@@ -237,3 +237,46 @@ def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None
     assert other_run(f"refused us: of the run {UNKNOWN_RUN}") == UNKNOWN_RUN
     for text in ("", "refused us: no", "of the run ", "of the run \x1b[31m", f"of the run {UNKNOWN_RUN} and more"):
         assert other_run(text) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["init", "x", "--out", ""],
+        ["join", "--data-dir", ""],
+        ["seed", "--identity", " "],
+        ["manifest", "show", "--data-dir", ""],
+        ["export", "--checkpoint", ""],
+    ],
+)
+def test_an_empty_path_is_no_path(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a shell variable that is not set: the working folder is not meant."""
+    monkeypatch.chdir(tmp_path)
+    assert app.run(words) == 2
+    assert f"{words[-2]} is empty; expected the path of a file or folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["key", "--identity"], ["logs", "--data-dir"], ["plan"]])
+def test_a_name_that_no_file_can_have(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([*command, "a" * 5000]) == 2
+    assert "a bug" not in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        words = ["--data-dir", str(place)]
+        assert app.run(["seed", "own." + "a" * 20, "--peers", NOBODY_THERE, *words]) == 2
+        assert "is no folder, or lies in none; expected a folder of your own" in capsys.readouterr().err
+        assert app.run(["stop", *words]) == 2
+        assert "is no folder; expected the data folder of a peer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["", " ", "\u202e", "a" * 5000, "a..b", "x y"])
+def test_a_host_that_is_none_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty one would serve the page to everybody."""
+    assert app.run(["dashboard", "own." + "a" * 20, "--peers", NOBODY_THERE, "--host", host]) == 2
+    assert "is no address; expected one of this machine" in capsys.readouterr().err
