@@ -287,6 +287,7 @@ def _run_peer(
         if held is not None:
             held.give_up()
         raise
+    from peer.join.before_start import wait_for_members
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what a child says on standard error must not tear its picture.
@@ -310,33 +311,3 @@ def _run_peer(
             from peer.join.join import run_trainer
 
             return int(run_trainer(config, child, terminal))
-
-
-def _check_data(config: Any) -> None:
-    kind, _, places = (config.data or "").partition(":")
-    if kind in ("text", "jsonl", "parquet", "tokens"):
-        from peer.trainer.text.files import check_there, paths_in
-
-        for path in paths_in(places):
-            check_there(path)
-
-
-def wait_for_members(config: Any, terminal: Any, *, trains: bool) -> None:
-    """See that ports are free, data is there and a member answers, before anything heavy is loaded.
-
-    Raises:
-        LocalFault: a port is taken, data is missing, nobody answered in time, or it is no run that this peer can join.
-    """
-    if trains:
-        _check_data(config)
-    if {"listen", "port_range"} & config.model_fields_set:
-        from dht.identity.multiaddr import parse_multiaddr
-        from dht.p2pd.daemon import claim_ports
-
-        claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
-    from peer.observe.waiting import wait_for_answer
-
-    terminal.step("run")
-    wait_for_answer(config, terminal.show, trains=trains)
-    terminal.step("run")
-    terminal.step("program")

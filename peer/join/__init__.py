@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    before_start.py     ports, data and a member that answers: seen to before anything heavy is loaded
     unused_key.py       what a person is told whose profile a join does not use
     connection.py       what every training loop shares: network process, mailbox, link
     early_loading.py    what is loaded beside the first dials

@@ -304,7 +304,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
     no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
     no_join = [
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),
-        mock.patch("peer.cli.training.wait_for_members"),
+        mock.patch("peer.join.before_start.wait_for_members"),
     ]
     no_page = [mock.patch("dashboard.app.start_site", _stop)]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))

@@ -166,7 +166,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.join": (
         "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory "
         "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.panel.scene "
-        "peer.tracking peer.owner peer.plan",
+        "peer.tracking peer.observe peer.owner peer.plan",
         False,
         "numpy pydantic torch",
     ),

@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     # Nobody is at the addresses of these tests.
-    monkeypatch.setattr("peer.cli.training.wait_for_members", lambda *_, **__: None)
+    monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
     monkeypatch.setattr("peer.observe.target.Target.look_first", lambda *_: None)
     monkeypatch.setattr("dashboard.free_port.check_free", lambda *_: None)
     return tmp_path / "home" / "murmuration"

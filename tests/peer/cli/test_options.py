@@ -89,7 +89,7 @@ def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
         setattr(fake, function, lambda config, *_: configs.append(config) or 0)
         monkeypatch.setitem(sys.modules, module, fake)
     monkeypatch.setattr("peer.panel.terminal.opened_terminal", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("peer.cli.training.wait_for_members", lambda *_, **__: None)
+    monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
     assert app.run(arguments) == 0
     (config,) = configs
     return config

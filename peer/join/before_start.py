@@ -1,0 +1,35 @@
+"""What a peer sees to before anything heavy is loaded: its ports, its data, and a member that answers."""
+
+from __future__ import annotations
+
+from peer.config.peer_config import PeerConfig
+from peer.observe.waiting import wait_for_answer
+from peer.panel.terminal import Terminal
+
+
+def _check_data(config: PeerConfig) -> None:
+    kind, _, places = (config.data or "").partition(":")
+    if kind in ("text", "jsonl", "parquet", "tokens"):
+        from peer.trainer.text.files import check_there, paths_in
+
+        for path in paths_in(places):
+            check_there(path)
+
+
+def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
+    """See that ports are free, data is there and a member answers, before anything heavy is loaded.
+
+    Raises:
+        LocalFault: a port is taken, data is missing, nobody answered in time, or it is no run that this peer can join.
+    """
+    if trains:
+        _check_data(config)
+    if {"listen", "port_range"} & config.model_fields_set:
+        from dht.identity.multiaddr import parse_multiaddr
+        from dht.p2pd.daemon import claim_ports
+
+        claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
+    terminal.step("run")
+    wait_for_answer(config, terminal.show, trains=trains)
+    terminal.step("run")
+    terminal.step("program")
