@@ -7,7 +7,6 @@ The files of this folder stand under all rooms, but for the entry point:
     surroundings.py   closed streams, a user without a name: put right before anything else
     secret_files.py   files of mode 0600
     folder_lock.py    one process for each data folder
-    fresh_folder.py   what a start writes there, taken back when nothing comes of it
     extras.py         libraries that only some commands need
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
     first_lines.py    the checklist in the first moment of `peer join`

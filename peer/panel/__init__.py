@@ -10,6 +10,7 @@ The files, each built on those above it:
     panel_view.py  live panel, from scene, screens, painter and keys
     views.py       which view there is: panel, plain lines or JSON lines
     metrics.py     figures for Prometheus, on a port of their own
+    fresh_folder.py  what a start writes there, taken back when nothing comes of it
     own_folder.py  the data folder that a peer takes
     same_again.py  the command that brings a peer back as it was (pure)
     terminal.py    view, event log, keys and Ctrl+C while a peer runs

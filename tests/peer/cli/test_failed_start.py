@@ -11,7 +11,7 @@ from dht.records.signed_records import sign_run_record
 from peer.cli import app
 from peer.config.manifest import RunManifest
 from peer.folder_lock import FolderLock
-from peer.fresh_folder import FreshFolder
+from peer.panel.fresh_folder import FreshFolder
 
 RUN_ID = "own." + "a" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "1"]
