@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dht.ending import end_tasks
+
 log = logging.getLogger(__name__)
 
 
@@ -30,10 +32,7 @@ class Background:
     async def close(self) -> None:
         """Stop all of them; none begins any more."""
         self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

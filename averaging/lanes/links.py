@@ -30,6 +30,7 @@ from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Message
+from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.streams.rate_limits import Pace
@@ -255,7 +256,7 @@ class Links:
         tasks = [task for lane in self._lanes.values() for task in lane.tasks]
         for lane in list(self._lanes.values()):
             self._end(lane)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything was sent, and what is long was read, at most `seconds`."""

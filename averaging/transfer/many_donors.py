@@ -18,6 +18,7 @@ from averaging.transfer.chunks import ChunkQueue
 from averaging.transfer.client import ChunkStream
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS
 from averaging.transfer.pieces import ChunkedPiece
+from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 
@@ -105,9 +106,7 @@ class Transfer:
                         stalled.add(donor)
                         waiting.append(donor)
         finally:
-            for task in working:
-                task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await end_tasks(working)
         return self.is_complete
 
     def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:

@@ -300,7 +300,11 @@ class HivemindNode:
             except (P2PDaemonError, OSError) as error:
                 logger.debug("the DHT left without saying goodbye: %s", error or type(error).__name__)
         if line is not None:
-            await line.shutdown()
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    await line.shutdown()
+            except (P2PDaemonError, OSError) as error:
+                logger.debug("the line of the DHT did not close: %s", error or type(error).__name__)
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
         # Unlike DHTProtocol.call_ping this learns the remote's clock, and the routing table is up to date afterwards.

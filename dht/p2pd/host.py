@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dht.ending import end_tasks
 from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
@@ -314,10 +315,7 @@ class P2pdHost:
             self._server.close()
         try:
             await asyncio.gather(*(stream.close() for stream in list(self._streams)))
-            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(self._tasks)
         finally:
             await self.daemon.close()
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from dht.ending import end_tasks
 from dht.errors import DaemonFault, LocalFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
@@ -168,11 +169,8 @@ class P2pdSupervisor:
         """End the supervision and the daemon and delete the directory, also when cancelled. Never raises."""
         self.is_closed = True
         self._up.set()
-        tasks = [task for task in (self._watcher, *self._greeters) if task and task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(task for task in (self._watcher, *self._greeters) if task is not None)
             if self._daemon is not None:
                 await self._daemon.stop()
         finally:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dht.ending import end_tasks
 from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr
@@ -138,10 +139,7 @@ class Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await asyncio.gather(*(connection.muxer.say_goodbye() for connection in self.live()))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         # A task that was cancelled before its first step had no chance to close its socket.
         for writer in list(self._accepted):
             self._abort(writer)

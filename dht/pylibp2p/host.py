@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final
 
+from dht.ending import end_tasks
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
@@ -214,10 +215,7 @@ class Libp2pHost:
     async def close(self) -> None:
         """End streams, handlers, connections and listeners. Never raises."""
         self._is_closed = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self._connections.close()
 
     # Calls to a remote

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from dht.ending import end_tasks
+
 WINDOW_BYTES: Final = 256 * 1024
 """What a remote may send before anybody asked for it; the protocol's initial window."""
 
@@ -239,9 +241,7 @@ class Yamux:
             self.end("; ".join(_reason(task.exception()) for task in done))
         finally:
             self.end("our side closed the connection")
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
         return self._end or ""
 
     def end(self, reason: str) -> None:

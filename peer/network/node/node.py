@@ -25,6 +25,7 @@ from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
+from dht.ending import end_tasks
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.identity.keys import verify
@@ -239,9 +240,7 @@ class Node:
             await self._settle()
         finally:
             await self._background.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
             await self.exchange.close()
             await self.links.close()
         self.reporter.left(self._leave_reason)

@@ -14,6 +14,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,8 @@ from peer.network.process.event_loop import run_network
 from peer.plain_output import make_plain
 
 MAX_LINE_BYTES = 1 << 20
+END_SECONDS = 30.0
+"""To close everything when all is said. A task or a thread that does not end holds nobody up for longer."""
 ORDERS = ("leave", "limits")
 """What the owner may say at any time."""
 
@@ -63,17 +67,34 @@ def main() -> int:
     # What it starts itself, such as the daemon, hears them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
     channel = _Channel(connection)
+    return run_network(_run(channel, _end_soon))
+
+
+def _end_soon(code: int) -> None:
+    timer = threading.Timer(END_SECONDS, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+async def _run(channel: _Channel, end_soon: Callable[[int], None]) -> int:
+    """Exit code. What stopped it is said before the event loop and all that still runs in it are taken down.
+
+    Args:
+        end_soon: called when there is nothing more to do than that, with the exit code.
+    """
     try:
-        run_network(_run(channel))
+        await _take_part(channel, end_soon)
     except MurmurationError as error:
         code = error.exit_code if isinstance(error, LocalFault) else 1
         channel.send("fault", message=str(error), exit_code=code, may_pass=isinstance(error, DaemonFault))
-        return code
-    channel.send("left")
-    return 0
+    else:
+        code = 0
+        channel.send("left")
+    end_soon(code)
+    return code
 
 
-async def _run(channel: _Channel) -> None:
+async def _take_part(channel: _Channel, end_soon: Callable[[int], None]) -> None:
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
 
@@ -145,6 +166,7 @@ async def _run(channel: _Channel) -> None:
     await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)
     obeying.cancel()
     if not work.done():
+        end_soon(0)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         return

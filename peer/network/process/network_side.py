@@ -23,6 +23,7 @@ from dht.admission.admission import Admission
 from dht.admission.hello import AccessRule
 from dht.admission.proofs import NONCE_BYTES
 from dht.clocks import steady_seconds
+from dht.ending import end_tasks
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
@@ -253,9 +254,7 @@ class NetworkSide:
             try:
                 await node.run()
             finally:
-                for task in background:
-                    task.cancel()
-                await asyncio.gather(*background, return_exceptions=True)
+                await end_tasks(background)
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
                         await self._cache_peers(host, PeerCache(folder))
