@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,9 +72,11 @@ def main() -> int:
 
 
 def _end_soon(code: int) -> None:
-    timer = threading.Timer(END_SECONDS, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
+    def end() -> None:
+        time.sleep(END_SECONDS)
+        os._exit(code)
+
+    threading.Thread(target=end, name="end", daemon=True).start()
 
 
 async def _run(channel: _Channel, end_soon: Callable[[int], None]) -> int:
