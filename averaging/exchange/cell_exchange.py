@@ -19,7 +19,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.fragment.shard_store import payload_digest
+from averaging.fragment.shard_store import ENTRY_BYTES, payload_digest
 from averaging.outer.combine import Combined, ShardContribution, bounded_weights, combine, pairwise_sum
 from averaging.outer.outer_step import raw_weight
 from averaging.outer.reduction import Reduction, add_error, keep_error
@@ -170,7 +170,7 @@ class CellExchange:
         held = self._held(fragment)
         # Two versions of one fragment; nobody honest reduces more than all of it.
         most = 2 * cell_codec_of(fragment.state.codec).encoded_num_bytes(fragment.store.num_values) + 65_536
-        num_bytes = held.held_bytes.get(sender, 0) + expected
+        num_bytes = held.held_bytes.get(sender, 0) + max(expected, ENTRY_BYTES)
         if num_bytes > most:
             raise PeerFault(sender, f"sent {num_bytes} bytes of its cell's means; expected at most {most}")
         held.held_bytes[sender] = num_bytes

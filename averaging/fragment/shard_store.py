@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
@@ -25,6 +26,9 @@ MAX_RESULT_ROUNDS = 64
 """For one version a remote may send so many times what it may hold in results. Honest reducers send their means again
 for every attempt to close it.
 """
+ENTRY_BYTES = 640
+"""A message that is kept counts for so much at least: what it takes beside its payload, measured. No honest shard but
+that of a tiny fragment is shorter."""
 
 
 def payload_digest(payload: Buffer) -> bytes:
@@ -57,6 +61,8 @@ class ShardStore:
     num_values: int
     _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
     _results: dict[tuple[int, int, bytes], Buffer] = field(default_factory=dict)
+    _attempts: dict[tuple[PeerId, int], list[tuple[int, PeerId, int]]] = field(default_factory=dict)
+    """(attempt, leader, shard) of what a sender's contributions for a version are for: a heap, the earliest first."""
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
     _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
@@ -71,12 +77,15 @@ class ShardStore:
         """
         self._drop_earlier_attempts(sender, message)
         self._check_size(sender, message, payload)
-        held = self._held_bytes.get(sender, 0) + len(payload)
+        held = self._held_bytes.get(sender, 0) + _charge(payload)
         if held > self._most_held_bytes:
             raise _too_much(sender, message, held, self._most_held_bytes)
         self._held_bytes[sender] = held
         key = (message.version, message.attempt, message.leader, message.shard)
-        self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
+        senders = self._inbound.setdefault(key, {})
+        if sender not in senders:
+            heappush(self._attempts.setdefault((sender, message.version), []), key[1:])
+        senders[sender] = (message, bytes(payload))
 
     def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bytes:
         """Keep a result; returns its digest if it is new, else nothing.
@@ -99,9 +108,9 @@ class ShardStore:
             return b""
         self._results[key] = data
         given.keys.append(key)
-        given.num_bytes += len(data)
+        given.num_bytes += _charge(data)
         while given.num_bytes > self._most_held_bytes:
-            given.num_bytes -= len(self._results.pop(given.keys.popleft()))
+            given.num_bytes -= _charge(self._results.pop(given.keys.popleft()))
         return digest
 
     def result(self, version: int, shard: int, digest: bytes) -> Buffer | None:
@@ -180,7 +189,7 @@ class ShardStore:
         for given in self._results_of.values():
             if key in given.keys:  # a remote was first with the same bytes; they are ours now, and stay
                 given.keys.remove(key)
-                given.num_bytes -= len(payload)
+                given.num_bytes -= _charge(payload)
         self._results[key] = payload
         self._tentative[(start, end)] = (digest, reduction.error if carries_error else None)
         return digest
@@ -219,6 +228,7 @@ class ShardStore:
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
         self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
+        self._attempts = {of: keys for of, keys in self._attempts.items() if version <= of[1] <= latest}
         self._times_given = Counter({key: num for key, num in self._times_given.items() if key[0] in self._results})
         self._held_bytes.clear()
         self._results_of.clear()
@@ -230,16 +240,22 @@ class ShardStore:
 
     def _drop_earlier_attempts(self, sender: PeerId, message: Contribution) -> None:
         """A member is in one attempt at a time; a version with many failed ones must not use up its share."""
-        for key, senders in list(self._inbound.items()):
-            if key[0] == message.version and key[1] < message.attempt and sender in senders:
-                self._held_bytes[sender] = max(0, self._held_bytes.get(sender, 0) - len(senders.pop(sender)[1]))
-                if not senders:
-                    del self._inbound[key]
+        attempts = self._attempts.get((sender, message.version), [])
+        while attempts and attempts[0][0] < message.attempt:
+            key = (message.version, *heappop(attempts))
+            senders = self._inbound[key]
+            self._held_bytes[sender] = max(0, self._held_bytes.get(sender, 0) - _charge(senders.pop(sender)[1]))
+            if not senders:
+                del self._inbound[key]
 
     def _check_size(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
         expected = self.codec.encoded_num_bytes(message.end - message.start)
         if len(payload) != expected:
             raise PeerFault(sender, f"sent {len(payload)} bytes in a {message.KIND}; expected {expected}")
+
+
+def _charge(payload: Buffer) -> int:
+    return max(len(payload), ENTRY_BYTES)
 
 
 def _too_much(sender: PeerId, message: Contribution | Result, num_bytes: int, most: int) -> PeerFault:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
-from averaging.fragment.shard_store import MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
+from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
@@ -149,12 +149,60 @@ def test_of_many_results_of_one_sender_the_oldest_make_room_and_a_flood_is_refus
     assert len(digests) * size > 63 * most
     held = [number for number, digest in enumerate(digests) if store.result(7, number % 1024, digest)]
     assert held == list(range(held[0], len(digests))), "it is not the newest that are kept"
-    assert most - size < len(held) * size <= most
+    assert most - ENTRY_BYTES < len(held) * ENTRY_BYTES <= most
     assert store.result(7, 1, kept) is not None
     # Sent again and again, the same bytes are no news and hold nothing more.
     assert not store.take_result(PEERS[3], other, payload(store, normal(0)))
     store.prune(8, 7)
     assert store.take_result(PEERS[1], Result(0, 8, 0, 0, CUT), payload(store, normal(1)))
+
+
+def test_one_sender_of_many_tiny_shards_takes_little_memory_and_little_time():
+    """Where a fragment is large, its messages could each be as short as a block: the work for one does not grow."""
+    store = ShardStore(make_codec("int4", 8), 100_000)
+    block = memoryview(bytes(store.codec.encoded_num_bytes(8)))
+    steps = 0
+
+    class Watched(dict):
+        def items(self):
+            nonlocal steps
+            steps += len(self)
+            return super().items()
+
+    store._inbound = Watched()
+    most = 2 * store.codec.encoded_num_bytes(100_000) + 32_768
+
+    def flood(first_attempt):
+        for number in range(10_000):
+            leader = PEERS[number // 512 % len(PEERS)]
+            attempt = first_attempt - number // (512 * len(PEERS))
+            store.take_contribution(PEERS[1], Contribution(0, 7, attempt, leader, number % 512, 1, 0, 8, 9), block)
+
+    with pytest.raises(PeerFault, match="expected at most"):
+        flood(100)
+    assert len(store.arrived(7)) == most // ENTRY_BYTES
+    assert steps <= 2 * most // ENTRY_BYTES
+    # A later attempt takes the place of all that came for earlier ones.
+    store.take_contribution(PEERS[1], Contribution(0, 7, 101, PEERS[0], 0, 1, 0, 8, 9), block)
+    assert store.arrived(7) == [(PEERS[1], 101, PEERS[0], 0)]
+    with pytest.raises(PeerFault, match="expected at most"):
+        flood(200)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 1), st.integers(0, 1)), max_size=30))
+def test_what_a_sender_sent_for_earlier_attempts_goes_whatever_the_order(messages):
+    store, expected = store_of(), {}
+    for attempt, leader, shard, version in messages:
+        message = Contribution(0, 7 + version, attempt, PEERS[leader], shard, 1, 0, CUT, 9)
+        store.take_contribution(PEERS[1], message, payload(store, normal(1)))
+        expected = {key: None for key in expected if key[0] != 7 + version or key[1] >= attempt}
+        expected[7 + version, attempt, PEERS[leader], shard] = None
+    for version in (7, 8):
+        kept = sorted((PEERS[1], *key[1:]) for key in expected if key[0] == version)
+        assert store.arrived(version) == kept
+    store.prune(8, 5)
+    assert not store.arrived(7)
+    assert {version for _, version in store._attempts} <= {8}
 
 
 def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
