@@ -54,9 +54,12 @@ class LaterVersions:
         """Whether a peer was asked for the commit that leaves the version here, and may still answer."""
         return peer_id in self._asked
 
-    def ask(self, peer_id: PeerId) -> None:
-        """A peer is asked for that commit now."""
+    def ask(self, peer_id: PeerId) -> bool:
+        """Whether a peer may be asked for that commit now: not when as many as a roster holds were asked before."""
+        if len(self._asked) >= MAX_ROSTER:
+            return False
         self._asked.add(peer_id)
+        return True
 
     def forget(self, peer_id: PeerId) -> None:
         """The link broke: what was asked, or the answer, went down with it and may be asked again."""

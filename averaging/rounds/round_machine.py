@@ -443,8 +443,7 @@ class RoundMachine:
     def note_ahead(self, sender: PeerId, version: int) -> None:
         """A peer is at a later version: it is asked, once, for the commit that leads there."""
         self.later.note(sender, version)
-        if self.applying is None and not self.later.was_asked(sender):
-            self.later.ask(sender)
+        if self.applying is None and not self.later.was_asked(sender) and self.later.ask(sender):
             self.send(sender, CommitRequest(self.fragment, self.version))
 
     def tell_outcome(self, to: PeerId, version: int) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 BLAME_SECONDS = 600.0
 """A donor of wrong chunks is not asked again for this long."""
+MAX_REMEMBERED = 1024
+"""Donors that are avoided, and anchors that are not voted on again: the oldest is forgotten for another one."""
 FORK_SECONDS = 30.0
 """What a donor on the lighter side of a fork gives is not voted on again for this long; its next anchor is."""
 
@@ -80,7 +85,7 @@ class Donors:
     def blame(self, donor: PeerId, fragment: int, what: str) -> None:
         """It gave something wrong."""
         log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
-        self._blamed[donor] = asyncio.get_running_loop().time() + BLAME_SECONDS
+        _remember(self._blamed, donor, asyncio.get_running_loop().time() + BLAME_SECONDS)
 
     def is_blamed(self, peer_id: PeerId) -> bool:
         """Whether it gave something wrong not long ago."""
@@ -88,12 +93,19 @@ class Donors:
 
     def outvote(self, donor: PeerId, fragment: int, digest: bytes) -> None:
         """Others have another anchor than a donor's of that digest."""
-        self._outvoted[donor, fragment] = digest, asyncio.get_running_loop().time() + FORK_SECONDS
+        _remember(self._outvoted, (donor, fragment), (digest, asyncio.get_running_loop().time() + FORK_SECONDS))
 
     def is_outvoted(self, donor: PeerId, fragment: int, digest: bytes) -> bool:
         """Whether others had another digest than this one, or one that begins so."""
         refused, until = self._outvoted.get((donor, fragment), (b"", 0.0))
         return asyncio.get_running_loop().time() < until and refused.startswith(digest)
+
+
+def _remember(book: dict[K, V], key: K, value: V) -> None:
+    book.pop(key, None)
+    if len(book) >= MAX_REMEMBERED:
+        del book[next(iter(book))]
+    book[key] = value
 
 
 def spread(joiner: PeerId, donor: PeerId) -> bytes:

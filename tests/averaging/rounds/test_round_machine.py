@@ -412,6 +412,7 @@ def test_a_stranger_cannot_fill_the_memory():
         swarm.members[fake] = swarm.members[other]
         swarm._arrive(fake, me, VersionIs(0, 7, bytes(16), 99))
     assert len(machine.later._version_of) <= 256
+    assert len(machine.later._asked) <= 256
 
 
 def test_who_holds_the_lighter_commit_repairs_and_who_holds_the_heavier_passes_it_on():

@@ -1,0 +1,49 @@
+"""What a peer remembers of donors that gave something wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from peer.network.anchors.donors import BLAME_SECONDS, FORK_SECONDS, MAX_REMEMBERED, Donors
+from peer.simulation.virtual_time import run_virtual
+from tests.kit.network.memory_networks import named
+
+
+class Nobody:
+    def members(self):
+        return []
+
+    def suspect(self, peer_id, reason):
+        raise AssertionError("nobody is suspected here")
+
+
+def test_strangers_under_ever_new_names_fill_no_memory_and_the_last_ones_are_avoided():
+    donors, names = Donors(named(0), Nobody()), [f"{named(1)}{number}" for number in range(2 * MAX_REMEMBERED)]
+
+    async def run():
+        for name in names:
+            donors.blame(name, 0, "gave other bytes")
+            donors.outvote(name, 1, bytes(32))
+        donors.blame(names[MAX_REMEMBERED], 0, "gave other bytes again")
+        donors.blame(named(2), 0, "gave other bytes")
+        assert len(donors._blamed) == len(donors._outvoted) == MAX_REMEMBERED
+        assert donors.is_blamed(names[-1])
+        assert donors.is_outvoted(names[-1], 1, bytes(8))
+        assert not donors.is_blamed(names[0])
+        assert donors.is_blamed(names[MAX_REMEMBERED]), "the last thing said of it is the newest of all"
+
+    run_virtual(run())
+
+
+def test_after_a_while_a_donor_is_asked_again():
+    async def run():
+        donors = Donors(named(0), Nobody())
+        donors.blame(named(1), 0, "gave other bytes")
+        donors.outvote(named(1), 0, bytes(32))
+        await asyncio.sleep(FORK_SECONDS + 1)
+        assert not donors.is_outvoted(named(1), 0, bytes(32))
+        assert donors.is_blamed(named(1))
+        await asyncio.sleep(BLAME_SECONDS)
+        assert not donors.is_blamed(named(1))
+
+    run_virtual(run())
