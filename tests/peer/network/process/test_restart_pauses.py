@@ -143,11 +143,11 @@ def test_the_child_says_whether_its_fault_may_pass(monkeypatch, error, may_pass)
 
     ours, theirs = socket.socketpair()
 
-    def run(work):
-        work.close()
+    async def take_part(channel, end_soon):
         raise error
 
-    monkeypatch.setattr(main, "run_network", run)
+    monkeypatch.setattr(main, "_take_part", take_part)
+    monkeypatch.setattr(main, "_end_soon", lambda code: None)
     monkeypatch.setattr(sys, "argv", ["network_process", str(os.dup(theirs.fileno()))])
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(main, "make_plain", lambda stream: stream)
