@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
+from tests.kit.no_compiler import load_no_compiler
 from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
 
 # The same examples on every run and machine; a slow machine is no failure.
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Before the tests are imported, which take their numbers of examples from it.
     if is_by_day(config.option.markexpr):
         settings.load_profile("day")
+    load_no_compiler()
     # Some test modules import hivemind, others py-libp2p, in one process.
     make_room_for_libp2p()
 

@@ -13,6 +13,8 @@ The files, each built on those above it:
     waiting.py            waiting for other threads and processes
     records.py            a peer's record, for tests that care about a few fields
     any_records.py        any records of three peers, for hypothesis
+    late_library.py       libraries that only the worker loads that runs their tests
+    no_compiler.py        torch that loads its compiler only when something compiles
     fresh_interpreter.py  programs for processes that have imported nothing yet
     host_contract.py      what every Host must do, whatever carries its bytes
     notaries.py           signatures for peers that have no keys

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.kit.late_library import late_library
 from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 
-lightning = pytest.importorskip("lightning.pytorch")
-
-from murmuration.integrations.lightning import SwarmCallback, tokens_of  # noqa: E402
+lightning = late_library("lightning.pytorch")
+integration = late_library("murmuration.integrations.lightning", needs="lightning")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 RUN = "own.aaaaaaaaaaaaaaaaaaaa"
@@ -27,22 +27,26 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LoneSwarm]]:
         yield made
 
 
-class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
-    def __init__(self, fails_at: int = -1) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Linear(4, 1)
-        self.fails_at = fails_at
+def small_module(fails_at: int = -1, *, is_scheduled: bool = True) -> Any:
+    class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Linear(4, 1)
 
-    def training_step(self, batch: Any, number: int) -> Any:
-        if number == self.fails_at:
-            raise ZeroDivisionError
-        inputs, targets = batch
-        return nn.functional.mse_loss(self.net(inputs), targets)
+        def training_step(self, batch: Any, number: int) -> Any:
+            if number == fails_at:
+                raise ZeroDivisionError
+            inputs, targets = batch
+            return nn.functional.mse_loss(self.net(inputs), targets)
 
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
-        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+            if not is_scheduled:
+                return optimizer
+            return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)]
+
+    return Module()
 
 
 def fit(folder: Path, module: Any, callback: Any, **options: Any) -> Any:
@@ -60,35 +64,35 @@ def fit(folder: Path, module: Any, callback: Any, **options: Any) -> Any:
 
 
 def test_a_trainer_joins_counts_and_leaves_with_the_anchor(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    module = Module()
-    fit(tmp_path, module, SwarmCallback(RUN), accumulate_grad_batches=1)
+    module = small_module()
+    fit(tmp_path, module, integration.SwarmCallback(RUN), accumulate_grad_batches=1)
     (swarm,) = sessions
     counters = swarm.training.link.mailbox.trainer
     assert (counters.inner_steps, counters.tokens) == (6, 24)
     assert counters.train_loss > 0
     assert swarm.left == [None]
     assert list(swarm.given["state"]) == ["scheduler.0"]
-    assert torch.equal(module.net.weight, Module().net.weight)
-
-
-class Unscheduled(Module):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.1)
+    assert torch.equal(module.net.weight, small_module().net.weight)
 
 
 def test_a_run_with_a_schedule_decides_the_rate(
     tmp_path: Path, sessions: list[LoneSwarm], caplog: pytest.LogCaptureFixture
 ) -> None:
     with annealing():
-        fit(tmp_path, Unscheduled(), SwarmCallback(RUN))
+        fit(tmp_path, small_module(is_scheduled=False), integration.SwarmCallback(RUN))
         assert "schedulers of the module" not in caplog.text
-        fit(tmp_path, Module(), SwarmCallback(RUN))
+        fit(tmp_path, small_module(), integration.SwarmCallback(RUN))
     assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.1 * 0.6)
     assert "1 schedulers of the module would override" in caplog.text
 
 
 def test_a_part_of_the_module_may_be_the_runs(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    fit(tmp_path, Module(), SwarmCallback(RUN, part="net", ends_with_anchor=False), accumulate_grad_batches=2)
+    fit(
+        tmp_path,
+        small_module(),
+        integration.SwarmCallback(RUN, part="net", ends_with_anchor=False),
+        accumulate_grad_batches=2,
+    )
     names = {piece.name for fragment in sessions[0].training.link.layout.fragments for piece in fragment.pieces}
     assert names == {"weight", "bias"}
     counters = sessions[0].training.link.mailbox.trainer
@@ -97,7 +101,7 @@ def test_a_part_of_the_module_may_be_the_runs(tmp_path: Path, sessions: list[Lon
 
 def test_an_exception_leaves(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
     with pytest.raises(ZeroDivisionError):
-        fit(tmp_path, Module(fails_at=2), SwarmCallback(RUN))
+        fit(tmp_path, small_module(fails_at=2), integration.SwarmCallback(RUN))
     assert sessions[0].left == [ZeroDivisionError]
 
 
@@ -105,7 +109,7 @@ def test_it_stops_when_the_swarm_says_so(tmp_path: Path, sessions: list[LoneSwar
     def over(swarm: Any) -> None:
         swarm.is_over = True
 
-    trainer = fit(tmp_path, Module(), SwarmCallback(RUN, on_joined=over))
+    trainer = fit(tmp_path, small_module(), integration.SwarmCallback(RUN, on_joined=over))
     assert trainer.global_step == 1
 
 
@@ -120,4 +124,4 @@ def test_it_stops_when_the_swarm_says_so(tmp_path: Path, sessions: list[LoneSwar
     ],
 )
 def test_what_a_batch_counts(batch: Any, tokens: int) -> None:
-    assert tokens_of(batch) == tokens
+    assert integration.tokens_of(batch) == tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dht.errors import UsageFault
+from tests.kit.late_library import late_library
 from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 
-transformers = pytest.importorskip("transformers")
-
-from murmuration.integrations.transformers import SwarmCallback  # noqa: E402
+transformers = late_library("transformers")
+integration = late_library("murmuration.integrations.transformers", needs="transformers")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 RUN = "own.aaaaaaaaaaaaaaaaaaaa"
@@ -60,7 +60,7 @@ def flat(model: Any) -> torch.Tensor:
 
 def test_a_trainer_joins_counts_its_tokens_and_leaves(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
     seen: list[Any] = []
-    callback = SwarmCallback(RUN, peers=["x"], on_joined=seen.append, name="me")
+    callback = integration.SwarmCallback(RUN, peers=["x"], on_joined=seen.append, name="me")
     trainer = trainer_of(tmp_path, callback, gradient_accumulation_steps=2)
     assert not sessions
     trainer.train()
@@ -77,13 +77,13 @@ def test_a_trainer_joins_counts_its_tokens_and_leaves(tmp_path: Path, sessions: 
 
 
 def test_the_live_parameters_stay_if_that_is_wanted(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    trainer = trainer_of(tmp_path, SwarmCallback(RUN, ends_with_anchor=False))
+    trainer = trainer_of(tmp_path, integration.SwarmCallback(RUN, ends_with_anchor=False))
     trainer.train()
     assert not torch.equal(flat(trainer.model), flat(model_of()))
 
 
 def test_each_checkpoint_has_the_anchor_beside_the_live_model(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    trainer = trainer_of(tmp_path, SwarmCallback(RUN), save_strategy="steps", save_steps=6)
+    trainer = trainer_of(tmp_path, integration.SwarmCallback(RUN), save_strategy="steps", save_steps=6)
     trainer.train()
     anchor = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "checkpoint-6" / "anchor")
     live = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "checkpoint-6")
@@ -91,22 +91,22 @@ def test_each_checkpoint_has_the_anchor_beside_the_live_model(tmp_path: Path, se
     assert not torch.equal(flat(live), flat(model_of()))
 
 
-class At(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
-    """Does something at the end of a step."""
+def at_step(step: int, do: Callable[[], None]) -> Any:
+    """A callback that does something at the end of a step."""
 
-    def __init__(self, step: int, do: Any) -> None:
-        self.step, self.do = step, do
+    class At(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == step:
+                do()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.step:
-            self.do()
+    return At()
 
 
 def test_it_stops_when_the_swarm_says_so(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
     def end() -> None:
         sessions[0].is_over = True
 
-    trainer = trainer_of(tmp_path, SwarmCallback(RUN), more=[At(3, end)])
+    trainer = trainer_of(tmp_path, integration.SwarmCallback(RUN), more=[at_step(3, end)])
     trainer.train()
     assert trainer.state.global_step == 4
     assert sessions[0].left == [None]
@@ -118,8 +118,8 @@ def test_an_exception_leaves_the_session_at_the_next_training_or_by_hand(
     def fail() -> None:
         raise ZeroDivisionError
 
-    callback = SwarmCallback(RUN)
-    trainer = trainer_of(tmp_path, callback, more=[At(2, fail)])
+    callback = integration.SwarmCallback(RUN)
+    trainer = trainer_of(tmp_path, callback, more=[at_step(2, fail)])
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     assert sessions[0].left == []
@@ -136,7 +136,7 @@ def test_a_run_with_a_schedule_decides_the_rate(tmp_path: Path, sessions: list[L
     def at_half(swarm: LoneSwarm) -> None:
         swarm.training.link.mailbox.network.learning_rate_factor = 0.5
 
-    callback = SwarmCallback(RUN, on_joined=at_half)
+    callback = integration.SwarmCallback(RUN, on_joined=at_half)
     with annealing():
         trainer_of(tmp_path, callback, learning_rate=0.01, lr_scheduler_type="constant").train()
     # The last one of six steps: six tenths of the warm-up.
@@ -148,7 +148,7 @@ def test_a_cool_down_bounds_the_trainers_own_rate(tmp_path: Path, sessions: list
         def set_factor(swarm: LoneSwarm) -> None:
             swarm.training.link.mailbox.network.learning_rate_factor = factor
 
-        trainer_of(tmp_path, SwarmCallback(RUN, on_joined=set_factor), learning_rate=0.01).train()
+        trainer_of(tmp_path, integration.SwarmCallback(RUN, on_joined=set_factor), learning_rate=0.01).train()
         return sessions[-1].training.link.mailbox.trainer.learning_rate
 
     # The trainer's linear one is at a sixth in the last of six steps.
@@ -156,7 +156,7 @@ def test_a_cool_down_bounds_the_trainers_own_rate(tmp_path: Path, sessions: list
 
 
 def test_the_trainers_schedule_is_kept_and_one_that_it_resumed_stays(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    callback = SwarmCallback(RUN)
+    callback = integration.SwarmCallback(RUN)
     trainer = trainer_of(tmp_path, callback, save_strategy="steps", save_steps=3)
     trainer.train()
     kept = sessions[0].given["state"]["scheduler"]
@@ -173,7 +173,7 @@ def test_the_trainers_schedule_is_kept_and_one_that_it_resumed_stays(tmp_path: P
 
 def test_what_puts_another_model_in_place_is_refused(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
     options = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2}
-    trainer = trainer_of(tmp_path, SwarmCallback(RUN), **options, save_steps=2)  # type: ignore[arg-type]
+    trainer = trainer_of(tmp_path, integration.SwarmCallback(RUN), **options, save_steps=2)  # type: ignore[arg-type]
     with pytest.raises(UsageFault, match="load_best_model_at_end is set"):
         trainer.train()
     assert not sessions
@@ -188,7 +188,9 @@ def test_images_count_as_samples(tmp_path: Path, sessions: list[LoneSwarm]) -> N
         output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, report_to="none", use_cpu=True
     )
     model = transformers.ViTForImageClassification(config)
-    transformers.Trainer(model=model, args=args, train_dataset=images, callbacks=[SwarmCallback(RUN)]).train()
+    transformers.Trainer(
+        model=model, args=args, train_dataset=images, callbacks=[integration.SwarmCallback(RUN)]
+    ).train()
     assert sessions[0].training.link.mailbox.trainer.tokens == 12
 
 
@@ -202,7 +204,7 @@ def test_the_runs_schedule_and_cool_down_are_in_the_rate(tmp_path: Path, session
     def cool_down(swarm: Any) -> None:
         swarm.training.link.mailbox.network.learning_rate_factor = 0.25
 
-    callback = SwarmCallback(RUN, on_joined=cool_down)
+    callback = integration.SwarmCallback(RUN, on_joined=cool_down)
     options = {"learning_rate": 0.8, "lr_scheduler_type": "constant", "max_steps": 3}
     trainer_of(tmp_path, callback, more=[Watch()], **options).train()
     assert rates == pytest.approx([0.2, 0.2, 0.2])

@@ -9,33 +9,12 @@ of a peer's start, is loaded only if something asks for it.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-COMPILER = "torch._dynamo"
-
-
-class NoCompiler(ModuleType):
-    """In place of torch's compiler: its answers to optimizers while nothing is compiled. Others get the real one."""
-
-    def disable(self, function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
-        """The function as it is."""
-        return function
-
-    def graph_break(self, *_: object) -> None:
-        """There is no graph."""
-
-    def __getattr__(self, name: str) -> Any:
-        # `inspect` asks every module for its file; only an import of a part asks for a path.
-        if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)
-        if sys.modules.get(COMPILER) is self:
-            del sys.modules[COMPILER]
-        return getattr(importlib.import_module(COMPILER), name)
+from tests.kit.no_compiler import load_no_compiler
 
 
 def slow_down(step_seconds: float) -> None:
@@ -58,5 +37,5 @@ if __name__ == "__main__":
     from peer.__main__ import main
 
     slow_down(step_seconds)
-    sys.modules[COMPILER] = NoCompiler(COMPILER)
+    load_no_compiler()
     main()

@@ -21,10 +21,11 @@ from peer.export.opened import loadable_folder
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.described import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_architecture
+from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
 
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+transformers = late_library("transformers")
+peft = late_library("peft")
 
 CONFIG = (
     '{"head_dim":8,"hidden_size":16,"intermediate_size":24,"max_position_embeddings":32,"model_type":"llama",'

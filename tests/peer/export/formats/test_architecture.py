@@ -26,10 +26,11 @@ from peer.export.sample import sample_model
 from peer.trainer.data.shards import digest_of
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
+from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
-transformers = pytest.importorskip("transformers")
+transformers = late_library("transformers")
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "max_position_embeddings": 32}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}

@@ -13,9 +13,10 @@ from peer.config.manifest import RunManifest
 from peer.export.formats.model_folder import write_folder
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
+from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
 
-transformers = pytest.importorskip("transformers")
+transformers = late_library("transformers")
 
 TEXT = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 NARROW = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 32}
