@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
+OF_A_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+
+
+def _leave_own_surroundings(config: pytest.Config) -> None:
+    """Commands look the same on every machine, and find no runs but those of tests."""
+    for name in OF_A_TERMINAL:
+        os.environ.pop(name, None)
+    for name in [name for name in os.environ if name.startswith("MURMURATION_")]:
+        del os.environ[name]
+    os.environ["TERM"] = "dumb"
+    home = tempfile.TemporaryDirectory(prefix="mm-data")
+    os.environ["XDG_DATA_HOME"] = home.name
+    config.add_cleanup(home.cleanup)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _leave_own_surroundings(config)
     # Before torch is imported: the tensors of tests are small, and threads of two workers would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Under nohup or in the background of a script they are ignored, and children would inherit that.

@@ -59,7 +59,7 @@ def test_a_close_that_is_cancelled_half_way_leaves_nothing_either(num_turns: int
         assert closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
         assert not directory.exists()
-        await asyncio.to_thread(wait_until, lambda: not process_exists(process_id), "the daemon ends", 5.0)
+        await asyncio.to_thread(wait_until, lambda: not process_exists(process_id), "the daemon ends")
 
     asyncio.run(check())
 

@@ -47,8 +47,8 @@ context = 32
 source = "text:"
 evaluation_batches = 1
 [training]
-batch_size = 2
-accumulation_steps = 4
+batch_size = 4
+accumulation_steps = 2
 warmup_steps = 5
 [averaging]
 sync_every = 10
@@ -397,7 +397,7 @@ class ProcessSwarm:
             _kill(process.pid)
         for peer in self.peers:
             peer.process.wait()
-        wait_until(lambda: not self.processes(), "the processes of the test end", 10.0)
+        wait_until(lambda: not self.processes(), "the processes of the test end", 60.0)
 
 
 @contextmanager

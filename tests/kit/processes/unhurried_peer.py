@@ -1,6 +1,8 @@
 """The `peer` command on a slow machine: a step of the inner loop takes at least as long as the test says.
 
     python -m tests.kit.processes.unhurried_peer STEP_SECONDS join ...
+    python -m tests.kit.processes.unhurried_peer STEP_SECONDS demo ...         and each peer of the demo
+    python -m tests.kit.processes.unhurried_peer STEP_SECONDS examples/X.py    a loop of its own
 
 A tiny model takes a hundred steps a second, and each ten of them are a round. Two such peers keep two cores busy, while
 the test waits for something else. Torch's compiler, which torch loads with the first optimizer and which takes a third
@@ -9,6 +11,7 @@ of a peer's start, is loaded only if something asks for it.
 
 from __future__ import annotations
 
+import runpy
 import sys
 import time
 from collections.abc import Callable
@@ -32,10 +35,36 @@ def slow_down(step_seconds: float) -> None:
         order.next = slower(order.next)  # type: ignore[method-assign]
 
 
+def slow_demo(step_seconds: float) -> None:
+    """Let the demo start peers like this one."""
+    from peer.demo import swarm
+
+    start = swarm.python_command
+
+    def unhurried(module: str, *arguments: str) -> list[str]:
+        if (module, *arguments[:1]) != ("peer", "join"):
+            return start(module, *arguments)
+        return start("tests.kit.processes.unhurried_peer", str(step_seconds), *arguments)
+
+    swarm.python_command = unhurried
+
+
+def run_loop(script: str, step_seconds: float) -> None:
+    """Run a script; each step of an optimizer takes `step_seconds` longer."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(lambda *_: time.sleep(step_seconds))
+    runpy.run_path(script, run_name="__main__")
+
+
 if __name__ == "__main__":
     step_seconds = float(sys.argv.pop(1))
-    from peer.__main__ import main
-
-    slow_down(step_seconds)
     load_no_compiler()
-    main()
+    if sys.argv[1].endswith(".py"):
+        del sys.argv[0]
+        run_loop(sys.argv[0], step_seconds)
+    else:
+        from peer.__main__ import main
+
+        slow_demo(step_seconds) if sys.argv[1] == "demo" else slow_down(step_seconds)
+        main()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 
-from tests.kit.processes.process_swarm import WAIT_SECONDS, process_swarm, wait_until
+from tests.kit.processes.process_swarm import STEP_SECONDS, UNHURRIED, WAIT_SECONDS, process_swarm, wait_until
 
 DEMO_SECONDS = 280.0
 """80 s on an idle machine with two cores: 0.7 minutes of training, four starts of a peer, the measurement."""
@@ -23,7 +23,8 @@ FIELDS = {
 
 def test_the_demo_trains_together_survives_a_kill_and_says_so() -> None:
     with process_swarm() as swarm:
-        shown = swarm.call("demo", "--peers", "2", "--minutes", "0.7", "--json", "--no-dashboard", seconds=DEMO_SECONDS)
+        flags = ("--peers", "2", "--minutes", "0.7", "--json", "--no-dashboard")
+        shown = swarm.call_python("-m", UNHURRIED, str(STEP_SECONDS), "demo", *flags, seconds=DEMO_SECONDS)
         assert shown.returncode == 0, shown.stderr
         # It ends by itself and takes everything away that it started.
         assert swarm.processes() == []

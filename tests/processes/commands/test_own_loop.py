@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -27,11 +27,14 @@ from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.join.connection import fitting_layout
 from peer.join.session import join
 from peer.owner.new_run import create_custom_run, create_run
+from tests.kit.processes.process_swarm import UNHURRIED
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 F = TypeVar("F", bound=Fact)
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 WAIT_SECONDS = 120.0
+STEP_SECONDS = 0.02
+"""Fifty steps a second at most: at full speed each loop would keep a core busy while its test waits."""
 QUICK = {"averaging": {"sync_every": 5, "num_fragments": 2}, "network": {"announce_seconds": 1.0}}
 
 
@@ -40,14 +43,20 @@ def small_module() -> nn.Sequential:
 
 
 class Loop:
-    """One process with an example, watched through its event log in `folder`, or below it."""
+    """One process with an example, watched through its event log in `folder`, or below it.
 
-    def __init__(self, folder: Path, *arguments: str, example: str = "own_loop") -> None:
+    A step takes `step_seconds` longer than it must; with 0 the script runs as its reader runs it.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str, example: str = "own_loop", step_seconds: float = STEP_SECONDS
+    ) -> None:
         self.folder = folder
         self.output = folder.with_suffix(".txt")
+        unhurried = ["-m", UNHURRIED, str(step_seconds)] if step_seconds else []
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(EXAMPLES / f"{example}.py"), "--folder", str(folder), *arguments],
+                [sys.executable, *unhurried, str(EXAMPLES / f"{example}.py"), "--folder", str(folder), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -113,8 +122,8 @@ class Loop:
 def start(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
     loops: list[Loop] = []
 
-    def start_one(name: str, *arguments: str, example: str = "own_loop") -> Loop:
-        loops.append(Loop(tmp_path / name, *arguments, example=example))
+    def start_one(name: str, *arguments: str, **options: Any) -> Loop:
+        loops.append(Loop(tmp_path / name, *arguments, **options))
         return loops[-1]
 
     yield start_one
@@ -129,7 +138,7 @@ def losses_in(text: str) -> list[float]:
 
 
 def test_one_process_makes_a_run_and_trains_alone(start: Callable[..., Loop]) -> None:
-    loop = start("alone", "--steps", "400")
+    loop = start("alone", "--steps", "400", step_seconds=0)
     assert loop.end() == 0, loop.output.read_text()
     losses = losses_in(loop.output.read_text())
     assert len(losses) == 4

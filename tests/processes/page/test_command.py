@@ -47,7 +47,7 @@ def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -
         daemons = _children_of(process.pid)
         assert daemons
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert not [pid for pid in daemons if Path(f"/proc/{pid}").exists()]
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -86,7 +86,7 @@ def test_a_page_with_few_descriptors_answers_beside_slow_connections() -> None:
                     one.sendall(b"x")
     finally:
         process.terminate()
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=120)
         for one in slow:
             one.close()
     assert process.returncode == 0

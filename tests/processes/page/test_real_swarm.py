@@ -14,7 +14,7 @@ from dht.identity.join_link import join_link
 from peer.cli import app
 from peer.events.peer_events import StateServed
 from peer.import_path import python_command, python_environment
-from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, free_port, process_swarm, wait_until
+from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, PeerProcess, free_port, process_swarm, wait_until
 
 
 def _served(peer: PeerProcess, remote: PeerId) -> int:
@@ -98,4 +98,4 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             assert "peer join" not in shown
         finally:
             page.terminate()
-            page.wait(30)
+            page.wait(WAIT_SECONDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.import_path import python_command, python_environment
-from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, free_port, process_swarm, wait_until
+from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, ProcessSwarm, free_port, process_swarm, wait_until
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
@@ -65,4 +65,4 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             assert _writers(page.pid) == []
         finally:
             page.terminate()
-            page.wait(30)
+            page.wait(WAIT_SECONDS)

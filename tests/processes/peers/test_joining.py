@@ -40,7 +40,7 @@ from tests.kit.tiers import sampled
 RUN = (
     TINY_RUN.replace("num_layers = 1", "num_layers = 4")
     .replace("d_model = 32", "d_model = 256")
-    .replace("accumulation_steps = 4", "accumulation_steps = 1")
+    .replace("batch_size = 4\naccumulation_steps = 2", "batch_size = 2\naccumulation_steps = 1")
     .replace("sync_every = 10", "sync_every = 4")
 )
 SLOWED = ("--upload-limit-mbit", "300")
@@ -307,7 +307,7 @@ def test_many_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(
     for peer in (*trainers, *seeds, second):
         assert peer.wait_end(MANY_SECONDS) == 0, peer.last_words()
     reached = tuple(max(peer.versions()[fragment] for peer in trainers) for fragment in (0, 1))
-    wait_until(lambda: tuple(seed.versions()[index] for index in (0, 1)) == reached, "the seed has all of it", 10.0)
+    wait_until(lambda: tuple(seed.versions()[index] for index in (0, 1)) == reached, "the seed has all of it")
     seed.process.send_signal(signal.SIGTERM)
     assert seed.wait_end() == 0
     assert swarm.processes() == []

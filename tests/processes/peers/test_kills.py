@@ -107,7 +107,7 @@ class Trial:
         family = {process.pid for process in peer.family()}
         os.kill(peer.process.pid, signal.SIGKILL)
         peer.process.wait()
-        wait_until(lambda: not family & self.swarm.process_ids(), "its network process and its daemon end", 20.0)
+        wait_until(lambda: not family & self.swarm.process_ids(), "its network process and its daemon end")
         addresses = [witness.peer.address for witness in others]
         victim.peer = self.swarm.start(peer.name, peers=addresses, port=peer.port)
         # It goes on in the same files, so that what was read stays read.

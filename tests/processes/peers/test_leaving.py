@@ -14,7 +14,7 @@ import pytest
 from averaging.rounds.facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.events.peer_events import LeftRun, WaitingForPeers
-from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
+from tests.kit.processes.process_swarm import WAIT_SECONDS, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
 SOON_SECONDS = 60.0
 """For what must happen within seconds, on a machine where other tests import torch meanwhile."""
@@ -44,7 +44,7 @@ def first(swarm: ProcessSwarm) -> PeerProcess:
 
 def assert_left_politely(swarm: ProcessSwarm, peer: PeerProcess, family: set[int]) -> None:
     assert peer.wait_end(SOON_SECONDS) == 0, peer.stderr
-    wait_until(lambda: not family & swarm.process_ids(), "its processes end", 5.0)
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end", SOON_SECONDS)
     assert isinstance(peer.events()[-1].fact, LeftRun)
     assert "Traceback" not in peer.stderr
 
@@ -152,7 +152,7 @@ def test_a_demo_that_is_stopped_takes_its_peers_along(swarm: ProcessSwarm) -> No
 
     wait_until(is_up, "its first peer is up")
     demo.send_signal(signal.SIGTERM)
-    _, errors = demo.communicate(timeout=60)
+    _, errors = demo.communicate(timeout=WAIT_SECONDS)
     assert demo.returncode == 130, errors
-    wait_until(lambda: swarm.process_ids() <= before, "its peers end", 5.0)
+    wait_until(lambda: swarm.process_ids() <= before, "its peers end", SOON_SECONDS)
     assert list(swarm.sockets.glob("murmuration-demo-*")) == []

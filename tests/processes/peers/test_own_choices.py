@@ -20,4 +20,4 @@ def test_a_peer_that_comes_back_goes_on_in_the_same_record() -> None:
     assert steps == sorted(steps)
     assert {30, 60} <= set(steps)
     # The step is the run's batch, whatever a backward pass takes.
-    assert int(rows[-1]["tokens"]) == 60 * 2 * 4 * 32
+    assert int(rows[-1]["tokens"]) == 60 * 4 * 2 * 32

@@ -16,7 +16,7 @@ import pytest
 
 from peer.events.log import from_json
 from peer.events.peer_events import Fact, JoinedRun, LeftRun, TrainingProgressed
-from tests.kit.processes.process_swarm import ProcessSwarm, free_port, process_swarm, wait_until
+from tests.kit.processes.process_swarm import WAIT_SECONDS, ProcessSwarm, free_port, process_swarm, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_keys_pause_and_leave_and_the_terminal_is_as_before(swarm: ProcessSwarm)
     screen.type("d")
     wait_until(lambda: "inner steps" in screen.text, "details")
     screen.type("q")
-    assert screen.process.wait(60) == 0
+    assert screen.process.wait(WAIT_SECONDS) == 0
     wait_until(lambda: "Come back: peer join" in screen.text, "goodbye")
     after = screen.text.rpartition("\x1b[?1049l")[2]
     assert "Thank you, Ada." in after
@@ -106,7 +106,7 @@ def test_sigterm_while_it_loads_leaves_the_terminal_as_it_was(swarm: ProcessSwar
     screen = Screen(swarm, "ben")
     wait_until(lambda: "Your key" in screen.text, "the checklist")
     screen.process.send_signal(signal.SIGTERM)
-    assert screen.process.wait(60) == 130
+    assert screen.process.wait(WAIT_SECONDS) == 130
     wait_until(lambda: "Interrupted" in screen.text, "it says so")
     assert screen.flags == screen.before
     assert "\x1b[?1049l" in screen.text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.processes.process_swarm import wait_until
+from tests.kit.processes.process_swarm import WAIT_SECONDS, wait_until
 
 PROGRAM = """
 import signal, subprocess, sys
@@ -44,8 +44,8 @@ def test_a_swarm_whose_program_is_ended_leaves_nothing_behind(number: signal.Sig
     child, sockets = program.stdout.readline().split()
     assert Path(sockets).is_dir()
     program.send_signal(number)
-    _, errors = program.communicate(timeout=60)
+    _, errors = program.communicate(timeout=WAIT_SECONDS)
     assert program.returncode != 0
     assert "KeyboardInterrupt" in errors
-    wait_until(lambda: not is_alive(int(child)), "its child ends", 10.0)
+    wait_until(lambda: not is_alive(int(child)), "its child ends")
     assert not Path(sockets).exists()
