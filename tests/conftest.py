@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
 from tests.kit.no_compiler import load_no_compiler
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     load_no_compiler()
     # Some test modules import hivemind, others py-libp2p, in one process.
     make_room_for_libp2p()
+    # Its DHT is all of it that tests use.
+    allow_parts_of_hivemind()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -27,6 +27,7 @@ from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of
 from tests.kit.dashboard.serving import in_memory
+from tests.kit.waiting import LOOK_SECONDS
 
 FEW = DoorLimits(num_connections=8, num_per_address=6, idle_seconds=30.0, send_seconds=30.0)
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -72,10 +73,10 @@ class Scene:
             writer.close()
         return int(head.split()[1]) if head else 0
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+    async def until(self, is_so: Callable[[], bool], pause_seconds: float = LOOK_SECONDS) -> None:
+        async with asyncio.timeout(120):
             while not is_so():  # noqa: ASYNC110 (what the kernel does sets no event)
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause_seconds)
 
     @property
     def num_open(self) -> int:
@@ -210,7 +211,7 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
                 page.live.publish(state, history_of(state))
             return not page.num_open
 
-        await page.until(is_gone)
+        await page.until(is_gone, 0.0)
         assert await page.status("healthz") == 200
 
     in_scene(check, replace(FEW, send_seconds=0.3))

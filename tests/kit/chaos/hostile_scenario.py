@@ -12,7 +12,7 @@ def scenario_of(kinds):
     return Scenario.model_validate(
         {
             "duration_minutes": 1.5,
-            "workload": {"num_values": 40_000, "learning_rate": 0.1},
+            "workload": {"num_values": 10_000, "learning_rate": 0.1},
             "averaging": {
                 "sync_every": 8,
                 "num_fragments": 1,

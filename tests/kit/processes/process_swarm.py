@@ -59,8 +59,8 @@ announce_seconds = 2.0
 MARK = "MURMURATION_TEST_MARK"
 UNHURRIED = "tests.kit.processes.unhurried_peer"
 LOOPBACK = "127.0.0.1"
-STEP_SECONDS = 0.05
-"""Of a peer in tests: twenty steps a second are two rounds a second in `TINY_RUN`, and leave a core to seven peers."""
+STEP_SECONDS = 0.1
+"""Of a peer in tests: ten steps a second are a round a second in `TINY_RUN`, and take a tenth of a core."""
 WORKERS = 4
 PORTS = list(range(12_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS, 32_000, WORKERS))
 """For peers that must listen at a port known beforehand: each of a few workers has its own, and gives each out once."""

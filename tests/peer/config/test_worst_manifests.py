@@ -140,7 +140,7 @@ def test_a_field_at_its_limits_is_a_run_or_a_sentence(name: str) -> None:
             assert taken < MAX_TAKEN_BYTES, value
 
 
-@settings(max_examples=examples(100, by_day=12))
+@settings(max_examples=examples(100, by_day=6))
 @given(st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in CHOICES.items()}))
 def test_all_fields_at_their_limits_together(values: dict[str, Any]) -> None:
     manifest = manifest_of(values)

@@ -32,7 +32,7 @@ from tests.kit.processes.process_swarm import UNHURRIED
 EXAMPLES = Path(__file__).parents[3] / "examples"
 F = TypeVar("F", bound=Fact)
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 STEP_SECONDS = 0.02
 """Fifty steps a second at most: at full speed each loop would keep a core busy while its test waits."""
 QUICK = {"averaging": {"sync_every": 5, "num_fragments": 2}, "network": {"announce_seconds": 1.0}}
