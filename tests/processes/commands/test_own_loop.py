@@ -216,7 +216,7 @@ def test_a_newcomers_batch_norm_is_right_at_once(start: Callable[..., Loop]) -> 
 
 def test_a_trainer_that_is_ended_says_goodbye_and_keeps_its_state(start: Callable[..., Loop]) -> None:
     pytest.importorskip("transformers")
-    loop = start("ended", "--steps", "100000000", example="trainer")
+    loop = start("ended", "--steps", "100000000", example="trainer", step_seconds=0)
     loop.wait_for(AppliedCommit)
     loop.process.send_signal(signal.SIGTERM)
     assert loop.end() == 128 + signal.SIGTERM
