@@ -121,6 +121,7 @@ class Identity:
             return cls.load(path)
         identity = cls.generate()
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        is_new_folder = not path.parent.exists()
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -137,6 +138,10 @@ class Identity:
         except FileExistsError:
             return cls.load(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+                if is_new_folder:
+                    path.parent.rmdir()
             raise unwritable(path, error) from error
         finally:
             with contextlib.suppress(OSError):
