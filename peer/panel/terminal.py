@@ -23,7 +23,6 @@ from peer.first_lines import clear_first_lines
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
-from peer.panel.panel_view import PanelView
 from peer.panel.same_again import same_again
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
@@ -194,13 +193,13 @@ class Terminal:
         previous = {}
         if threading.current_thread() is threading.main_thread():
             if is_loading:
-                said, is_panel = "Leaving; what is being loaded ends first.", isinstance(self._view, PanelView)
+                said, is_panel = "Leaving; what is being loaded ends first.", _is_panel(self._view)
                 self._beside = AnswerBeside(sys.stdout, rf"\033[999;1H\033[2K{said}" if is_panel else rf"{said}\n")
             previous = {number: signal.signal(number, interrupt) for number in _signals()}
             stops = getattr(signal, "SIGTSTP", None)
-            if isinstance(self._view, PanelView) and stops and signal.getsignal(stops) is signal.SIG_DFL:
+            if _is_panel(self._view) and stops and signal.getsignal(stops) is signal.SIG_DFL:
                 previous[stops] = signal.signal(stops, suspend)
-        if isinstance(self._view, PanelView):
+        if _is_panel(self._view):
             self._errors.open()
         viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
         viewer.start()
@@ -266,6 +265,12 @@ def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = Non
         own = Identity.load_or_create(config.identity).peer_id
         terminal.step("key", config.name or speakable_name(own), is_done=True)
         yield terminal
+
+
+def _is_panel(view: EventView) -> bool:
+    """Whether it takes the whole screen. Its module is loaded only if it is there."""
+    module = sys.modules.get("peer.panel.panel_view")
+    return module is not None and isinstance(view, module.PanelView)
 
 
 def _signals() -> list[signal.Signals]:

@@ -21,7 +21,6 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import OwnAddresses
 from peer.first_lines import LABELS
-from peer.panel.panel_view import PanelView
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
@@ -94,6 +93,8 @@ def make_view(
     if output == "json":
         return JsonView(stdout, stderr)
     if output == "panel":
+        from peer.panel.panel_view import PanelView  # with it the library that draws, which plain lines have no need of
+
         return PanelView(stdout, scene, act, keyboard, environ, controls=controls, began_at=began_at)
     return PlainView(stdout, scene, is_verbose=output == "verbose")
 
