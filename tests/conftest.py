@@ -47,7 +47,7 @@ def _leave_own_surroundings(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     for name in [name for name in os.environ if name.startswith("MURMURATION_")]:
         del os.environ[name]
-    os.environ["TERM"] = "dumb"
+    os.environ["TERM"] = "xterm"
     home = tempfile.TemporaryDirectory(prefix="mm-data")
     os.environ["XDG_DATA_HOME"] = home.name
     config.add_cleanup(home.cleanup)
