@@ -137,6 +137,8 @@ def _train(
             raise explained from error
         raise
     finally:
+        if trainer is not None:
+            trainer.close_data()
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
     return 0

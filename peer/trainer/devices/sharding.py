@@ -45,7 +45,9 @@ def shard(model: nn.Module, device: torch.device, *, offloads: bool) -> nn.Modul
     policy = (
         CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads and device.type == "cuda" else OffloadPolicy()
     )
-    if device.type != "cuda" or not offloads:
+    if device.type == "cuda" and offloads:
+        buffers_to(model, device)  # the policy brings rows there while a layer computes, and leaves buffers alone
+    else:
         model = model.to(device)
     layers = getattr(model, "blocks", None)
     for layer in layers if isinstance(layers, nn.ModuleList) else ():
@@ -53,3 +55,10 @@ def shard(model: nn.Module, device: torch.device, *, offloads: bool) -> nn.Modul
     # Also the root: after a measurement without a backward pass its rows alone must be what counts.
     fully_shard(model, mesh=mesh, offload_policy=policy, reshard_after_forward=True)
     return model
+
+
+def buffers_to(model: nn.Module, device: torch.device) -> None:
+    """Move the buffers, such as running statistics and tables of positions, and nothing else."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)

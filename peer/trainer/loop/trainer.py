@@ -145,6 +145,10 @@ class Trainer:
                 if taken and self._evaluate_every_steps and self._num_steps % self._evaluate_every_steps == 0:
                     self.evaluate()
 
+    def close_data(self) -> None:
+        """End the process that tokenizes, in the middle of a part too; no step is taken after this."""
+        self._corpus.close()
+
     def kept_counts(self) -> dict[str, int]:
         """For a checkpoint: the optimizer's age, which its rate depends on."""
         return {"num_steps": self._num_steps}

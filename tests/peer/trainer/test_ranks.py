@@ -15,8 +15,15 @@ from dht.errors import DeviceFault, UsageFault
 from peer.trainer.devices.portion import range_of_rows
 from peer.trainer.devices.rank_groups import Place, check_division, device_of, place_from
 from peer.trainer.devices.ranks import Order, OrderKind, Ranks
-from peer.trainer.devices.sharding import check_can_shard
+from peer.trainer.devices.sharding import buffers_to, check_can_shard
 from peer.trainer.loop.rank_process import Follower
+
+
+def test_beside_offloaded_rows_the_buffers_are_on_the_device() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    buffers_to(module, torch.device("meta"))
+    assert {one.device.type for one in module.buffers()} == {"meta"}
+    assert {one.device.type for one in module.parameters()} == {"cpu"}
 
 
 def test_rows_are_shared_as_torch_shares_them() -> None:

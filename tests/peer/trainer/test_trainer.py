@@ -69,6 +69,12 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
     assert bits(linked) == bits(plain)
 
 
+def test_an_ended_trainer_leaves_no_process_that_tokenizes(corpus):
+    closed = []
+    trainer_of(replace(corpus, close=lambda: closed.append(True))).close_data()
+    assert closed == [True]
+
+
 def test_peers_take_the_same_batch_at_the_same_clock(corpus):
     settings = Settings(accumulation_steps=4, tokens_per_pass=1000)
     peers = [trainer_of(corpus, settings=settings), trainer_of(corpus, settings=settings)]

@@ -109,11 +109,12 @@ class OnePeer:
         ranks: Ranks | None = None,
         *,
         is_sharded: bool = False,
+        offloads: bool = False,
         folder: Path | None = None,
         base: Path | None = None,
     ) -> None:
         model = build_run_model(manifest, base)
-        self.model = shard(model, CPU, offloads=False) if is_sharded else model
+        self.model = shard(model, CPU, offloads=offloads) if is_sharded else model
         parts = averaged_parts(self.model, manifest)
         self.layout = layout_of(manifest, *([(name, tuple(value.shape)) for name, value in part] for part in parts))
         self.mailbox = Mailbox.in_process(self.layout.sizes)
@@ -125,6 +126,7 @@ class OnePeer:
             clock=lambda: 0.0,
             pause=None,
             ranks=ranks,
+            ref_device=CPU if offloads else None,
         )
         corpus = open_run_corpus(manifest, manifest.data.source, folder and folder.parent)
         ends.callback(corpus.close)
@@ -178,7 +180,13 @@ class OnePeer:
 
 @contextmanager
 def some_ranks(
-    manifest: RunManifest, folder: Path, *, is_sharded: bool, size: int = 2, base: Path | None = None
+    manifest: RunManifest,
+    folder: Path,
+    *,
+    is_sharded: bool,
+    offloads: bool = False,
+    size: int = 2,
+    base: Path | None = None,
 ) -> Iterator[tuple[Ranks, RankGroup]]:
     """Rank 0 in this process, the others in real ones."""
     group = RankGroup(size, None)
@@ -192,7 +200,7 @@ def some_ranks(
             device="cpu",
             threads=1,
             is_sharded=is_sharded,
-            offloads=False,
+            offloads=offloads,
             evaluation_batches=manifest.data.evaluation_batches,
             checkpoints=str(folder),
         )
@@ -279,7 +287,7 @@ def test_one_device_may_be_sharded_too(ends: ExitStack, manifest: RunManifest, t
 def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     ends: ExitStack, tmp_path: Path, manifest: RunManifest
 ) -> None:
-    """DoRA, which reads the base's own matrices besides what LoRA does."""
+    """DoRA, which reads the base's own matrices besides what LoRA does; with `--offload`."""
     base, folder = tmp_path / "base", tmp_path / "checkpoints"
     torch.manual_seed(0)
     module: Any = build_architecture(canonical_config(LLAMA), "causal-lm")
@@ -289,8 +297,8 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     folder.mkdir()
     alone = OnePeer(ends, run, base=base)
     alone.work(4)
-    with some_ranks(run, folder, is_sharded=True, base=base) as (ranks, _):
-        pair = OnePeer(ends, run, ranks, is_sharded=True, folder=folder, base=base)
+    with some_ranks(run, folder, is_sharded=True, offloads=True, base=base) as (ranks, _):
+        pair = OnePeer(ends, run, ranks, is_sharded=True, offloads=True, folder=folder, base=base)
         frozen = [one for one in pair.model.parameters() if not one.requires_grad]
         assert {one.dtype for one in frozen} == {torch.bfloat16}
         assert sum(part_of(one).local.numel() for one in frozen) <= 0.6 * sum(one.numel() for one in frozen)
