@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -49,6 +49,11 @@ class LabelledStream:
     def is_full(self) -> bool:
         """See `Groups.is_full`."""
         return self._values.is_full
+
+    @property
+    def failing(self) -> Collection[int]:
+        """See `Groups.failing`."""
+        return self._values.failing
 
     @property
     def num_tokens(self) -> int:

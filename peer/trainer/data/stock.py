@@ -69,6 +69,7 @@ class Stock:
 
     Attributes:
         is_full: a group had to go before another one came.
+        failing: groups that could not be had when they were tried last. Each is told once.
     """
 
     def __init__(self, files: GroupFiles, note: Callable[[str], None], limit_bytes: int | None = None) -> None:
@@ -83,7 +84,7 @@ class Stock:
         self._leaving: list[int] = []
         self.is_full = False
         self._num_failures = 0
-        self._failing: set[int] = set()  # each is told once, until it comes
+        self.failing: set[int] = set()
         self._has_complained = False
         self._is_closed = False
         self._changed = threading.Condition()
@@ -153,11 +154,11 @@ class Stock:
             except LocalFault as error:
                 if self._is_closed:
                     return
-                if self._num_failures == 0 and group not in self._failing:
+                if self._num_failures == 0 and group not in self.failing:
                     self._note(f"data cannot be had now: {error}; training goes on with what is here")
                 pause = PAUSES_SECONDS[min(self._num_failures, len(PAUSES_SECONDS) - 1)]
                 self._num_failures += 1
-                self._failing.add(group)
+                self.failing.add(group)
                 with self._changed:
                     self._changed.wait(pause)
                 continue
@@ -166,10 +167,9 @@ class Stock:
                 self._here[group] = self._files.bytes_here(group) or 0
                 self._wanted = [one for one in self._wanted if one != group]
             self._num_failures = 0
-            if group in self._failing:
-                self._failing.discard(group)
-                if not self._failing:
-                    self._note("data comes again")
+            if group in self.failing:
+                self.failing.clear()  # what kept this one away may have kept the others
+                self._note("data comes again")
 
     def _next(self) -> int:
         # After a failure another group goes first: one that is broken does not hold up the rest.

@@ -6,7 +6,7 @@ A group is what comes, and is shuffled, as a whole: a shard. A position is a gro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,11 @@ class Groups(Protocol):
         ...
 
     @property
+    def failing(self) -> Collection[int]:
+        """Groups that could not be had when they were tried last: others are wanted first."""
+        ...
+
+    @property
     def identity(self) -> int:
         """32 bits that are the same for all who have the same data."""
         ...
@@ -54,6 +59,8 @@ class Wants(Protocol):
 
     @property
     def is_full(self) -> bool: ...
+    @property
+    def failing(self) -> Collection[int]: ...
     def want(self, groups: Sequence[int]) -> None: ...
     def let_go(self) -> Sequence[int]: ...
 
@@ -97,6 +104,11 @@ class OneGroup:
         """Nothing has to come."""
         return False
 
+    @property
+    def failing(self) -> Collection[int]:
+        """None: all of it is here."""
+        return ()
+
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(0, number of tokens)."""
         return 0, self._num_tokens
@@ -134,6 +146,11 @@ class TokenStream:
     def is_full(self) -> bool:
         """Nothing has to come."""
         return False
+
+    @property
+    def failing(self) -> Collection[int]:
+        """None: all of it is here."""
+        return ()
 
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(0, number of tokens)."""
@@ -203,6 +220,11 @@ class GroupedStream:
     def is_full(self) -> bool:
         """See `Groups.is_full`."""
         return self._stock is not None and self._stock.is_full
+
+    @property
+    def failing(self) -> Collection[int]:
+        """See `Groups.failing`."""
+        return () if self._stock is None else self._stock.failing
 
     @property
     def num_tokens(self) -> int:

@@ -136,10 +136,17 @@ class PermutedOrder:
 
     def _first_ahead(self, is_missing: bool, context: int, groups: Groups) -> Callable[[int], bool]:
         """Which units go first in what is wanted: those that are not here, if a batch waits for them. Else, where
-        something has to go for all that comes, those that are here: they are read to their end before that."""
-        if not is_missing and not groups.is_full:
-            return lambda unit: False
-        return lambda unit: (self._size(self._walk.epoch, unit, context, groups) is None) == is_missing
+        something has to go for all that comes, those that are here: they are read to their end before that. What could
+        not be had when it was tried last goes behind the rest, or one file that is gone would keep others away."""
+        failing = groups.failing
+        is_any = not is_missing and not groups.is_full
+
+        def goes_first(unit: int) -> bool:
+            if failing and any(group in failing for group in _groups_of(unit, groups.num_groups)):
+                return False
+            return is_any or (self._size(self._walk.epoch, unit, context, groups) is None) == is_missing
+
+        return goes_first
 
     def _size(self, epoch: int, unit: int, context: int, groups: Groups) -> int | None:
         """Blocks of a unit; None: a part of it is not here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,7 +117,9 @@ def test_it_goes_on_from_a_checkpoint():
 
 def test_what_comes_next_is_wanted_ahead():
     wanted: list[list[int]] = []
-    stock = SimpleNamespace(want=lambda chosen: wanted.append(list(chosen)), let_go=lambda: (), is_full=False)
+    stock = SimpleNamespace(
+        want=lambda chosen: wanted.append(list(chosen)), let_go=lambda: (), is_full=False, failing=set()
+    )
     groups = GroupedStream(40, 256, lambda group: (str(group), np.zeros(500, np.uint8)), 1, stock)
     order = PermutedOrder(0, "me")
     read = []
@@ -125,6 +128,33 @@ def test_what_comes_next_is_wanted_ahead():
     assert read[0] == wanted[0][0]
     assert set(read) <= {group for chosen in wanted for group in chosen}
     assert all(1 <= len(chosen) <= 3 for chosen in wanted)
+
+
+def test_files_that_are_gone_keep_no_others_away():
+    here, gone = {0}, set(range(1, 20))
+
+    class Stock:
+        """Tries what is wanted in turn, as the real one does."""
+
+        is_full = False
+
+        def __init__(self) -> None:
+            self.failing: set[int] = set()
+
+        def want(self, groups: Sequence[int]) -> None:
+            self.failing |= gone & set(groups)
+            here.update(set(groups) - gone)
+
+        def let_go(self) -> Sequence[int]:
+            return ()
+
+    groups = GroupedStream(
+        40, 256, lambda one: (str(one), np.zeros(500, np.uint8)) if one in here else None, 1, Stock()
+    )
+    order, num_waits = PermutedOrder(0, "me"), 0
+    while num_waits < 40:
+        num_waits += order.next(4, CONTEXT, groups) is None
+    assert here == set(range(40)) - gone
 
 
 def test_without_new_data_the_order_reads_again_what_is_here():
