@@ -296,7 +296,6 @@ class Applying:
             # The commit of a two-level round with the part of another cell says nothing about own work.
             telling = [commit for commit in commits if fragment.tells_of_own_work(commit)]
             own = {commit.version: own_ranges(commit, context.me) for commit in telling}
-            before = await context.ports.compute(state.shown)
 
             def replace_anchor() -> list[WorkLost]:
                 left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
@@ -306,11 +305,16 @@ class Applying:
                 state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
                 return forgotten
 
-            forgotten = await context.ports.compute(replace_anchor)
-            after = await context.ports.compute(state.shown)
-            fragment.store.forget_errors()
-            fragment.begin_lineage(commits)
-            context.show(fragment, np.subtract(after, before, out=after))
+            with context.lend(fragment) as change:
+                shown = change if isinstance(change, np.ndarray) else None
+                if shown is not None:
+                    await context.ports.compute(lambda: state.shown(shown))
+                forgotten = await context.ports.compute(replace_anchor)
+                if shown is not None:
+                    await context.ports.compute(lambda: np.subtract(state.shown(), shown, out=shown))
+                fragment.store.forget_errors()
+                fragment.begin_lineage(commits)
+                context.show(fragment, change)
         for report in forgotten:
             context.ports.report(report)
         self._on_advanced(fragment, tuple(commits))
