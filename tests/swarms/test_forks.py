@@ -197,7 +197,8 @@ def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_w
         # Ready with the newest version but for a round that closes just then; the first work is in the round after it.
         assert isinstance(joined.fact, JoinedRun)
         assert joined.fact.versions[fragment] >= max(version for version, at in rounds.items() if at < joined.at - 1.0)
-        assert first.fact.staleness == 0
+        # A round of the others may close while its first steps are under way; their work is not lost.
+        assert first.fact.staleness <= 1
         assert first.fact.version == max(version for version, at in rounds.items() if at < first.at)
         contributors = [
             event.fact.contributors
