@@ -89,6 +89,8 @@ class RunSummary:
     """The inner loop; None: this software cannot read it."""
     weights: InitSection | None = None
     """What it begins with or stands on, which nobody sends; None: nothing."""
+    flags_to_bring: str = ""
+    """See `RunManifest.flags_to_bring`."""
     notes: tuple[RunNote, ...] = ()
     """Oldest first."""
     model_kind: str = "gpt"
@@ -102,11 +104,6 @@ class RunSummary:
     def counted(self) -> str:
         """What is counted as work: an example with a label counts as one token."""
         return "examples" if self.loss_unit == "nats per example" else "tokens"
-
-    @property
-    def asks_for_base(self) -> bool:
-        """Whether each volunteer has to name a folder with given weights."""
-        return self.weights is not None and self.weights.source == "folder"
 
     def batch_at(self, tokens: int) -> tuple[int, int] | None:
         """(sequences of an inner step, as many as there will be) at this clock of the run; None: it does not grow."""
@@ -142,6 +139,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         loss_unit=_loss_unit(manifest),
         training=known.training if known is not None else None,
         weights=known.model.init if known is not None else None,
+        flags_to_bring=known.flags_to_bring if known is not None and known.model.kind != "custom" else "",
         notes=_notes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),

@@ -106,7 +106,6 @@ def init(
             "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
             "prints a run.toml to begin with."
         )
-    from peer.config.data_source import LIBRARY
     from peer.observe.places import remember_place
     from peer.owner.new_run import create_run
 
@@ -149,10 +148,7 @@ def init(
     join_line = f"peer join {page or f'murmuration://{made.run_id}@HOST:PORT/PEERID'}"
     if is_private:
         join_line = "peer join --invite FILE"
-    if made.manifest.data.source != LIBRARY:
-        join_line += f" --data {made.manifest.data.source}PATH"
-    if made.manifest.model.init is not None and made.manifest.model.init.source == "folder":
-        join_line += f" --base {model}"
+    join_line += made.manifest.flags_to_bring
     if as_json:
         facts = {
             "run_id": made.run_id,

@@ -25,7 +25,7 @@ from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
-from peer.config.data_source import DataSection
+from peer.config.data_source import DataSection, needs_own
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later, without_unset_later_fields
@@ -397,6 +397,13 @@ class RunManifest(Section):
         """Tokens of one inner step; an example with a label counts as one."""
         each = 1 if self.data.label_field is not None else self.model.context
         return self.training.batch_size * self.training.accumulation_steps * each
+
+    @property
+    def flags_to_bring(self) -> str:
+        """What a volunteer adds to `peer join` for what nobody sends, as " --data text:PATH"; empty: nothing."""
+        source, weights = self.data.source, self.model.init
+        data = f" --data {source.partition(':')[0]}:PATH" if needs_own(source) else ""
+        return data + (" --base DIR" if weights is not None and weights.source == "folder" else "")
 
     @property
     def counted_in(self) -> str:

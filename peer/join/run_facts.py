@@ -25,6 +25,7 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         counted=manifest.counted_in,
         loss_unit=manifest.loss_unit,
         trained=trained_in(manifest),
+        flags_to_bring=manifest.flags_to_bring,
         num_sequences=training.batch_size * training.accumulation_steps,
         sequences_at=(lambda tokens: training.batch_size * training.passes_at(tokens)) if grows else None,
     )

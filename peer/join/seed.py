@@ -41,17 +41,13 @@ def run_seed(config: PeerConfig, terminal: Terminal | None = None) -> int:
 
 def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
     """What somebody types who wants to join at this seed; to a private run an invite leads."""
-    if _is_private(config):
-        return "peer join --invite FILE"
-    return join_link(config.run_id, addresses).command
-
-
-def _is_private(config: PeerConfig) -> bool:
+    command = join_link(config.run_id, addresses).command
     try:
         record = decode_run_record(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
-        return RunManifest.from_bytes(record.manifest).access.mode != "open"
+        manifest = RunManifest.from_bytes(record.manifest)
     except (OSError, ValueError, PeerFault):
-        return False  # not here yet, or damaged: the network side says so
+        return command  # not here yet, or damaged: the network side says so
+    return (command if manifest.access.mode == "open" else "peer join --invite FILE") + manifest.flags_to_bring
 
 
 def _tell_addresses(addresses: Sequence[str], config: PeerConfig, terminal: Terminal) -> None:

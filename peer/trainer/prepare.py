@@ -72,6 +72,9 @@ def prepare_data(
     complaints = Complaints()
     files = files_of(sources, complaints)
     parts = parts_of(files, part_bytes)
+    if not parts:
+        names = ", ".join(map(str, sources))
+        raise UsageFault(f"{names}: nothing is in there to read; expected files with text; name others")
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
         settings["examples"] = json.loads(json.dumps(examples.to_fields()))

@@ -99,9 +99,8 @@ class Scene:
         """What others type to join here, in one line; empty while this peer has no address."""
         if self.given_command or not self.addresses:
             return self.given_command
-        if self.run.is_private:
-            return "peer join --invite FILE"
-        return join_link(self.run.run_id, self.addresses).command
+        command = join_link(self.run.run_id, self.addresses).command
+        return ("peer join --invite FILE" if self.run.is_private else command) + self.run.flags_to_bring
 
     @property
     def join_heading(self) -> str:

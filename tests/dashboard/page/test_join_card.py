@@ -118,7 +118,7 @@ def test_flags_are_not_broken_at_their_hyphens_and_texts_of_strangers_are_text()
 
 def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     init = InitSection(source="folder", digest=64 * "0", num_bytes=16_000_000_000)
-    words = " ".join(text(live(weights=init, needs=HomeNeeds(180_000, 4e8, 1e5))).split())
+    words = " ".join(text(live(weights=init, flags_to_bring=" --base DIR", needs=HomeNeeds(180_000, 4e8, 1e5))).split())
     assert "180 kB of disk beside the program and the weights that it begins with (16 GB)" in words
     assert f"peer join {LINK} --base DIR" in words
     assert f"peer doctor {LINK} --base" not in words
@@ -126,3 +126,13 @@ def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     hub = text(live(weights=init.model_copy(update={"source": "hub:org/name@main"})))
     assert "--base DIR" not in hub
     assert "--base DIR" not in text(live())
+
+
+def test_a_run_on_text_of_each_volunteer_says_so_in_the_command() -> None:
+    words = " ".join(text(live(flags_to_bring=" --data text:PATH", page=PAGE)).split())
+    assert f"peer join {LINK} --data text:PATH" in words
+    assert f"peer join {PAGE} --data text:PATH" in words
+    assert "each who joins brings data" in words
+    assert "--data" not in text(live(page=PAGE))
+    manifest = RunManifest.from_fields({"name": "starlings", "data": {"source": "text:"}})
+    assert run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).flags_to_bring == " --data text:PATH"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.config.manifest import RunManifest
-from peer.config.model_section import AdapterSection
+from peer.config.model_section import AdapterSection, InitSection
 from peer.join.run_facts import run_facts, trained_in
 
 
@@ -22,6 +22,26 @@ def test_each_run_has_the_units_of_its_task(data: dict[str, str], expected: tupl
     manifest = RunManifest(name="finches")
     manifest = manifest.model_copy(update={"data": manifest.data.model_copy(update=data)})
     assert (manifest.counted_in, manifest.loss_unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "weights", "expected"),
+    [
+        ("stdlib:", None, ""),
+        ("hf:org/books@main", None, ""),
+        ("text:", None, " --data text:PATH"),
+        ("tokens:", InitSection(source="folder", digest="ab" * 32, num_bytes=10), " --data tokens:PATH --base DIR"),
+    ],
+)
+def test_what_each_brings_is_named_in_the_command(source: str, weights: InitSection | None, expected: str) -> None:
+    manifest = RunManifest(name="finches")
+    manifest = manifest.model_copy(
+        update={
+            "data": manifest.data.model_copy(update={"source": source}),
+            "model": manifest.model.model_copy(update={"init": weights}),
+        }
+    )
+    assert manifest.flags_to_bring == run_facts("finches", manifest).flags_to_bring == expected
 
 
 def test_a_step_is_told_only_while_it_grows() -> None:

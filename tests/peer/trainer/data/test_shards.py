@@ -221,3 +221,12 @@ def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_p
     # What came to nothing does not keep its folder from other files.
     assert list((tmp_path / "one").iterdir()) == []
     assert prepare(texts, "one") == meta
+
+
+@pytest.mark.parametrize("name", ["nothing.txt", "nothing.jsonl"])
+def test_files_with_nothing_in_them_are_one_sentence_and_leave_nothing(made, tmp_path, name):
+    (tmp_path / name).touch()
+    tokenizer = made[3].path
+    with pytest.raises(UsageFault, match=f"{name}: nothing is in there to read"):
+        prepare_data([str(tmp_path / name)], tokenizer, tmp_path / "out", say=lambda text: None)
+    assert not (tmp_path / "out").exists()
