@@ -128,7 +128,8 @@ def _other_run(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
 def _tampered_record(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     swarm.identity_of("tampered")
     (swarm.folder_of("tampered") / "run.record").write_bytes(tampered_record(swarm))
-    return swarm.start("tampered")
+    # On a machine of its own, as above: members that are known would give it the right one.
+    return swarm.start("tampered", environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere")})
 
 
 def tampered_record(swarm: ProcessSwarm) -> bytes:
