@@ -9,20 +9,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from dht.errors import DeviceFault, LocalFault, PeerFault
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.config.peer_config import PeerConfig
 from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
-from peer.doctor.findings import diagnose, early, exit_code_of
+from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
 from peer.doctor.report import HERE, Report
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
+from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.entry import observer_entry
+from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
@@ -50,8 +52,7 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     if target is not None:
         if report is not None:
             report.show(early(diagnose(facts)))
-        tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
-        facts = asyncio.run(_with_run(facts, config, target, timeout_seconds))
+        facts = _about_run(facts, config, target, timeout_seconds)
     findings = diagnose(facts)
     code = exit_code_of(findings)
     if report is None:
@@ -59,6 +60,17 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     else:
         report.end(findings, facts, code)
     return code
+
+
+def _about_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
+    """Nobody is asked for a run that is over, and not for long where its end is signed here."""
+    end = known_end(config) or target.end
+    if end is not None and end.is_over:
+        return replace(facts, run_fault=end.known, run_remedy=end.remedy, run_fault_code=Incompatible.exit_code)
+    if end is not None:
+        timeout_seconds = min(timeout_seconds, SEARCH_SECONDS)
+    tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
+    return asyncio.run(_with_run(facts, config, replace(target, end=end), timeout_seconds))
 
 
 def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
@@ -82,21 +94,15 @@ def _plain(value: Any) -> Any:
 
 
 async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
-    listen = () if facts.machine.port_fault else config.listen_addresses
     try:
-        entry = observer_entry(target.run_id, config.data_dir, config.identity)
-        if entry is None:
-            entry = observer_entry(target.run_id, target.observer_folder)
-        async with observe(
-            *(target.run_id, target.addresses, timeout_seconds, "p2pd", entry),
-            listen=listen,
-            announce=config.announce,
-        ) as observer:
-            records = await observer.records()
-            line = await _ask_members(observer, records, target, config)
+        observer, records, line = await _asked(facts, config, target, timeout_seconds)
     except LocalFault as fault:
-        told = str(fault).removeprefix(f"run {target.run_id}: ")
-        return replace(facts, run_fault=told, run_fault_code=fault.exit_code)
+        if target.end is not None and isinstance(fault, NobodyReachable):
+            remedy = target.end.remedy
+            told = str(target.end.nobody_left(target.addresses)).removesuffix(f". {remedy}")
+        else:
+            told, remedy = told_apart(str(fault).removeprefix(f"run {target.run_id}: "))
+        return replace(facts, run_fault=told, run_remedy=remedy, run_fault_code=fault.exit_code)
     step_seconds = None
     prediction = None
     model_fault = await asyncio.to_thread(_model_fault, observer)
@@ -115,6 +121,22 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
             run = replace(run, data_fault=str(fault))
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
+
+
+async def _asked(
+    facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float
+) -> tuple[RunObserver, list[PeerRecord], LineFacts]:
+    listen = () if facts.machine.port_fault else config.listen_addresses
+    entry = observer_entry(target.run_id, config.data_dir, config.identity)
+    if entry is None:
+        entry = observer_entry(target.run_id, target.observer_folder)
+    async with observe(
+        *(target.run_id, target.addresses, timeout_seconds, "p2pd", entry),
+        listen=listen,
+        announce=config.announce,
+    ) as observer:
+        records = await observer.records()
+        return observer, records, await _ask_members(observer, records, target, config)
 
 
 def _model_fault(observer: RunObserver) -> str:

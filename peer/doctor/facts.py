@@ -122,6 +122,7 @@ class DoctorFacts:
     """Everything; `run_fault` is the sentence of why no run could be asked, with the exit code that goes with it.
 
     Attributes:
+        run_remedy: what to do about the `run_fault`; empty: nothing is known to help.
         step_seconds: of one inner step of the run's model on the device; None: not measured.
         share_of_rounds: that this peer would make; None: not known.
     """
@@ -132,4 +133,5 @@ class DoctorFacts:
     step_seconds: float | None = None
     share_of_rounds: float | None = None
     run_fault: str = ""
+    run_remedy: str = ""
     run_fault_code: int = 0

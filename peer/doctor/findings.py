@@ -65,6 +65,13 @@ def exit_code_of(findings: Sequence[Finding]) -> int:
     return next((finding.exit_code for finding in findings if finding.level == "stop"), 0)
 
 
+def told_apart(sentence: str) -> tuple[str, str]:
+    """What is wrong and what to do about it, of a sentence "WRONG; expected THIS; DO THAT"."""
+    what, _, advice = sentence.partition("; expected ")
+    expected, _, remedy = advice.partition("; ")
+    return what, remedy or (f"expected {expected}" if expected else "")
+
+
 def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     machine, run, needs = facts.machine, facts.run, facts.run.needs if facts.run else None
     yield _software(machine, run)
@@ -80,7 +87,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     if machine.congestion_control:
         yield _congestion(machine.congestion_control)
     if facts.run_fault:
-        yield Finding("run", "stop", facts.run_fault, "", facts.run_fault_code)
+        yield Finding("run", "stop", facts.run_fault, facts.run_remedy, facts.run_fault_code)
     if run is None:
         return
     yield _manifest(run)

@@ -16,7 +16,7 @@ from peer.config.peer_config import (
 from peer.first_lines import clear_first_lines
 from peer.folder_lock import holder_of
 from peer.observe import run_page
-from peer.observe.ended_run import end_on_page
+from peer.observe.ended_run import RunEnd, end_on_page, end_signed_here
 from peer.observe.places import known_places
 
 
@@ -44,6 +44,20 @@ def check_addresses(config: PeerConfig) -> None:
             raise unwritable(config.data_dir, error, "give another --data-dir") from error
     elif not known and not config.run_record_path.exists():
         raise no_address(config.run_id, config.data_dir)
+
+
+def known_end(config: PeerConfig) -> RunEnd | None:
+    """The run's end, as a newcomer learns it before anybody is asked: signed in its folder, or told by its page.
+
+    The page is not asked if addresses were given by hand; None: nothing tells an end.
+    """
+    end = end_signed_here(config.run_id, config.data_dir)
+    if config.peers or (end is not None and end.is_over):
+        return end
+    says = page_of(config)
+    if says is None or not says.has_ended:
+        return end
+    return end_on_page(config.run_id, says.url, is_served=bool(says.addresses))
 
 
 def page_of(config: PeerConfig) -> run_page.PageSays | None:

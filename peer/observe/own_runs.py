@@ -14,6 +14,7 @@ from dht.quantities import seconds_text
 from dht.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
 from peer.folder_lock import holder_of
+from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.places import known_places
 from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
@@ -32,6 +33,7 @@ class OwnRun:
         held_by: what runs there now, in words; None: nothing.
         last_at: unix seconds of the last event of a peer here; None: there was none.
         is_owner: the run's owner key is there.
+        has_ended: its owner has signed an end, and a peer here has seen the last version.
     """
 
     run_id: str
@@ -40,6 +42,7 @@ class OwnRun:
     last_at: float | None
     is_owner: bool
     page: str | None
+    has_ended: bool = False
 
     def facts(self) -> dict[str, Any]:
         """As plain values."""
@@ -69,7 +72,11 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
         last_at = None
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
-    return OwnRun(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page)
+    end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
+    return OwnRun(
+        *(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page),
+        has_ended=end is not None and end.is_over,
+    )
 
 
 def note_page(run_id: str, address: str) -> None:
@@ -132,6 +139,8 @@ def run_line(run: OwnRun, now: float | None = None) -> str:
         state = f"last here {seconds_text(round(age))} ago"
     else:
         state = "never joined from here"
+    if run.has_ended:
+        state = f"ended, {state}"
     where = "" if run.folder.name == run.run_id else f"in {run.folder}"
     parts = (run.run_id, state, where, "yours" if run.is_owner else "", run.page or "")
     return "  ".join(part for part in parts if part)

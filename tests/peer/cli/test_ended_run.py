@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from dht.errors import NobodyReachable
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection
@@ -61,6 +64,42 @@ def test_a_machine_that_saw_the_end_joins_no_more(owned: OwnedRun, capsys: pytes
         said = capsys.readouterr().err
         assert "nobody can join it any more. This machine has its model: `peer export" in said
         assert f"--checkpoint {owned.folder}`" in said
+
+
+def test_a_doctor_and_the_list_of_runs_know_an_end_that_was_seen_here(
+    owned: OwnedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a member is asked")
+
+    monkeypatch.setattr("peer.doctor.doctor.observe", nobody)
+    assert app.run(["runs"]) == 0
+    assert "ended" not in capsys.readouterr().out
+    owned.change_now(ChangeSection(at_version=0, ends_run=True))
+    assert app.run(["doctor", owned.run_id, "--peers", NOBODY_THERE, "--device", "cpu", "--json"]) == 4
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["subject"] == "run"]
+    assert found["what"].startswith(f"the owner of {owned.run_id} has ended it")
+    assert found["remedy"].startswith("Everybody who took part has its model")
+    assert app.run(["runs"]) == 0
+    assert capsys.readouterr().out.startswith(f"{owned.run_id}  ended, ")
+
+
+def test_a_doctor_says_an_end_to_come_before_it_says_that_nobody_answers(
+    owned: OwnedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def nobody(*_: object, **__: object) -> NoReturn:
+        raise NobodyReachable("run ours: nobody answered; expected one live member; check the run id")
+
+    monkeypatch.setattr("peer.doctor.doctor._asked", nobody)
+    ask = ["doctor", owned.run_id, "--peers", NOBODY_THERE, "--device", "cpu", "--json"]
+    found = []
+    for _ in range(2):
+        assert app.run(ask) == 3
+        found += [one for one in json.loads(capsys.readouterr().out)["findings"] if one["subject"] == "run"]
+        owned.change_now(ChangeSection(at_version=400, ends_run=True))
+    assert (found[0]["what"], found[0]["remedy"]) == ("run ours: nobody answered", "check the run id")
+    assert found[1]["what"].endswith(f"and nobody answers at {NOBODY_THERE}")
+    assert found[1]["remedy"].startswith("Everybody who took part")
 
 
 @pytest.mark.usefixtures("ended_page")
