@@ -124,6 +124,8 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
         with contextlib.closing(sqlite3.connect(read_only(path), wait_seconds, uri=True)) as database:
             _check_content(database, path, run_id)
     except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a question that this file cannot be asked
+            raise _damaged(path, str(error)) from error
         remedy = "close the other program that uses it" if is_locked(error) else "check its disk and its folder"
         raise UsageFault(
             f"the history {path} cannot be opened ({error}); expected a file that nothing else uses; {remedy}, or "
