@@ -12,7 +12,15 @@ from peer.cli.named_run import NamedRun, Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, check_model, form_of
+from peer.export.model_source import (
+    CheckpointSource,
+    ModelFileSource,
+    ModelSource,
+    RunSource,
+    check_model,
+    form_of,
+    run_in,
+)
 from peer.observe.target import checked_target
 from peer.progress import tell_progress
 
@@ -174,8 +182,8 @@ def _check_device(device: str) -> None:
 
 
 _SOURCES = {
-    True: "--model PATH (what `peer export` wrote), RUN (its id, page or link), or RUN with --checkpoint DIR",
-    False: "RUN (its id, page or link), or RUN with --checkpoint DIR, the data folder of a peer here",
+    True: "--model PATH (what `peer export` wrote), RUN (its id, page or link), or --checkpoint DIR",
+    False: "RUN (its id, page or link), or --checkpoint DIR, the data folder of a peer here",
 }
 
 
@@ -205,7 +213,7 @@ def _model_source(
             raise UsageFault(
                 f"{checkpoint} holds no run.record; expected the data folder of a peer of this run; check --checkpoint."
             )
-        return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
+        return CheckpointSource(load_config({"run_id": run_id or run_in(checkpoint)}).run_id, checkpoint)
     if run_id is None and invite is None:
         raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite, None, end)

@@ -166,6 +166,8 @@ def init(
     print(f"Run id      {made.run_id}")
     if described is not None:
         print(f"Model       {described.what}, context {made.manifest.model.context}")
+        for note in described.notes:
+            print(f"Note        {note}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
     print(f"Manifest    {made.run_record_path}")
     for one in made.manifest.files:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from dht.errors import UsageFault
-from dht.regular_files import open_regular
+from dht.identity.keys import split_run_id
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id
+from dht.regular_files import open_regular, read_regular
 
 Form = Literal["hf", "safetensors"]
 """A folder that transformers loads, or one file of safetensors under this software's own names."""
@@ -68,6 +70,23 @@ class CheckpointSource:
 
     run_id: str
     folder: Path
+
+
+def run_in(folder: Path) -> str:
+    """The run of a peer's data folder, as its run record says; it is checked when the model is taken.
+
+    Raises:
+        UsageFault: the record cannot be read.
+    """
+    path = folder / "run.record"
+    try:
+        found = claimed_run_id(read_regular(path, MAX_RUN_RECORD_BYTES))
+    except OSError as error:
+        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); expected the record of a run.") from error
+    if found is None:
+        raise UsageFault(f"{path} names no run; expected the record that a peer keeps there; name RUN, too.")
+    split_run_id(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

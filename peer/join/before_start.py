@@ -10,17 +10,17 @@ from peer.panel.terminal import Terminal
 def _check_data(config: PeerConfig) -> None:
     kind, _, places = (config.data or "").partition(":")
     if kind in ("text", "jsonl", "parquet", "tokens"):
-        from peer.trainer.text.files import check_there, paths_in
+        from peer.trainer.text.files import check_not_empty
 
-        for path in paths_in(places):
-            check_there(path)
+        check_not_empty(places)
 
 
 def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
     """See that ports are free, data is there and a member answers, before anything heavy is loaded.
 
     Raises:
-        LocalFault: a port is taken, data is missing, nobody answered in time, or it is no run that this peer can join.
+        LocalFault: a port is taken, data is missing or empty, nobody answered in time, or it is no run that this peer
+            can join.
     """
     if trains:
         _check_data(config)

@@ -18,7 +18,7 @@ from dht.identity.speakable import speakable_name
 from peer.answer_beside import AnswerBeside
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
-from peer.events.peer_events import Event
+from peer.events.peer_events import Event, JoinedRun
 from peer.first_lines import clear_first_lines
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
@@ -86,6 +86,8 @@ class Terminal:
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
         self._is_stopping = False
+        self._is_member = False
+        self._what_is_lost = "served" if is_seed else "trained"
         self._config = config
         self._note_in_figures: Callable[[Event], object] = lambda event: None
         self._listeners: list[Callable[[Event], object]] = []
@@ -97,6 +99,7 @@ class Terminal:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
             self._log.append(event)
+        self._is_member |= isinstance(event.fact, JoinedRun)
         self._note_in_figures(event)
         for listener in self._listeners:
             listener(event)
@@ -208,6 +211,8 @@ class Terminal:
                 yield
         finally:
             self._end_beside()
+            if self._is_stopping and not self._is_member:
+                self.note(f"left before this peer was a member: nothing was {self._what_is_lost}")
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
             self._view.restore()

@@ -212,7 +212,8 @@ def summary(scene: Scene, now: float) -> str:
     """One line for people: what this peer does, how far it and the run are."""
     state, swarm = scene.state, scene.swarm
     if state.last_event_at is None or not scene.loading.is_over:
-        return f"Still {state.phase}."
+        is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
+        return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
     others = f"{plural(len(state.others), 'other')} here"
     if scene.is_seed:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"

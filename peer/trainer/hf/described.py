@@ -120,6 +120,7 @@ def describe_model(
         adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
         mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
+        num_tokens=None if tokenizer is None else tokenizer.vocab_size,
     )
 
 

@@ -189,6 +189,27 @@ def check_there(path: Path) -> None:
         )
 
 
+def check_not_empty(text: str) -> None:
+    """Look at ``PATH[,PATH...]`` without reading any of it.
+
+    Raises:
+        UsageFault: a path is missing, or every file there is empty.
+    """
+    if not any(_may_hold(file) for path in paths_in(text) for _, file in files_at(path)[0]):
+        raise UsageFault(
+            f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
+            "shards; check --data"
+        )
+
+
+def _may_hold(file: Path) -> bool:
+    """Whether it has bytes; what is no regular file is refused when it is opened."""
+    try:
+        return not file.is_file() or file.stat().st_size > 0
+    except OSError:
+        return True
+
+
 def paths_in(text: str) -> list[Path]:
     """The paths of ``PATH[,PATH...]``; a comma that belongs to the name of something that exists separates nothing.
 

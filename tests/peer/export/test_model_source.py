@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from dht.errors import UsageFault
+from dht.identity.keys import Identity, fingerprint
+from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.cli import app
-from peer.export.model_source import check_model
+from peer.export.model_source import check_model, run_in
+
+OWNER = Identity.generate()
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,12 @@ def test_a_whole_header_is_left_to_what_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes((2).to_bytes(8, "little") + b"{}")
     check_model(path)
+
+
+def test_a_data_folder_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = sign_run_record("ours." + fingerprint(OWNER.public_key), b'{"revision": 1}', OWNER)
+    (tmp_path / "run.record").write_bytes(encode_run_record(record))
+    assert run_in(tmp_path) == record.run_id
+    (tmp_path / "run.record").write_bytes(b"no record")
+    assert app.run(["export", "--checkpoint", str(tmp_path)]) == 2
+    assert "run.record names no run; expected the record" in capsys.readouterr().err

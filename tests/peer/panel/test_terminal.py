@@ -13,6 +13,7 @@ from peer.config.peer_config import PeerConfig
 from peer.events.log import read_events
 from peer.events.peer_events import Event, LeftRun
 from peer.panel.terminal import MAX_WAITING, Terminal
+from tests.kit.peer_events import joined
 from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
@@ -69,3 +70,15 @@ def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: si
         insist()
     assert signal.getsignal(number) == before
     assert any(isinstance(item, str) and "leaving" in item for item in view.shown)
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+def test_a_peer_that_leaves_while_it_loads_says_so(tmp_path: Path, is_member: bool) -> None:
+    view = StuckView()
+    view.freed.set()
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with terminal.interruptible():
+        if is_member:
+            terminal.show(joined(1.0))
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ("left before this peer was a member: nothing was trained" in view.shown) is not is_member

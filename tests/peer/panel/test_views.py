@@ -13,7 +13,8 @@ from peer.events.log import from_json
 from peer.events.peer_events import CatchUpProgressed, Event, JoinedRun, LeftRun, PeerJoined, WaitingForPeers
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.panel_view import PanelView
-from peer.panel.scene.updates import LoadingStep, Remark, Resting, RunFacts
+from peer.panel.scene.scene import scene_of, with_event, with_update
+from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.panel.views import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, make_view, summary
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, StringTerminal, committed, folded, joined, progressed
@@ -248,3 +249,10 @@ def test_drawing_is_light_for_the_trainer() -> None:
         view.tick(NOW + tenth / 10)
     assert len(terminal.getvalue().encode()) < 60_000
     assert os.linesep == "\n"
+
+
+def test_a_peer_that_found_its_run_waits_for_nobody() -> None:
+    scene = scene_of("demo.abc", LineLimits(), is_seed=False)
+    waits = with_event(scene, Event(1.0, ME, WaitingForPeers("nobody answers", 1.0)))
+    assert summary(waits, 30.0) == "Still waiting for peers."
+    assert summary(with_update(waits, LoadingStep("run", "found", is_done=True), 31.0), 60.0) == "Still starting."

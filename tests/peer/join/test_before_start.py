@@ -1,0 +1,31 @@
+"""What is refused before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.errors import UsageFault
+from peer.config.peer_config import PeerConfig
+from peer.join import before_start
+
+
+def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "full.txt").write_text("words")
+
+    def check(data: str) -> None:
+        before_start._check_data(PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", data=data))
+
+    for kind in ("text", "jsonl", "tokens"):
+        for name in ("folder", "empty.txt"):
+            with pytest.raises(UsageFault, match=f"{name} holds nothing to read"):
+                check(f"{kind}:{tmp_path / name}")
+    check(f"text:{tmp_path / 'empty.txt'},{tmp_path / 'full.txt'}")
+    check(f"text:{tmp_path}")
+    with pytest.raises(UsageFault, match="does not exist"):
+        check(f"text:{tmp_path / 'nosuch'}")
