@@ -15,6 +15,8 @@ Every message reads: what was got; what was expected; what to do.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dht.fields import printable
 
 EXIT_INTERRUPTED = 130
@@ -77,7 +79,8 @@ class DaemonFault(LocalFault):
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
     """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return UsageFault(f"{path} is no folder, or lies in none; expected a folder of your own; {advice}")
+        what = "is a file" if Path(str(path)).is_file() else "is no folder, or lies in none"
+        return UsageFault(f"{path} {what}; expected a folder of your own; {advice}")
     return LocalFault(
         f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; {advice}"
     )

@@ -244,7 +244,7 @@ def _addresses(lab: NatLab, member: Member, transport: str) -> list[str]:
 def _wait_up(seeds: Sequence[Member]) -> None:
     end = time.monotonic() + START_SECONDS
     for seed in seeds:
-        while "listening on" not in (seed.folder / "err").read_text(errors="replace"):
+        while "Listening on" not in (seed.folder / "err").read_text(errors="replace"):
             if time.monotonic() > end:
                 said = (seed.folder / "err").read_text(errors="replace")[-300:]
                 raise SystemExit(f"nat_lab: {seed.name} did not come up within {START_SECONDS:.0f} s: {said}")

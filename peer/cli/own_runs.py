@@ -121,7 +121,12 @@ def logs(
     if len(folders) > 1:
         from peer.observe.running import running_in
 
-        folders = [one for one in folders if running_in(one) is not None] or folders
+        running = [one for one in folders if running_in(one) is not None]
+        if not running:
+            running = [max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)]
+            where = shlex.join(["--data-dir", str(running[0])])
+            print(f"Shown is the newest of {len(folders)} logs here: {where}", file=sys.stderr)
+        folders = running
     if not folders:
         what = f"of {named} " if named else ""
         raise UsageFault(

@@ -5,6 +5,7 @@ Every command line loads this, so what takes long is imported where it is used.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,12 +89,20 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
     """
     for folder in _folders(run_id, data_dir):
         if any((folder / "checkpoints").glob("checkpoint-*")):
-            return f"This machine has its model: `peer export {run_id} --checkpoint {shlex.quote(str(folder))}`."
+            command = shlex.join(["peer", "export", run_id, "--checkpoint", str(folder), "--out", _free_name(run_id)])
+            return f"This machine has its model: `{command}`."
     if is_served:
         return f"A member still gives its model: `peer export {page}`."
     if page:
         return f"Its page says what it came to, and who has the model: {page}"
     return "Everybody who took part has its model: ask one of them, or the owner."
+
+
+def _free_name(run_id: str) -> str:
+    """Of a folder for the model, where nothing lies yet."""
+    name = f"{run_id.partition('.')[0]}-model"
+    further = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], further) if not Path(one).exists())
 
 
 def _folders(run_id: str, data_dir: Path | None) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from dht.errors import Incompatible, NobodyReachable, PeerFault
 from dht.identity.keys import Identity
@@ -11,6 +12,7 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_r
 from dht.regular_files import read_regular
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
+from peer.given_weights import no_weights_given
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
@@ -19,7 +21,8 @@ from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
 def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trains: bool) -> None:
     """Wait until a member answers, unless the run can begin on this machine. Blocks.
 
-    What the member says of the run is checked as far as that needs nothing heavy: its end, and the data that it needs.
+    What the member says of the run is checked as far as that needs nothing heavy: its end, and what data and weights it
+    needs.
 
     Args:
         show: told while nobody answers.
@@ -27,12 +30,14 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trai
 
     Raises:
         LocalFault: nobody is known, nobody answered in time, or another run is trained there; or the run has ended, or
-            this peer did not say which data it has.
+            this peer did not say which data or weights it has.
     """
     has_record = _has_record(config)
     # Without a state of its own this peer would train a run of the past from the beginning.
     end = end_signed_here(config.run_id, config.data_dir) if has_record else None
     if has_record and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
+        if trains:
+            _check_brought_here(config)
         return
     own = Identity.load_or_create(config.identity).peer_id
     addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
@@ -60,9 +65,8 @@ def wait_for_answer(config: PeerConfig, show: Callable[[Event], object], *, trai
 
 
 def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
-    """Raises LocalFault: the run has ended, or data is missing."""
+    """Raises LocalFault: the run has ended, or data or weights are missing."""
     # A tenth of a second of classes, which nobody needs if there is no such run.
-    from peer.config.data_source import source_here
     from peer.config.manifest import RunManifest
 
     try:
@@ -72,8 +76,28 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
     end = end_in(manifest, config.run_id, config.data_dir, "from a member")
     if end is not None and end.is_over:
         raise end.refusal()
-    if trains and manifest.model.kind != "custom":
-        source_here(manifest.data.source, config.data, manifest.data.reader)
+    if trains:
+        _check_brought(manifest, config)
+
+
+def _check_brought_here(config: PeerConfig) -> None:
+    from peer.observe.kept_manifest import manifest_here
+
+    kept = manifest_here(config.run_record_path, config.run_id)
+    if kept is not None:
+        _check_brought(kept, config)
+
+
+def _check_brought(manifest: Any, config: PeerConfig) -> None:
+    """Of a `RunManifest`. Raises UsageFault: data or weights that every volunteer brings to the run are not named."""
+    from peer.config.data_source import source_here
+
+    if manifest.model.kind == "custom":
+        return
+    source_here(manifest.data.source, config.data, manifest.data.reader)
+    init = manifest.model.init
+    if init is not None and init.source == "folder" and config.base is None:
+        raise no_weights_given(init.digest)
 
 
 def _has_record(config: PeerConfig) -> bool:

@@ -142,7 +142,7 @@ class PlainView(_NoTerminal):
             new = self._scene.news[-1]
             who = "" if new.remote is None else self._scene.name_of(new.remote)
             text = new.text.replace("{who}", who)
-            self._print(event.at, f"{text[:1].upper()}{text[1:].rstrip('.')}.")
+            self._print(event.at, f"{_capitalised(text).rstrip('.')}.")
 
     def tell(self, update: ViewUpdate) -> None:
         self._scene = with_update(self._scene, update, self._now)
@@ -169,7 +169,7 @@ class PlainView(_NoTerminal):
             self._print(now, told)
 
     def note(self, sentence: str) -> None:
-        _write_line(self._stdout, sentence)
+        _write_line(self._stdout, _capitalised(sentence))
 
     def close(self) -> None:
         for line in goodbye(self._scene, self._now):
@@ -202,7 +202,7 @@ class JsonView(_NoTerminal):
         pass
 
     def note(self, sentence: str) -> None:
-        _write_line(self._stderr, sentence)
+        _write_line(self._stderr, _capitalised(sentence))
 
     def close(self) -> None:
         pass
@@ -249,6 +249,11 @@ def heartbeat(state: PanelState, now: float, run: RunFacts) -> str:
         f"{plural(state.rounds_contributed, 'round')} contributed to, "
         f"{run_progress(state, run.counted)}, {last}."
     )
+
+
+def _capitalised(sentence: str) -> str:
+    """With a capital first letter."""
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _write_line(stream: TextIO, text: str) -> None:

@@ -11,6 +11,7 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, dec
 from dht.regular_files import open_regular
 from peer.config.layouts import buffer_shapes_of, shapes_of
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import RUN_RECORD_NAME
 from peer.config.validation import read_toml
 from peer.plan.planning import SizesOf
 
@@ -23,9 +24,14 @@ MAX_RUN_FILE_BYTES = 1 << 20
 def load_planned_run(path: Path) -> RunManifest:
     """Read the manifest of a run that is to be planned; a run file may leave out its name.
 
+    Args:
+        path: of the file, or of a folder with the signed record that `peer init` left there.
+
     Raises:
         UsageFault: the file cannot be read or is none of the three; the message names the field that is wrong.
     """
+    if path.is_dir():
+        path /= RUN_RECORD_NAME
     content = _read(path)
     try:
         if len(content) <= MAX_RUN_RECORD_BYTES and (run_id := claimed_run_id(content)) is not None:

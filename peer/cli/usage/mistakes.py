@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import Any
 
 import typer
@@ -20,7 +22,7 @@ def sentence_of(mistake: Any) -> str:
     path = mistake.ctx.command_path if mistake.ctx is not None else "peer"
     see = f"see `{path} --help`."
     if kind == "NoSuchOption":
-        near = sorted(mistake.possibilities or ())
+        near = _closest(mistake.option_name, mistake.possibilities or ())
         hint = f"did you mean {' or '.join(near)}?" if near else see
         return f"There is no flag {mistake.option_name} of `{path}`; {hint}"
     if kind == "MissingParameter":
@@ -40,6 +42,12 @@ def sentence_of(mistake: Any) -> str:
     if text.startswith("Missing command"):
         return f"`{path}` needs a command of its own; {see}"
     return f"{text.rstrip('.')}; {see}"
+
+
+def _closest(word: str, others: Iterable[str]) -> list[str]:
+    """Those that are as like the word as the one that is most like it."""
+    likeness = {other: SequenceMatcher(None, word, other).ratio() for other in others}
+    return sorted(other for other, ratio in likeness.items() if ratio == max(likeness.values()))
 
 
 def _name(parameter: Any) -> str:

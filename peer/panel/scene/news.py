@@ -36,6 +36,8 @@ _AS_THEY_ARE = (
     *(AnchorDiffered, CheckpointFailed, DaemonRestarted, ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
+_PART_TAKEN = 0.01
+"""Of the model's bytes: somebody took some of it, and did not only look at the run."""
 _DIFFERS = "The anchor of fragment"
 _COMING = tuple(f"{{who}} {what}" for what in ("joined", "is back", "left", "is not heard any more"))
 """Of a person the newest of these is news: on a busy machine somebody may come and go every few seconds."""
@@ -76,7 +78,7 @@ def news_of(
         case PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
             return [NewsLine(at, "person", f"{{who}} {how}", fact.remote)]
-        case StateServed() if before.is_seed:
+        case StateServed() if before.is_seed and fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters:
             return [NewsLine(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
         case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
             first = "First loss measured" if best_loss is None else "Best loss so far"

@@ -23,6 +23,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.extras import missing_extra
+from peer.given_weights import no_weights_given
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")
@@ -115,10 +116,7 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
             raise UsageFault("--base is given, and this run begins from its seed; expected no base; leave it out.")
         return None
     if given is None and not init.source.startswith(HUB):
-        raise UsageFault(
-            "this run stands on weights that each volunteer has in a folder; expected --base DIR, with the weights "
-            f"whose digest is {init.digest[:16]}; ask the run's owner where they are published"
-        )
+        raise no_weights_given(init.digest)
     folder = given if given is not None else from_hub(init.source.removeprefix(HUB))
     found = read_base(folder)
     if found.digest != init.digest:

@@ -205,6 +205,8 @@ def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "file").write_text("")
     assert app.run(["init", "mine", "--out", "file/folder"]) == 2
     assert "file/folder is no folder, or lies in none; expected a folder of your own" in capsys.readouterr().err
+    assert app.run(["init", "mine", "--out", "file"]) == 2
+    assert "file is a file; expected a folder of your own; give another --out" in capsys.readouterr().err
 
 
 def test_init_on_a_full_disk_leaves_no_half_file(

@@ -16,7 +16,7 @@ from peer.config.access_sections import ChangeSection
 from peer.events.log import EventLog
 from peer.events.peer_events import Event, RunEnded
 from peer.observe import run_page
-from peer.observe.ended_run import end_signed_here
+from peer.observe.ended_run import end_signed_here, what_is_left
 from peer.observe.run_page import PageSays, read_answer
 from peer.owner.owned_run import OwnedRun, open_owned_run
 
@@ -50,7 +50,9 @@ def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytes
         assert f"nobody answers at {NOBODY_THERE}. Everybody who took part has its model" in said
 
 
-def test_a_machine_that_saw_the_end_joins_no_more(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_that_saw_the_end_joins_no_more(
+    owned: OwnedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     owned.change_now(ChangeSection(at_version=400, ends_run=True))
     end = end_signed_here(owned.run_id, owned.folder)
     assert end is not None
@@ -63,7 +65,11 @@ def test_a_machine_that_saw_the_end_joins_no_more(owned: OwnedRun, capsys: pytes
         assert app.run([command, owned.run_id]) == 4
         said = capsys.readouterr().err
         assert "nobody can join it any more. This machine has its model: `peer export" in said
-        assert f"--checkpoint {owned.folder}`" in said
+        assert f"--checkpoint {owned.folder} --out ours-model`" in said
+    # It can be typed as it stands, so it names what is not there yet.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ours-model").mkdir()
+    assert what_is_left(owned.run_id, owned.folder, None).endswith("--out ours-model-2`.")
 
 
 def test_a_doctor_and_the_list_of_runs_know_an_end_that_was_seen_here(

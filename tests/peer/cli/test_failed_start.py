@@ -9,12 +9,22 @@ import pytest
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import sign_run_record
 from peer.cli import app
+from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.folder_lock import FolderLock
 from peer.panel.fresh_folder import FreshFolder
 
 RUN_ID = "own." + "a" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "1"]
+
+ON_GIVEN_WEIGHTS = {
+    "kind": "hf",
+    "task": "causal-lm",
+    "num_parameters": 100,
+    "layout_digest": "ab" * 32,
+    "config": canonical_config({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 256}),
+    "init": {"source": "folder", "digest": "ab" * 32, "num_bytes": 400},
+}
 
 
 def paths_in(folder: Path) -> list[str]:
@@ -64,16 +74,24 @@ def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("data", "changes", "code", "sentence"),
+    ("fields", "code", "sentence"),
     [
-        ("text:", [], 2, "This run reads text that each volunteer brings"),
-        ("stdlib:", [{"at_version": 0, "ends_run": True}], 4, "has ended it (at once, says revision 1 of its manifest"),
+        ({"data": {"source": "text:"}}, 2, "This run reads text that each volunteer brings"),
+        (
+            {"model": ON_GIVEN_WEIGHTS, "averaging": {"fragment_by": "balanced"}},
+            2,
+            "--base is missing; expected --base DIR with the weights that this run stands on (digest abababababababab)",
+        ),
+        (
+            {"changes": [{"at_version": 0, "ends_run": True}]},
+            4,
+            "has ended it (at once, says revision 1 of its manifest",
+        ),
     ],
-    ids=["without data", "ended"],
+    ids=["without data", "without weights", "ended"],
 )
 def test_what_the_first_answer_tells_is_known_before_anything_heavy(
-    data: str,
-    changes: list[dict[str, object]],
+    fields: dict[str, object],
     code: int,
     sentence: str,
     tmp_path: Path,
@@ -82,7 +100,7 @@ def test_what_the_first_answer_tells_is_known_before_anything_heavy(
 ) -> None:
     owner = Identity.from_seed(bytes(32))
     run_id = make_run_id("own", owner.public_key)
-    manifest = RunManifest.from_fields({"name": "own", "data": {"source": data}, "changes": changes})
+    manifest = RunManifest.from_fields({"name": "own", **fields})
     record = sign_run_record(run_id, manifest.to_bytes(), owner)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("peer.observe.waiting.look_first", lambda *_, **__: record)

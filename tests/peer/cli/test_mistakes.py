@@ -62,6 +62,10 @@ def test_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert in_house_style(line)
 
 
+def test_only_the_closest_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(["init", "x", "--confg", "run.toml"], capsys).endswith("; did you mean --config?")
+
+
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_wrong_values_of_all_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [
@@ -267,10 +271,13 @@ def test_a_name_that_no_file_can_have(command: list[str], capsys: pytest.Capture
 
 def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+    for place, what in (
+        (tmp_path / "file", "is a file"),
+        (tmp_path / "file" / "below", "is no folder, or lies in none"),
+    ):
         words = ["--data-dir", str(place)]
         assert app.run(["seed", "own." + "a" * 20, "--peers", NOBODY_THERE, *words]) == 2
-        assert "is no folder, or lies in none; expected a folder of your own" in capsys.readouterr().err
+        assert f"{place} {what}; expected a folder of your own" in capsys.readouterr().err
         assert app.run(["stop", *words]) == 2
         assert "is no folder; expected the data folder of a peer" in capsys.readouterr().err
 

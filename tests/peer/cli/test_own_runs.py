@@ -123,6 +123,21 @@ def test_logs_are_sentences(elsewhere: Path, capsys: pytest.CaptureFixture[str])
     assert line.endswith("  Left the run (asked to stop) after 7 inner steps, 8 tokens and 9 rounds contributed to.")
 
 
+def test_of_several_old_logs_the_newest_is_shown(
+    home: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = home / "older"
+    older.mkdir()
+    remember_place(RUN, older)
+    for folder, at in ((older, 1000), (elsewhere, 2000)):
+        (folder / "events.jsonl").write_text(f"{to_json(LEFT)}\n" * (at // 1000))
+        os.utime(folder / "events.jsonl", (at, at))
+    assert app.run(["logs", RUN]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2
+    assert said.err == f"Shown is the newest of 2 logs here: --data-dir {elsewhere}\n"
+
+
 def test_a_log_is_followed_by_whole_lines_and_from_the_start_of_a_new_one(tmp_path: Path) -> None:
     path, line = tmp_path / "events.jsonl", f"{to_json(LEFT)}\n"
     path.write_text(line)

@@ -41,7 +41,7 @@ def test_plain_lines_are_for_people() -> None:
     assert said[0] == "Joined demo.abc on cpu with 860 k parameters; versions 0 0 0."
     assert said[1] == "You passed 100 k tokens."
     assert said[2].endswith("joined.")
-    assert said[3] == "the manifest is new"
+    assert said[3] == "The manifest is new"
     assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
 
 
@@ -92,11 +92,11 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
     said = told_by(view, stream)
     assert said[:4] == [
         "Your key: Ada",
-        "the run's page: http://203.0.113.7",
-        f"listening on {ADDRESS}",
-        "paused; this machine serves others meanwhile",
+        "The run's page: http://203.0.113.7",
+        f"Listening on {ADDRESS}",
+        "Paused; this machine serves others meanwhile",
     ]
-    assert said[4] == "training goes on"
+    assert said[4] == "Training goes on"
     assert said[-4].startswith("Thank you, Ada.")
 
 
@@ -141,7 +141,7 @@ def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
     lines = stdout.getvalue().splitlines()
     assert [type(from_json(line).fact) for line in lines] == [type(event.fact) for event in events]
     assert json.loads(lines[1])["train_loss"] is None
-    assert stderr.getvalue() == "the disk is full\nlistening on /ip4/203.0.113.5/tcp/1\n"
+    assert stderr.getvalue() == "The disk is full\nListening on /ip4/203.0.113.5/tcp/1\n"
 
 
 class Gone(StringTerminal):
@@ -230,7 +230,7 @@ def test_letters_a_terminal_cannot_show_are_escaped() -> None:
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding="ascii") as stream:
         PlainView(stream).note("café")
-        assert raw.getvalue() == b"caf\\xe9\n"
+        assert raw.getvalue() == b"Caf\\xe9\n"
 
 
 def test_on_a_terminal_of_letters_the_panel_is_of_letters() -> None:

@@ -361,13 +361,13 @@ def test_run_files_manifests_and_run_records_are_read(tmp_path, capsys):
     made = create_run("tiny", plain, tmp_path / "run")
     as_json = write(tmp_path, "manifest.json", made.manifest.to_bytes().decode())
     names = []
-    for path in (plain, as_json, str(made.run_record_path)):
+    for path in (plain, as_json, str(made.run_record_path), str(made.folder)):
         assert run(["plan", "--peers", str(EXAMPLE), path, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         names.append(told["run"])
         assert len(told["fragment_sizes"]) == 2
         assert [home["count"] for home in told["homes"]] == [3, 5]
-    assert names == ["unnamed", "tiny", "tiny"]
+    assert names == ["unnamed", "tiny", "tiny", "tiny"]
 
 
 def test_people_are_told_the_same(tmp_path, capsys):

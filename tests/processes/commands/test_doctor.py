@@ -12,7 +12,7 @@ SOON_SECONDS = 180.0
 def test_a_machine_that_can_join_is_told_so() -> None:
     with process_swarm() as swarm:
         seed = swarm.start("owner", command="seed")
-        wait_until(lambda: "listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
+        wait_until(lambda: "Listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
         look = (
             *("doctor", "--run-id", swarm.run_id, "--peers", seed.address, "--device", "cpu", "--json"),
             *("--data-dir", str(swarm.folder / "newcomer")),

@@ -57,7 +57,7 @@ def test_the_path_in_a_manifest_is_not_opened(tmp_path: Path) -> None:
     run_id = signed_run(tmp_path / "peer", data={"source": f"text:{tmp_path}/id_ed25519"})
     code, shown, said = ended(start(tmp_path / "peer", run_id))
     assert code == 2, said
-    assert_one_sentence(said.split("\n", 1)[1] if said.startswith("listening") else said, "a path on this machine")
+    assert_one_sentence(said.split("\n", 1)[1] if said.startswith("Listening") else said, "a path on this machine")
     assert "training on" not in shown + said
 
 
@@ -67,7 +67,7 @@ def test_the_volunteer_chooses_and_sees_what_is_read(tmp_path: Path) -> None:
     process = start(tmp_path / "peer", run_id, "--data", f"text:{tmp_path}/books.txt", "--max-steps", "3", "--json")
     code, shown, said = ended(process)
     assert code == 0, said
-    assert f"training on text:{tmp_path}/books.txt (as chosen here; 1 file, 48.9 kB)" in said
+    assert f"Training on text:{tmp_path}/books.txt (as chosen here; 1 file, 48.9 kB)" in said
     assert '"JoinedRun"' in shown
 
 

@@ -19,7 +19,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
     with process_swarm(RUN) as swarm:
         owner, invite = str(swarm.folder_of("owner")), str(swarm.folder / "friend.invite")
         seed = swarm.start("owner", command="seed")
-        wait_until(lambda: "listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
+        wait_until(lambda: "Listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
         given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
         assert (given.returncode, given.stderr) == (0, "")
         friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000")

@@ -19,7 +19,7 @@ def test_a_file_of_the_run_goes_on_where_a_kill_ended_it() -> None:
     files = {"model.safetensors": os.urandom(12 * CHUNK_BYTES)}
     with process_swarm(make=partial(ProcessSwarm, files=files)) as swarm:
         seed = swarm.start("seed", "--serve-limit-mbit", "8", command="seed", has_record=True)
-        wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
+        wait_until(lambda: "Listening on" in seed.stderr, "the seed is up")
         peer = swarm.start("peer", peers=[seed.address])
         manifest = swarm.run.manifest
         part = files_folder(swarm.folder_of("peer"), manifest) / ".model.safetensors.part"

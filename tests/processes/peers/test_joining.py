@@ -67,7 +67,7 @@ class Kept:
 def kept() -> Iterator[Kept]:
     with process_swarm(RUN) as swarm:
         seed = swarm.start("seed", *SLOWED, command="seed", has_record=True)
-        wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
+        wait_until(lambda: "Listening on" in seed.stderr, "the seed is up")
         trainer = swarm.start("early", peers=[seed.address])
         # Steps are fast: after a fixed number of them the seed might have fetched the state, and seen no commit.
         for fragment in range(len(seed_sizes(swarm.run.manifest))):

@@ -294,7 +294,7 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
     files = {"README.md": b"# A run", "model.safetensors": os.urandom(5 << 19)}
     with process_swarm(make=partial(ProcessSwarm, files=files)) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
-        wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
+        wait_until(lambda: "Listening on" in seed.stderr, "the seed is up")
         assert re.search(r"/ip4/127\.0\.0\.1/tcp/\d+/p2p/" + seed.peer_id, seed.stderr)
         early = swarm.start("early", "--max-steps", "200", peers=[seed.address])
         assert early.wait_end() == 0

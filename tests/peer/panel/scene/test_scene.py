@@ -16,6 +16,7 @@ from peer.events.peer_events import (
     PeerJoined,
     PeerLeft,
     RefusedPeer,
+    StateServed,
     SwarmFound,
     SwarmLost,
     WaitingForPeers,
@@ -188,6 +189,13 @@ def test_who_is_silent_for_a_moment_is_no_news() -> None:
     assert said(settled(gone, 119.0))[-1].endswith("joined")
     assert said(settled(gone, 120.0))[-1].endswith("is not heard any more")
     assert said(with_event(gone, Event(101.0, ME, PeerJoined(KIRAN)))) == said(scene)
+
+
+def test_who_only_looks_at_a_seed_is_no_news() -> None:
+    seed = Event(1.0, ME, JoinedRun(RUN_ID, "seed", 860_000, (0, 0)))
+    scene = after(seed, Event(2.0, ME, StateServed(KIRAN, 256)))
+    assert not any("of the model here" in line for line in said(scene))
+    assert "took 543 kB of the model here" in said(with_event(scene, Event(3.0, ME, StateServed(KIRAN, 543_000))))[-1]
 
 
 def test_a_rank_is_told_once() -> None:
