@@ -209,6 +209,9 @@ class Terminal:
         try:
             with self._figures():
                 yield
+        except KeyboardInterrupt:
+            self._is_stopping = True
+            raise
         finally:
             self._end_beside()
             if self._is_stopping and not self._is_member:

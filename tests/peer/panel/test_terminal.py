@@ -82,3 +82,12 @@ def test_a_peer_that_leaves_while_it_loads_says_so(tmp_path: Path, is_member: bo
             terminal.show(joined(1.0))
         os.kill(os.getpid(), signal.SIGTERM)
     assert ("left before this peer was a member: nothing was trained" in view.shown) is not is_member
+
+
+def test_a_start_that_is_interrupted_says_that_nothing_was_trained(tmp_path: Path) -> None:
+    view = StuckView()
+    view.freed.set()
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with pytest.raises(KeyboardInterrupt), terminal.interruptible(is_loading=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert view.shown == ["left before this peer was a member: nothing was trained"]
