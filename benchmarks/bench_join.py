@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from averaging.rounds.facts import RoundCommitted, SentContribution
+from averaging.rounds.round_facts import RoundCommitted, SentContribution
 from benchmarks.bench_footprint import BARE
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import LeaderReplaced, RoundAbandoned, RoundCommitted, RoundStarted
 from benchmarks.machine import machine
 from tests.kit.rounds.exchange_swarm import Swarm, now, scenario
 

@@ -29,13 +29,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from averaging.cells.cell_scope import CellScope
 from averaging.cells.formation import CellRule, cell_codec_of, depth_for, hash_cell
-from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.fragment.cell_rates import weigh
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.schedule import rank_leaders
 from averaging.rounds.events import (
     Apply,
     ContributionArrived,
@@ -57,6 +56,7 @@ from averaging.rounds.events import (
     Tick,
     View,
 )
+from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope

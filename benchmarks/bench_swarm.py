@@ -26,7 +26,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted, WorkReturned
+from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted, WorkReturned
 from benchmarks.machine import machine
 from peer.events.peer_events import RefusedPeer, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm

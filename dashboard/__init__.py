@@ -2,26 +2,26 @@
 
 The files, each built on those above it:
 
-    facts.py          every value that is shown (pure)
-    keeping_going.py  a task that goes on after a fault of ours
+    history_facts.py  every value that is shown (pure)
+    fault_barrier.py  a task that goes on after a fault of ours
     page_access.py    the token of a private page
     free_port.py      whether the port of a page is free
-    quiet_log.py      one line of the log per kind and minute for what strangers cause
+    log_limits.py     one line of the log per kind and minute for what strangers cause
     app.py            puts the rooms together
 
 The rooms, from the bottom up:
 
-    observe/  looks at the swarm, and folds what was seen
-    credit/   whom a commit credits (pure)
-    people/   ranks, teams and milestones in words (pure)
-    history/  what happened, in SQLite
-    share/    pictures of the page for links
-    collect/  signed commits and profiles, fetched from members
-    samples/  what the model writes, asked of another process
-    page/     the page as HTML and SVG
-    server/   the page over HTTP: routes, API, live updates, access
-    several/  several runs behind one address
-    web/      scripts and styles of the page, and the script that bundles them
+    observe/       looks at the swarm, and folds what was seen
+    credit/        whom a commit credits (pure)
+    people/        ranks, teams and milestones in words (pure)
+    history/       what happened, in SQLite
+    share/         pictures of the page for links
+    collect/       signed commits and profiles, fetched from members
+    samples/       what the model writes, asked of another process
+    page/          the page as HTML and SVG
+    server/        the page over HTTP: routes, API, live updates, access
+    several_runs/  several runs behind one address
+    web/           scripts and styles of the page, and the script that bundles them
 
 Everything shown comes from strangers: it is bounded in number, stripped of what does not print, and escaped.
 """

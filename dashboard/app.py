@@ -17,28 +17,28 @@ from typing import Final
 
 from aiohttp import web
 
-from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
+from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.picture import fetch_picture
 from dashboard.collect.profiles import follow_profiles
-from dashboard.facts import HistoryPoint
+from dashboard.fault_barrier import keep_going
 from dashboard.history.history import History, open_history
-from dashboard.keeping_going import keep_going
+from dashboard.history_facts import HistoryPoint
+from dashboard.log_limits import OncePerMinute
+from dashboard.observe.dashboard_state import INSTALL, DashboardState
 from dashboard.observe.joining import JoinRule, is_of_this_machine
-from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.run_summary import RunSummary, run_facts
-from dashboard.observe.state import INSTALL, DashboardState
+from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page_access import PageAccess, read_token
-from dashboard.quiet_log import OncePerMinute
 from dashboard.samples.evaluations import follow_scores
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.model_process import ask
 from dashboard.samples.plan import SamplePlan
-from dashboard.server.doors import Doors, Network, own_limits
+from dashboard.server.connection_limits import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
-from dashboard.several.cards import run_path
-from dashboard.several.index import make_index
+from dashboard.several_runs.cards import run_path
+from dashboard.several_runs.index import make_index
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import split_run_id
@@ -198,7 +198,7 @@ def _quiet_logs() -> Iterator[None]:
     quiet = OncePerMinute()
     names = (
         "dashboard.http",
-        "dashboard.observe.observer",
+        "dashboard.observe.swarm_observer",
         "dashboard.server.routes",
         "dashboard.history.history",
         "asyncio",

@@ -460,7 +460,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/reference/config.md": ("peer/config/peer_config.py", config_page),
     "docs/reference/limits.md": ("the constants in dht, averaging and peer/network", limits_page),
     "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
-    "docs/developer/events.md": ("averaging/rounds/facts.py and peer/events", events_page),
+    "docs/developer/events.md": ("averaging/rounds/round_facts.py and peer/events", events_page),
     "docs/developer/library.md": ("murmuration", library_page),
 }
 

@@ -8,9 +8,9 @@
 Each name is loaded when it is first used, so that importing this package takes no torch. The names are stable; the
 modules behind them are not.
 
-    place.py       our `peer.import_path`, whatever else is called `peer`
-    command.py     entry point of the `peer` script
-    integrations/  callbacks for the training loops of other libraries
+    own_packages.py  our `peer.import_path`, whatever else is called `peer`
+    command.py       entry point of the `peer` script
+    integrations/    callbacks for the training loops of other libraries
 """
 
 # A part of murmuration-swarm: peer/import_path.py looks for this line.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib
 
-from murmuration.place import import_path
+from murmuration.own_packages import import_path
 
 _HOMES = {
     # Training with a swarm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from murmuration.place import import_path
+from murmuration.own_packages import import_path
 
 
 def main() -> NoReturn:

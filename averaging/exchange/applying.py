@@ -21,16 +21,16 @@ from averaging.exchange.context import Context
 from averaging.exchange.result_search import ResultSearch
 from averaging.fragment.cell_rates import own_share_of, rates_of
 from averaging.fragment.lost_work import LostWork
-from averaging.fragment.next_digest import ChunkDigests, DigestAhead, StepKey
+from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, StepKey
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
-from averaging.outer.change import Change
+from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.reduction import shard_rates
+from averaging.outer.shard_mean import shard_rates
 from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
-from averaging.rounds.facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
+from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import (
     Commit,
     Plan,

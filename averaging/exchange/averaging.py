@@ -18,8 +18,8 @@ from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import terms_of
 from averaging.lanes.links import ACKNOWLEDGED_BYTES, Parts
-from averaging.outer.combine import ShardContribution
-from averaging.outer.reduction import Reduction
+from averaging.outer.robust_mean import ShardContribution
+from averaging.outer.shard_mean import Reduction
 from averaging.rounds.events import ContributionArrived, ReduceShard, SendResult, ShardReduced
 from averaging.wire import frames
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, own_entry

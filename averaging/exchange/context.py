@@ -11,13 +11,13 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.lanes.links import Links
-from averaging.outer.change import Buffers, Change, Deliver, Lend
-from averaging.outer.combine import ShardContribution
+from averaging.outer.change_buffers import Buffers, Change, Deliver, Lend
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.reduction import Reduction, reduce_shard
+from averaging.outer.robust_mean import ShardContribution
+from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.events import Event
-from averaging.rounds.facts import Report
 from averaging.rounds.leader import Leading
+from averaging.rounds.round_facts import Report
 from averaging.trust.guard import Guard
 from averaging.wire.messages import Message
 from dht.host import PeerId
@@ -26,7 +26,7 @@ Reduce = Callable[
     [Sequence[ShardContribution], OuterRule, Codec, int, EncodedBlocks | None],
     Reduction | None,
 ]
-"""As `averaging.outer.reduction.reduce_shard`."""
+"""As `averaging.outer.shard_mean.reduce_shard`."""
 
 
 @dataclass(frozen=True, slots=True)

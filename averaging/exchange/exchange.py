@@ -24,7 +24,7 @@ from averaging.lanes.links import Links
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds import events
 from averaging.rounds.events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
-from averaging.rounds.facts import AppliedCommit, Fact
+from averaging.rounds.round_facts import AppliedCommit, Fact
 from averaging.trust.guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.rounds.facts import DeadlineExpired
+from averaging.rounds.round_facts import DeadlineExpired
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry
 from dht.host import PeerId
 from dht.records.lineages import is_majority

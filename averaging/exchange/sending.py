@@ -14,8 +14,8 @@ from averaging.outer.contributions import Announced, Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import staleness_of
 from averaging.rounds.events import Ready, SendShards
-from averaging.rounds.facts import SentContribution, WorkDropped
 from averaging.rounds.line_budget import LineBudget, bytes_each
+from averaging.rounds.round_facts import SentContribution, WorkDropped
 from averaging.wire.messages import Contribution, Offer, own_entry
 
 

@@ -13,7 +13,7 @@ from averaging.outer.outer_step import (
     staleness_factor,
     weights_of,
 )
-from averaging.outer.reduction import shard_rates
+from averaging.outer.shard_mean import shard_rates
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import CellRow, Commit
 

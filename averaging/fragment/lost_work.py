@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.facts import WorkLost
+from averaging.rounds.round_facts import WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, own_ranges
 from dht.host import PeerId
 

@@ -15,7 +15,7 @@ from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.codec.digests import digest_of
 from averaging.outer.outer_step import OuterRule, Terms, staleness_of
-from averaging.outer.reduction import Reduction
+from averaging.outer.shard_mean import Reduction
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -176,7 +176,7 @@ class ShardStore:
 
     def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
         """What committed broadcasts of these values by this peer lost in encoding; see
-        `averaging/outer/reduction.py`."""
+        `averaging/outer/shard_mean.py`."""
         return self._errors.get((start, end))
 
     def add_reduction(

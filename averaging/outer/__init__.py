@@ -2,14 +2,14 @@
 
 The files, each built on those above it:
 
-    layout.py          parameters to fragments and back
-    schedule.py        who sends what when, and who leads
-    outer_step.py      weights, staleness, outer step, overlay, digest of the anchor
-    combine.py         combinations that a minority cannot steer; limits on norms
-    reduction.py       a shard's contributions to its encoded mean, what that lost, and the rates that follow
-    contributions.py   a peer's own contributions: announced, in flight, and what commits made of them
-    change.py          the memory into which changes for the live parameters are written
-    fragment_state.py  anchor, momentum, residual, work in flight, and what a commit does to them
+    layout.py             parameters to fragments and back
+    fragment_schedule.py  when a peer sends which fragment
+    outer_step.py         weights, staleness, outer step, overlay, digest of the anchor
+    robust_mean.py        combinations that a minority cannot steer; limits on norms
+    shard_mean.py         a shard's contributions to its encoded mean, what that lost, and the rates that follow
+    contributions.py      a peer's own contributions: announced, in flight, and what commits made of them
+    change_buffers.py     the memory into which changes for the live parameters are written
+    fragment_state.py     anchor, momentum, residual, work in flight, and what a commit does to them
 
 Sources: DiLoCo (arXiv 2311.08105) for the outer step. Streaming DiLoCo (arXiv 2501.18512) for fragments and blending.
 Eager Updates (arXiv 2502.12996) for the overlay. Decoupled DiLoCo (arXiv 2604.21428) for token weights. Async Local-SGD

@@ -16,7 +16,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.outer.change import Change
+from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import (
     RECENT_CONTRIBUTIONS,
     Announced,

@@ -61,7 +61,7 @@ class OuterRule:
         lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
         momentum_lag_penalty: kappa of beta = beta0 / (1 + kappa * max(0, lag - 1)).
         residual_decay: factor on the error feedback that remains after a send.
-        combine: how the contributions to a shard become one; see `combine.py` for it and the bounds that follow.
+        combine: how the contributions to a shard become one; see `robust_mean.py` for it and the bounds that follow.
         clip_norm_ratio: longest contribution, in median norms; None: no limit.
         clip_weight_ratio: largest weight, in median weights; None: no limit.
         trim_fraction: trimmed_mean: share of the members left out at each end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from averaging.wire.cell_messages import SliceOrder
 from averaging.wire.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId

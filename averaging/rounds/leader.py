@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from averaging.rounds.events import WronglySigned
-from averaging.rounds.facts import DeadlineExpired, Fact, QuorumAwaited
+from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.rounds.timing import HEARTBEAT_SECONDS, RoundTiming
 from averaging.signing.notary import Notary
 from averaging.wire.messages import (

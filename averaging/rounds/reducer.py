@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from averaging.rounds.events import Effect, ReduceShard
-from averaging.rounds.facts import DeadlineExpired
+from averaging.rounds.round_facts import DeadlineExpired
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.messages import Plan
 from dht.host import PeerId

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from averaging.outer.schedule import rank_leaders
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
 from averaging.rounds.events import (
     Advanced,
@@ -41,10 +40,11 @@ from averaging.rounds.events import (
     ShardReduced,
     View,
 )
-from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundStarted
+from averaging.rounds.flat_scope import FlatScope, ScopeOf
 from averaging.rounds.leader import Leading
+from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.reducer import Reducing
-from averaging.rounds.scope import FlatScope, ScopeOf
+from averaging.rounds.round_facts import LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.frames import commit_digest

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from averaging.signing.credit import CreditedRound, round_of
+from averaging.signing.commit_credit import CreditedRound, round_of
 from averaging.signing.notary import Checker, Scope, Verify
 from averaging.wire import frames
 from averaging.wire.checks import Limits

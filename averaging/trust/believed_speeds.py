@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
+from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
 
 FASTEST_OF_MEDIAN = 1000.0
 """No announced speed counts for more than so many medians."""

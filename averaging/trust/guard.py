@@ -21,16 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from averaging.outer.combine import RefusedMember, ShardContribution
-from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
-from averaging.rounds.facts import PeerRefused
+from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
+from averaging.outer.robust_mean import RefusedMember, ShardContribution
+from averaging.rounds.round_facts import PeerRefused
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.trust.believed_speeds import BelievedSpeeds
 from averaging.trust.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.trust.failed_commits import FailedCommits
-from averaging.trust.leaders import Leaders
+from averaging.trust.leader_trust import Leaders
 from averaging.trust.wakefulness import Wakefulness
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs

@@ -22,11 +22,11 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_schedule import fragments_due
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import FragmentLayout, build_layout
 from averaging.outer.outer_step import Terms, staleness_of, weights_of
-from averaging.outer.reduction import reduce_shard, shard_rates
-from averaging.outer.schedule import fragments_due
+from averaging.outer.shard_mean import reduce_shard, shard_rates
 from benchmarks.convergence.arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence.liars import lie_of
 from benchmarks.convergence.replica import Replica, Replicas

@@ -35,7 +35,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
+from averaging.rounds.round_facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope

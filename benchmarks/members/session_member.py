@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from benchmarks.members.processes import family, role
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event

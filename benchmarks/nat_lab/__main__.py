@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.facts import Fact, RoundCommitted
+from averaging.rounds.round_facts import Fact, RoundCommitted
 from benchmarks.machine import machine
 from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity

@@ -11,15 +11,15 @@ from typing import Any
 
 import aiosqlite
 
-from averaging.signing.credit import MachineShare
+from averaging.signing.commit_credit import MachineShare
 from averaging.wire.frames import encode
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.credit.credit import CommitCredit
-from dashboard.facts import HistoryPoint
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
 from dashboard.history.writing import load, prepare, write
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.history_facts import HistoryPoint
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dht.host import PeerId
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 

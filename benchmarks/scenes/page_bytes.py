@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.facts import HistoryView
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page.page import TABS
-from dashboard.server.packed import packed
+from dashboard.server.shared_compression import packed
 from tests.kit.dashboard.records import NOW
 from tests.kit.dashboard.scene import ROUNDS, SPEED, history_of_run, points_of, rounds_of, state_of
 from tests.kit.dashboard.serving import in_memory

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dht.records.reading import NUM_UNITS, Reading
-from peer.data_order.view import NOBODY, ReadingView, key_of, view_of
-from peer.data_order.walk import UnitWalk
+from dht.records.data_reading import NUM_UNITS, Reading
+from peer.data_order.epoch_walk import UnitWalk
+from peer.data_order.others_reading import NOBODY, ReadingView, key_of, view_of
 
 ANNOUNCE_SECONDS = 10.0
 LIFE_SECONDS = 100.0

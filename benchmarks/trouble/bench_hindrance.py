@@ -40,7 +40,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from averaging.rounds.facts import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
 from benchmarks.machine import machine
 from peer.events.peer_events import TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from typing import Any, get_args
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from benchmarks.machine import machine
 from peer.events.peer_events import Event, LeftRun, RefusedPeer
 from peer.simulation.scenarios.scenario import Scenario

@@ -27,7 +27,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from averaging.rounds.facts import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
 from peer.events.peer_events import JoinedRun
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 

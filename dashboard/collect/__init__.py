@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    commits.py   signed commits, as far back as members have them
-    picture.py   the run's picture
-    profiles.py  contributors' profiles, taken over if their machines agree
+    commit_fetcher.py  signed commits, as far back as members have them
+    picture.py         the run's picture
+    profiles.py        contributors' profiles, taken over if their machines agree
 """

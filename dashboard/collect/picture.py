@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dashboard.facts import Picture
+from dashboard.history_facts import Picture
 from dht.errors import LocalFault, PeerFault
 from dht.host import Host, PeerId
 from dht.observer.network import ObserverEntry

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from dashboard.facts import ProfileFacts
 from dashboard.history.history import History
+from dashboard.history_facts import ProfileFacts
 from dashboard.observe.labels import label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records.profiles import Profile, decode_profile

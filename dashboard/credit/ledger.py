@@ -2,7 +2,7 @@
 
 Credit is counted in whole thousandths of a token, so that sums are exact. Two dashboards of one run that saw the same
 commits, in any order, show the same totals. These are those of `peer receipts verify`. Which commits count is said by
-`averaging.signing.credit`, through `Counting`.
+`averaging.signing.commit_credit`, through `Counting`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from averaging.signing.credit import MachineShare
-from dashboard.credit.counting import Booking, Counting, Outcome
-from dashboard.credit.credit import CommitCredit
+from averaging.signing.commit_credit import MachineShare
+from dashboard.credit.commit_counting import Booking, Counting, Outcome
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.standings import WEEK_DAYS, ranks, recent_work, standings
-from dashboard.facts import (
+from dashboard.history_facts import (
     Condition,
     ContributorRow,
     DayOfWork,

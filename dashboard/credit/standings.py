@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dashboard.facts import PeriodRank
+from dashboard.history_facts import PeriodRank
 
 WEEK_DAYS: Final = 7
 

@@ -19,10 +19,15 @@ from typing import Final, TypeVar
 
 import aiosqlite
 
-from dashboard.credit.counting import Booking, Outcome
-from dashboard.credit.credit import CommitCredit
+from dashboard.credit.commit_counting import Booking, Outcome
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
-from dashboard.facts import (
+from dashboard.history.database import MEMORY, check_file, is_locked, read_only, sole_writer
+from dashboard.history.reading import HistoryReader
+from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
+from dashboard.history.trend import MAX_POINTS, Trend, thinned
+from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
+from dashboard.history_facts import (
     ChartMark,
     ContributorRow,
     Gap,
@@ -35,12 +40,7 @@ from dashboard.facts import (
     RoundFacts,
     TaskScore,
 )
-from dashboard.history.database import MEMORY, check_file, is_locked, read_only, sole_writer
-from dashboard.history.reading import HistoryReader
-from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
-from dashboard.history.trend import MAX_POINTS, Trend, thinned
-from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
-from dashboard.observe.state import DashboardState
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.feed import Feed
 from dht.errors import LocalFault
 from dht.records.profiles import contributor_id_of

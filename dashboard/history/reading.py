@@ -10,9 +10,9 @@ from typing import Any, Final
 import aiosqlite
 
 from dashboard.credit.ledger import SECONDS_PER_HOUR
-from dashboard.facts import HistoryPoint, RoundFacts, WorkPoint
 from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
 from dashboard.history.writing import points_between
+from dashboard.history_facts import HistoryPoint, RoundFacts, WorkPoint
 
 MAX_CURVE_POINTS: Final = 500
 MAX_LED: Final = 2000

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from averaging.signing.credit import MAX_SHARE_MILLI, MachineShare
-from dashboard.credit.counting import Booking
-from dashboard.credit.credit import CommitCredit
+from averaging.signing.commit_credit import MAX_SHARE_MILLI, MachineShare
+from dashboard.credit.commit_counting import Booking
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import MachineTotals
-from dashboard.facts import (
+from dashboard.history.trend import mean_point
+from dashboard.history_facts import (
     Gap,
     HistoryPoint,
     MissingRounds,
@@ -29,7 +30,6 @@ from dashboard.facts import (
     RoundFacts,
     WrittenText,
 )
-from dashboard.history.trend import mean_point
 from dht.host import PeerId
 
 DIGITS = 6

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Final, Literal
 
-from dashboard.facts import AgeAt, Condition, FragmentAges, HistoryPoint
-from dashboard.observe.state import MAX_FRAGMENTS_SHOWN, DashboardState, PeerRow
+from dashboard.history_facts import AgeAt, Condition, FragmentAges, HistoryPoint
+from dashboard.observe.dashboard_state import MAX_FRAGMENTS_SHOWN, DashboardState, PeerRow
 
 MAX_POINTS: Final = 1000
 """On the page: about one per pixel of a wide screen. When it is full every second one goes."""

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dashboard.credit.counting import Booking
-from dashboard.credit.credit import CommitCredit
+from dashboard.credit.commit_counting import Booking
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, MachineTotals
-from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history.rows import (
     NEWS_KINDS,
@@ -41,7 +40,8 @@ from dashboard.history.rows import (
     sample_text,
     stored,
 )
-from dashboard.observe.state import MAX_PEERS
+from dashboard.history_facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
+from dashboard.observe.dashboard_state import MAX_PEERS
 from dht.errors import UsageFault
 
 LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR

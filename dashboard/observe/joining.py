@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dashboard.observe.state import DashboardState
+from dashboard.observe.dashboard_state import DashboardState
 
 MAX_ADDRESSES: Final = 3
 """In one command: two spare ones are enough, and a line stays a line."""

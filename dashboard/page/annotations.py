@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dashboard.facts import HistoryView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.progress import tokens_at
 from dashboard.page.samples import chosen_samples
 from dht.identity.speakable import speakable_name

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboard.facts import ContributorRow
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import ContributorRow
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.formats import TEMPLATES, whole_text
 from dht.identity.speakable import speakable_name
 from dht.quantities import count_text, plural

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dashboard.facts import DayOfWork
+from dashboard.history_facts import DayOfWork
 
 SECONDS_PER_DAY: Final = 86_400
 MAX_WEEKS: Final = 53

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from dashboard.facts import ContributorRow, ContributorView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import ContributorRow, ContributorView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import Assets
 from dashboard.page.calendar import weeks
 from dashboard.page.curves import work_curve
 from dashboard.page.formats import contributor_path, whole_text
 from dashboard.page.page import NO_PAGE_LINK, PageLink, document, round_values
 from dashboard.people.milestones import next_milestone, reached
-from dashboard.people.words import percentile_words, share_words
+from dashboard.people.ranking_words import percentile_words, share_words
 from dht.identity.speakable import speakable_name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dashboard.facts import HistoryPoint, HistoryView, WorkPoint
+from dashboard.history_facts import HistoryPoint, HistoryView, WorkPoint
 from dashboard.page.formats import loss_text, moment_text
 from dht.quantities import bit_rate_text, count_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dashboard.facts import ContributorRow, HistoryView, PeopleNews
+from dashboard.history_facts import ContributorRow, HistoryView, PeopleNews
 
 
 class ShownNews(NamedTuple):

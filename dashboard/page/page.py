@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from dashboard.facts import ContributorRow, HistoryView, Period, RoundFacts
-from dashboard.observe.state import INSTALL, DashboardState, PeerRow
+from dashboard.history_facts import ContributorRow, HistoryView, Period, RoundFacts
+from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.formats import TEMPLATES, age_text, loss_with_unit, people_text, short_day
@@ -24,8 +24,8 @@ from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.samples import chosen_samples
 from dashboard.page.scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
+from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams
-from dashboard.people.words import change_words
 from dht.identity.speakable import speakable_name
 from dht.quantities import words_text
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dashboard.facts import HistoryPoint, HistoryView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import HistoryPoint, HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 
 SPEED_SECONDS: Final = 86_400.0
 """The speed is that of the last day: a swarm of homes breathes with the hours."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dashboard.facts import HistoryView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 
 
 @dataclass(frozen=True, slots=True)

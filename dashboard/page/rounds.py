@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from dashboard.facts import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
+from dashboard.observe.dashboard_state import DashboardState
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, seconds_text
 

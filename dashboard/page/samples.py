@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dashboard.facts import ModelSample
+from dashboard.history_facts import ModelSample
 
 MAX_LISTED: Final = 5
 

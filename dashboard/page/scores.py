@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dashboard.facts import TaskScore
+from dashboard.history_facts import TaskScore
 from dht.quantities import count_text, words_text
 
 WIDTH: Final = 320

@@ -2,9 +2,9 @@
 
 The files, each built on those above it:
 
-    words.py       shares and places in words
-    teams.py       the ranking of teams
-    avatar.py      a small flock for each key
-    feed.py        what happened among people, between two looks
-    milestones.py  what somebody has reached, when, and what comes next
+    ranking_words.py  shares and places in words
+    teams.py          the ranking of teams
+    avatar.py         a small flock for each key
+    feed.py           what happened among people, between two looks
+    milestones.py     what somebody has reached, when, and what comes next
 """

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dashboard.facts import ContributorRow, PeopleNews
+from dashboard.history_facts import ContributorRow, PeopleNews
 
 PASSED: Final = tuple(10**power for power in range(4, 16))
 """Numbers of tokens that are news."""

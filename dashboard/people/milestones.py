@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dashboard.facts import DayOfWork
+from dashboard.history_facts import DayOfWork
 from dht.quantities import plural, words_text
 
 SECONDS_PER_DAY: Final = 86_400

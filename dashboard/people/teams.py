@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dashboard.facts import ContributorRow
+from dashboard.history_facts import ContributorRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dashboard.facts import ModelSample, WrittenText
+from dashboard.history_facts import ModelSample, WrittenText
+from dashboard.observe.dashboard_state import HeldOut
 from dashboard.observe.labels import MAX_MARKS, label_text
-from dashboard.observe.state import HeldOut
 from dashboard.samples.plan import MAX_PROMPT_LENGTH, MAX_PROMPTS
 
 MAX_ANSWER_BYTES: Final = 1 << 20

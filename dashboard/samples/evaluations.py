@@ -10,7 +10,7 @@ from typing import Annotated, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dashboard.facts import TaskScore
+from dashboard.history_facts import TaskScore
 from dashboard.observe.labels import label_text
 from dashboard.samples.answer_check import MAX_NUMBER
 from dht.regular_files import read_regular

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dashboard.facts import ModelSample
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import ModelSample
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.samples.answer_check import NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder
 from dashboard.samples.plan import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dashboard.facts import ModelSample
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import ModelSample
+from dashboard.observe.dashboard_state import DashboardState
 from dht.errors import UsageFault
 
 EVERY_SECONDS: Final = 3600.0

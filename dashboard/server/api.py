@@ -23,7 +23,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from dashboard.facts import (
+from dashboard.history.trend import columns_of, rounded, thinned
+from dashboard.history_facts import (
     ContributorView,
     Gap,
     HistoryPoint,
@@ -31,9 +32,8 @@ from dashboard.facts import (
     MissingRounds,
     RoundFacts,
 )
-from dashboard.history.trend import columns_of, rounded, thinned
+from dashboard.observe.dashboard_state import FragmentRow
 from dashboard.observe.run_summary import RunSummary
-from dashboard.observe.state import FragmentRow
 from dashboard.page.annotations import annotations_of
 from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of

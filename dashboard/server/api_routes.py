@@ -16,7 +16,7 @@ from typing import Any, Final, get_type_hints
 from aiohttp import web
 from pydantic import BaseModel
 
-from dashboard.facts import ContributorRow, ContributorView
+from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api, api_model
 from dashboard.server.api_schema import (
     ID_PATTERN,

@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dashboard.facts import HistoryPoint, HistoryView
 from dashboard.history.trend import columns_of
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import HistoryPoint, HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.page import TABS, WALL, render_sections, rooted
-from dashboard.server.packed import packed
+from dashboard.server.shared_compression import packed
 
 RETRY_MILLISECONDS: Final = 1000
 """Browsers wait three seconds by default before they connect again."""
@@ -116,7 +116,7 @@ class Live:
         return self._since(version, tab, is_whole)[0]
 
     def packed_since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
-        """The same as a piece of a gzip stream (`packed.py`)."""
+        """The same as a piece of a gzip stream (`shared_compression.py`)."""
         return self._since(version, tab, is_whole)[1]
 
     def _since(self, version: int, tab: str, is_whole: bool) -> tuple[bytes, bytes]:

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dashboard.facts import Condition, HistoryView
-from dashboard.observe.state import DashboardState, Phase
+from dashboard.history_facts import Condition, HistoryView
+from dashboard.observe.dashboard_state import DashboardState, Phase
 from dashboard.server.site import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

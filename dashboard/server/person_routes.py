@@ -9,14 +9,14 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from dashboard.facts import ContributorRow, ContributorView
+from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
 from dashboard.page.formats import contributor_path, people_text
 from dashboard.page.page import PageLink
 from dashboard.page.result import result_of
 from dashboard.people.avatar import avatar_svg
-from dashboard.people.words import share_words
+from dashboard.people.ranking_words import share_words
 from dashboard.server.api_routes import find_contributor, find_row
 from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem

@@ -25,11 +25,11 @@ from dashboard.page.page import (
 from dashboard.page_access import OPEN_PATHS, PageAccess
 from dashboard.server.api_routes import add_api
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
-from dashboard.server.doors import Doors, own_limits
+from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
-from dashboard.server.packed import HEAD, PackedEnd, packed
 from dashboard.server.person_routes import add_person_routes, link_of
 from dashboard.server.search import found_contributors
+from dashboard.server.shared_compression import HEAD, PackedEnd, packed
 from dashboard.server.site import SITE, Site, html_answer, problem
 
 MAX_VIEWERS: Final = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dashboard.facts import ContributorRow, HistoryView
+from dashboard.history_facts import ContributorRow, HistoryView
 from dashboard.server.api_schema import ContributorsQuery
 from dht.identity.speakable import speakable_name
 

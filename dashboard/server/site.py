@@ -22,7 +22,7 @@ from dashboard.page.assets import Assets
 from dashboard.page.page import render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
-from dashboard.server.doors import Doors
+from dashboard.server.connection_limits import Doors
 from dashboard.server.live import Live
 from dashboard.share.card_cache import CardCache
 

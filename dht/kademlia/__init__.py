@@ -2,12 +2,12 @@
 
 The files, each built on those above it:
 
-    storage.py        what a member keeps for others, within limits
-    gate.py           who may speak DHT with us, and which records are let in
-    rpc.py            how DHTNode's calls travel: through the daemon, or over streams of a Libp2pHost
-    node.py           hivemind's DHTNode on a host, over all lives of the daemon
-    store.py          HivemindStore
-    census.py         every peer record of a run, for those who look once
+    bounded_storage.py  what a member keeps for others, within limits
+    dht_guards.py       who may speak DHT with us, and which records are let in
+    rpc.py              how DHTNode's calls travel: through the daemon, or over streams of a Libp2pHost
+    node.py             hivemind's DHTNode on a host, over all lives of the daemon
+    store.py            HivemindStore
+    census.py           every peer record of a run, for those who look once
 
 Source: Kademlia (Maymounkov and Mazieres, 2002).
 """

@@ -24,9 +24,9 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.host import PeerId
-from dht.kademlia.gate import AdmitPeer, Gate, SignedRecords, node_id_of
+from dht.kademlia.bounded_storage import BoundedStorage
+from dht.kademlia.dht_guards import AdmitPeer, Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport
-from dht.kademlia.storage import BoundedStorage
 
 NUM_REPLICAS: Final = 5
 """With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""

@@ -25,7 +25,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.kademlia.gate import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
+from dht.kademlia.dht_guards import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
 from dht.kademlia.node import (
     BEAM_SIZE,
     BUCKET_SIZE,

@@ -39,9 +39,9 @@ from dht.identity.keys import (
     split_run_id,
     verify_key,
 )
+from dht.records.data_reading import reading_of
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
-from dht.records.reading import reading_of
 
 MAX_PEER_RECORD_BYTES: Final = 1280
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
@@ -144,7 +144,7 @@ class PeerRecord:
     longer_seconds: float = 0.0
     """How much longer it lives than one of a small swarm, where a look reads all keys."""
     reading: bytes = b""
-    """Which data it reads (`reading.py`); empty: it reads nothing that is divided among peers."""
+    """Which data it reads (`data_reading.py`); empty: it reads nothing that is divided among peers."""
 
     @property
     def is_training(self) -> bool:

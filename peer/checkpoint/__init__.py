@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     files.py              files written in one pass and read with suspicion; JSON with a check sum
-    facts.py              what that JSON says, every field checked
+    checkpoint_facts.py   what that JSON says, every field checked
     tensor_files.py       safetensors, as the bytes that they are; numpy's arrays in them
     commits.py            the signed commits that lead to the anchors
     checkpoint.py         a whole checkpoint: atomic, checked, the last ones kept

@@ -37,8 +37,15 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from dht.host import PeerId
 from dht.regular_files import sync
+from peer.checkpoint.checkpoint_facts import (
+    OF_OWN_WORK,
+    FragmentFacts,
+    Metadata,
+    Totals,
+    TrainerFile,
+    contribution_facts,
+)
 from peer.checkpoint.commits import write_commits
-from peer.checkpoint.facts import OF_OWN_WORK, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
 from peer.checkpoint.files import (
     OpenFile,
     check_file,

@@ -2,18 +2,18 @@
 
 The room below it, and the files, each built on those above it:
 
-    usage/        how the command line speaks: help, mistakes, exit codes
-    named_run.py  which run is meant: id, page, link, or a name known here
-    options.py    flags made from the fields of PeerConfig, and those that several commands share
-    training.py   init, join, seed
-    owner.py      key, invite, revoke, members, manifest
-    data.py       data tokenizer, data prepare
-    watching.py   status, dashboard
-    doctor.py     doctor
-    export.py     export, sample, evaluate
-    receipts.py   receipts
-    profile.py    profile
-    trying.py     demo, plan, simulate
-    own_runs.py   runs, open, stop, logs, service
-    app.py        the `peer` command
+    usage/                   how the command line speaks: help, mistakes, exit codes
+    named_run.py             which run is meant: id, page, link, or a name known here
+    options.py               flags made from the fields of PeerConfig, and those that several commands share
+    init_join_seed.py        init, join, seed
+    owner.py                 key, invite, revoke, members, manifest
+    data.py                  data tokenizer, data prepare
+    status_and_dashboard.py  status, dashboard
+    doctor.py                doctor
+    export.py                export, sample, evaluate
+    receipts.py              receipts
+    profile.py               profile
+    demo_plan_simulate.py    demo, plan, simulate
+    own_runs.py              runs, open, stop, logs, service
+    app.py                   the `peer` command
 """

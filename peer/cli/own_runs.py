@@ -33,7 +33,7 @@ MAX_LINES = 100_000
 @exits_with_sentence
 def runs(as_json: AsJson = False) -> int:
     """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
-    from peer.observe.own_runs import own_runs, run_line
+    from peer.observe.runs_here import own_runs, run_line
 
     found = [one for run_id in runs_here() for one in own_runs(run_id)]
     if as_json:
@@ -54,7 +54,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     A run without a page of its own is looked for on this machine: where `peer dashboard` showed it last, and at port
     8080.
     """
-    from peer.observe.own_runs import find_page
+    from peer.observe.runs_here import find_page
 
     named = named_run(run, run_id, None).run_id
     known = runs_here()
@@ -82,7 +82,7 @@ def stop(
     ] = 120.0,
 ) -> int:
     """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has."""
-    from peer.observe.running import ask_to_leave, has_left, running_in
+    from peer.observe.running_peer import ask_to_leave, has_left, running_in
 
     folders = _folders(named_run(run, run_id, None)[0], data_dir)
     found = [running for folder in folders if (running := running_in(folder)) is not None]
@@ -119,7 +119,7 @@ def logs(
     named = named_run(run, run_id, None)[0]
     folders = [one for one in _folders(named, data_dir) if (one / "events.jsonl").exists()]
     if len(folders) > 1:
-        from peer.observe.running import running_in
+        from peer.observe.running_peer import running_in
 
         running = [one for one in folders if running_in(one) is not None]
         if not running:
@@ -224,7 +224,7 @@ def _check(what: str, words: list[str]) -> None:
 
     from peer.config.peer_config import load_config
 
-    group = typer.main.get_group(importlib.import_module("peer.cli.training").commands)
+    group = typer.main.get_group(importlib.import_module("peer.cli.init_join_seed").commands)
     try:
         context = group.commands[what].make_context(f"peer {what}", spread_peers(words))
     except UsageError as mistake:
@@ -235,7 +235,7 @@ def _check(what: str, words: list[str]) -> None:
 def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
     """Folders that may be meant."""
     from peer.config.peer_config import expanded
-    from peer.observe.own_runs import own_runs
+    from peer.observe.runs_here import own_runs
 
     if data_dir is not None:
         if not expanded(data_dir).is_dir():

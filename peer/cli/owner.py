@@ -417,7 +417,7 @@ def publish(
 def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
     """The run in its owner's folder: the one that is named, the usual one, or where `peer init --out` put it."""
     from peer.config.peer_config import expanded, user_data_dir_here
-    from peer.observe.places import known_places
+    from peer.observe.remembered_folders import known_places
     from peer.owner.new_run import OWNER_KEY_NAME
     from peer.owner.owned_run import open_named_run, open_owned_run
 

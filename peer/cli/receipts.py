@@ -36,6 +36,6 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Check every signature in FILE and add up what each machine contributed."""
-    from peer.observe.receipts import verify_receipts
+    from peer.observe.receipts_verify import verify_receipts
 
     return verify_receipts(file, run_id, as_json)

@@ -14,7 +14,7 @@ again and again. Then they read in a new permutation each time, which is what `d
 
 The files, each built on those above it:
 
-    permutation.py  a permutation of any size by a key
-    view.py         what others read, and how that ranks the units
-    walk.py         one peer's way through the epochs
+    permutation.py     a permutation of any size by a key
+    others_reading.py  what others read, and how that ranks the units
+    epoch_walk.py      one peer's way through the epochs
 """

@@ -289,7 +289,7 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     named = swarm.manifest.data.tokenizer
     tokenizer = None if named is None else str(run_file_path(swarm.folder / "owner", swarm.manifest, named))
     Request(swarm.manifest.to_bytes().hex(), swarm.data, tokenizer, bool(anchors)).write(swarm.folder, anchors)
-    measure = python_command("peer.demo.words", str(swarm.folder))
+    measure = python_command("peer.demo.measuring_process", str(swarm.folder))
     words = Words(**json.loads(swarm.call("measuring the model", measure, COMMAND_SECONDS, demo.show)))
     late = [peer.peer_id for peer in swarm.peers if peer.is_late]
     assert demo.clock is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted
 from dht.host import PeerId
 from dht.regular_files import open_regular
 from peer.events.line_log import earlier_log

@@ -14,7 +14,7 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.config.peer_config import PeerConfig
-from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
@@ -23,9 +23,9 @@ from peer.network.membership.manifest_revisions import end_version, minimum_soft
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
-from peer.observe.entry import observer_entry
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
+from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
 from peer.progress import tell_progress

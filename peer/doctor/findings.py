@@ -10,7 +10,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
-from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.import_path import DISTRIBUTION
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
 from peer.version import SOFTWARE, is_older

@@ -19,7 +19,7 @@ from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
 from peer.config.manifest import RunManifest
-from peer.doctor.facts import MachineFacts
+from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import available_memory_bytes, check_memory, free_memory_bytes
 from peer.trainer.devices.select import describe_device, select_device
 from peer.trainer.examples.rules import NUM_SHADES, rules_of

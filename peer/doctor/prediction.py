@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
-from peer.doctor.facts import NeedFacts
+from peer.doctor.doctor_facts import NeedFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
 from peer.plan.planning import SizesOf, plan_run
 

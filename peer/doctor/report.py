@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from peer.doctor.facts import DoctorFacts
+from peer.doctor.doctor_facts import DoctorFacts
 from peer.doctor.findings import Finding, Level
 from peer.plain_console import PlainConsole, console_of_output
 

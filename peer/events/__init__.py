@@ -1,7 +1,7 @@
 """What can happen to a peer, as values, each with its sentence for people; the log that keeps them.
 
-Facts of rounds are in `averaging.rounds.facts`. A class that derives from `Fact`, there or here, is a kind of event:
-class name and fields are its JSON.
+Facts of rounds are in `averaging.rounds.round_facts`. A class that derives from `Fact`, there or here, is a kind of
+event: class name and fields are its JSON.
 
 The files, each built on those above it:
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds import facts
-from averaging.rounds.facts import Fact
+from averaging.rounds import round_facts
+from averaging.rounds.round_facts import Fact
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular
 from peer.events import path_events, peer_events
@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 256 * 1024
 
 EVENT_TYPES: dict[str, type[Fact]] = {
     name: kind
-    for module in (facts, peer_events, path_events)
+    for module in (round_facts, peer_events, path_events)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Fact) and kind is not Fact
 }

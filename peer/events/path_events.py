@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from dht.host import PeerId
 from dht.quantities import seconds_text, short_peer
 

@@ -1,4 +1,4 @@
-"""What can happen to a peer beside its rounds (`averaging.rounds.facts`) and paths, and the event that wraps all facts.
+"""What can happen to a peer beside its paths and rounds (`averaging.rounds.round_facts`), and the event around facts.
 
 In facts about anchors `version` is the version that is now held.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from averaging.rounds.facts import Fact, bare
+from averaging.rounds.round_facts import Fact, bare
 from dht.host import PeerId
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 

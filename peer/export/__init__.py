@@ -4,14 +4,14 @@
 
 The files, each built on those above it:
 
-    model_source.py  where a model is taken from: members or a checkpoint; in which form it is written
-    taking.py        a run's anchors, from members or from a checkpoint
-    opened.py        a model ready for use, wherever it came from
-    push.py          a folder on the Hugging Face Hub
-    export.py        `peer export`
-    chat.py          what a person says, in the form of the run's chat template
-    sample.py        `peer sample`
+    model_source.py      where a model is taken from: members or a checkpoint; in which form it is written
+    taken_anchors.py     a run's anchors, from members or from a checkpoint
+    opened_model.py      a model ready for use, wherever it came from
+    push.py              a folder on the Hugging Face Hub
+    export.py            `peer export`
+    chat.py              what a person says, in the form of the run's chat template
+    sample.py            `peer sample`
     sampling_process.py  a process that writes samples for a page
-    task_scores.py   scores in tasks of lm-eval
-    evaluate.py      `peer evaluate`
+    task_scores.py       scores in tasks of lm-eval
+    evaluate.py          `peer evaluate`
 """

@@ -14,7 +14,7 @@ from dht.quantities import count_text
 from peer.config.data_source import WEB, source_here
 from peer.export.formats.model_card import loss_text
 from peer.export.model_source import ModelSource
-from peer.export.opened import loadable_folder, open_model
+from peer.export.opened_model import loadable_folder, open_model
 from peer.export.task_scores import check_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.select import select_device

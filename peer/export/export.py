@@ -16,7 +16,7 @@ from peer.export.formats.model_file import check_writable, write_model
 from peer.export.formats.model_folder import check_folder, write_folder
 from peer.export.model_source import Form, ModelSource
 from peer.export.push import check_push, push_folder
-from peer.export.taking import anchors_of
+from peer.export.taken_anchors import anchors_of
 
 
 def export_model(

@@ -12,7 +12,7 @@ from torch import nn
 from dht.errors import Incompatible, UsageFault
 from peer.export.chat import chat_prompt
 from peer.export.model_source import ModelSource
-from peer.export.opened import OpenedModel, open_model
+from peer.export.opened_model import OpenedModel, open_model
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text, write_pieces

@@ -22,7 +22,7 @@ import torch
 from dht.errors import Incompatible, LocalFault
 from dht.fields import printable
 from peer.export.model_source import RunSource
-from peer.export.opened import open_model
+from peer.export.opened_model import open_model
 from peer.export.sample import written
 
 NICENESS = 10

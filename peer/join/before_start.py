@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.config.peer_config import PeerConfig
-from peer.observe.waiting import wait_for_answer
+from peer.observe.waiting_for_members import wait_for_answer
 from peer.panel.terminal import Terminal
 
 

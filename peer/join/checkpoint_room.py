@@ -10,7 +10,7 @@ from dht.errors import LocalFault
 from dht.quantities import bytes_text
 from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
-from peer.plan.memory import disk_bytes
+from peer.plan.memory_needs import disk_bytes
 from peer.plan.round_traffic import ValueFormat
 from peer.plan.source import sizes_of
 

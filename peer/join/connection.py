@@ -14,7 +14,7 @@ from averaging.outer.layout import FragmentLayout
 from dht.errors import Incompatible
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import saved_totals
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.config.layouts import layout_digest_of, layout_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

@@ -29,8 +29,8 @@ from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
 from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.memory import memory_fault
 from peer.trainer.computing.module import prepare_module
+from peer.trainer.computing.out_of_memory import memory_fault
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.rank_groups import (
     Place,

@@ -2,8 +2,8 @@
 
 The files, each built on those above it:
 
-    memory.py   its counters and fragment states: aligned cells with one writer each
-    reading.py  which data this peer and others read
-    slots.py    its messages, both ways
-    mailbox.py  the shared block
+    shared_memory.py  its counters and fragment states: aligned cells with one writer each
+    data_reading.py   which data this peer and others read
+    slots.py          its messages, both ways
+    mailbox.py        the shared block
 """

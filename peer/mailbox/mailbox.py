@@ -33,7 +33,8 @@ import numpy as np
 
 from averaging.arrays import U8
 from dht.errors import LocalFault
-from peer.mailbox.memory import (
+from peer.mailbox.data_reading import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
+from peer.mailbox.shared_memory import (
     CELL_BYTES,
     TABLE_CELLS,
     Cells,
@@ -45,7 +46,6 @@ from peer.mailbox.memory import (
     padded_cells,
     unnamed_file,
 )
-from peer.mailbox.reading import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
 from peer.mailbox.slots import (
     NUM_SLOTS,
     SLOT_CELLS,

@@ -10,7 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from averaging.arrays import F32
-from peer.mailbox.memory import CELL_BYTES, Cells, SharedFragment, array_view, fence, padded
+from peer.mailbox.shared_memory import CELL_BYTES, Cells, SharedFragment, array_view, fence, padded
 
 NUM_SLOTS = 2
 """Two slots let one side fill the next message while the other still reads the last; more would only add memory."""

@@ -26,7 +26,7 @@ of the parameters (export, sample, evaluate).
 
 _TRAINED_COPIES = 5
 """Parameters, gradients, two moments (Muon: one velocity, of most of them) and the reference, as
-`peer.plan.memory.trainer_memory` counts them."""
+`peer.plan.memory_needs.trainer_memory` counts them."""
 _LOGITS_COPIES = 2
 """Logits and their gradients, float32: `GPT.loss`."""
 _ROTARY_BYTES = 20

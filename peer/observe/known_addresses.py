@@ -17,7 +17,7 @@ from peer.first_lines import clear_first_lines
 from peer.folder_lock import holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_on_page, end_signed_here
-from peer.observe.places import known_places
+from peer.observe.remembered_folders import known_places
 
 
 def check_addresses(config: PeerConfig) -> None:

@@ -22,8 +22,8 @@ from peer.network.membership.profile_file import (
     read_choice,
     write_choice,
 )
-from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
+from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target, checked_target
 
 PUBLISH_SECONDS = 30.0

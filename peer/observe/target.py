@@ -74,7 +74,7 @@ def checked_target(
         config = load_config(flags)
     else:
         from peer.network.membership.invitation import read_invite, with_invite
-        from peer.observe.entry import keep_observer_invite
+        from peer.observe.observer_entry import keep_observer_invite
 
         invite = read_invite(invite_source)
         config = load_config(with_invite(flags, invite))

@@ -2,16 +2,16 @@
 
 The files, each built on those above it:
 
-    scene/         what a panel is drawn from (pure)
-    screens/       pictures of it as lines of text (pure)
-    painter.py     a screen of its own on a terminal
+    scene/             what a panel is drawn from (pure)
+    screens/           pictures of it as lines of text (pure)
+    painter.py         a screen of its own on a terminal
     keyboard.py        keys of a terminal, as they are pressed
-    kept_errors.py standard error while a panel has the screen
-    panel_view.py  live panel, from scene, screens, painter and keys
-    views.py       which view there is: panel, plain lines or JSON lines
-    metrics.py     figures for Prometheus, on a port of their own
-    fresh_folder.py  what a start writes there, taken back when nothing comes of it
-    own_folder.py  the data folder that a peer takes
-    same_again.py  the command that brings a peer back as it was (pure)
-    terminal.py    view, event log, keys and Ctrl+C while a peer runs
+    kept_errors.py     standard error while a panel has the screen
+    live_panel.py      live panel, from scene, screens, painter and keys
+    view_choice.py     which view there is: panel, plain lines or JSON lines
+    metrics.py         figures for Prometheus, on a port of their own
+    fresh_folder.py    what a start writes there, taken back when nothing comes of it
+    own_folder.py      the data folder that a peer takes
+    return_command.py  the command that brings a peer back as it was (pure)
+    terminal.py        view, event log, keys and Ctrl+C while a peer runs
 """

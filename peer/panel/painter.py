@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from peer.panel.screens.flow import without_signs
+from peer.panel.screens.line_layout import without_signs
 from peer.plain_console import PlainConsole
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"

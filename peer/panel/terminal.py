@@ -23,11 +23,11 @@ from peer.first_lines import clear_first_lines
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
-from peer.panel.same_again import same_again
+from peer.panel.return_command import same_again
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Remark, Resting, StepName, ViewUpdate
-from peer.panel.views import EventView, make_view
+from peer.panel.view_choice import EventView, make_view
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
@@ -277,7 +277,7 @@ def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = Non
 
 def _is_panel(view: EventView) -> bool:
     """Whether it takes the whole screen. Its module is loaded only if it is there."""
-    module = sys.modules.get("peer.panel.panel_view")
+    module = sys.modules.get("peer.panel.live_panel")
     return module is not None and isinstance(view, module.PanelView)
 
 

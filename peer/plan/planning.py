@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from averaging.cells.formation import depth_for
-from averaging.outer.schedule import effective_sync_every
+from averaging.outer.fragment_schedule import effective_sync_every
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.signed_records import MAX_PEER_RECORD_BYTES
 from peer.config.manifest import RunManifest
 from peer.memory.least_memory import frozen_num_bytes
 from peer.plan.homes import HomeGroup, PlanProfile
-from peer.plan.memory import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
+from peer.plan.memory_needs import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
 from peer.plan.round_traffic import (
     LINE_SHARE,
     MemberLink,

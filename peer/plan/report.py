@@ -19,7 +19,7 @@ from peer.config.peer_config import PeerConfig
 from peer.plain_console import PlainConsole, console_of_output
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile
-from peer.plan.memory import NetworkMemory, TrainerMemory
+from peer.plan.memory_needs import NetworkMemory, TrainerMemory
 from peer.plan.planning import RunPlan, plan_run
 from peer.plan.source import sizes_of
 from peer.plan.utilisation import TARGETS

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from averaging.rounds.facts import RoundStarted
+from averaging.rounds.round_facts import RoundStarted
 from dht.host import PeerId
 from dht.identity.keys import make_run_id
-from dht.memory.host import MemoryNetwork
-from dht.memory.store import MemoryRecords
 from dht.records.signed_records import VerifiedRecords
+from dht.simulated.host import MemoryNetwork
+from dht.simulated.store import MemoryRecords
 from peer.events.peer_events import Event
 from peer.simulation.checks import anchors_are_equal, has_settled, honest_live, violations
 from peer.simulation.peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
+from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
 from peer.events.peer_events import Evaluated, Event, RefusedPeer, TrainingProgressed
 

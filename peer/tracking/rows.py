@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
 from peer.panel.scene.state import PanelState, fold
 

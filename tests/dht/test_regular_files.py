@@ -23,7 +23,7 @@ from peer.network.membership.invitation import load_pass, read_invite
 from peer.network.membership.invite_users import read_users
 from peer.network.membership.profile_file import load_contributor, read_choice
 from peer.network.membership.run_finding import local_record
-from peer.observe.receipts import verify_receipts
+from peer.observe.receipts_verify import verify_receipts
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
 from peer.plan.source import load_planned_run

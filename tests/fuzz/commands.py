@@ -176,7 +176,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
         SEPARATOR.join([manifest.to_bytes(), honest, honest, honest, FRAME + b"\x91\xa4none", FRAME + b"\x91\xa4busy"]),
     )
     where = ["--run-id", RUN_ID, "--peers", ADDRESS]
-    at_once = mock.patch("peer.export.taking.LOOK_SECONDS", 0.01)
+    at_once = mock.patch("peer.export.taken_anchors.LOOK_SECONDS", 0.01)
 
     def in_swarm(arguments: Sequence[str], *others: Any) -> Callable[[bytes], None]:
         def read(data: bytes) -> None:
@@ -300,7 +300,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
         local_lines(path, NOW)
 
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
-    signed = [mock.patch("peer.observe.receipts.verify", return_value=True)]
+    signed = [mock.patch("peer.observe.receipts_verify.verify", return_value=True)]
     no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
     no_join = [
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),

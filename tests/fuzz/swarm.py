@@ -25,8 +25,8 @@ from dht.admission.hello import AccessRule
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
-from dht.memory.host import MemoryHost, MemoryNetwork
 from dht.records.signed_records import PeerRecord, decode_peer_record, decode_run_record, encode_peer_record
+from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.network.membership.doorkeeper import RunDoorkeeper

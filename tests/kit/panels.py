@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound
 from peer.events.peer_events import (
@@ -29,7 +29,7 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
-from peer.panel.panel_view import screen
+from peer.panel.live_panel import screen
 from peer.panel.scene.controls import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import LineLimits, LoadingStep, Resting, RunFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
 from peer.panel.scene.state import PanelState, fold

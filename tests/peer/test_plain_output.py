@@ -24,7 +24,7 @@ from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
-from peer.panel.views import PlainView
+from peer.panel.view_choice import PlainView
 from peer.plain_console import PlainConsole
 from peer.plain_output import LAYOUT, PlainOutput
 from tests.kit.network.memory_networks import fixed_network, named

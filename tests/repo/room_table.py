@@ -25,7 +25,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dht.admission": ("dht.identity dht.records", True, "msgpack"),
     "dht.p2pd": ("dht.identity dht.streams", False, "base58 google hivemind"),
     "dht.pylibp2p": ("dht.identity dht.streams", False, "base58 cryptography google libp2p noise"),
-    "dht.memory": ("dht.identity dht.records", False, ""),
+    "dht.simulated": ("dht.identity dht.records", False, ""),
     "dht.kademlia": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd",
         False,
@@ -38,9 +38,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "averaging.signing": ("averaging.wire", True, "msgpack"),
     "averaging.outer": ("dht.records averaging averaging.codec averaging.wire", True, "numpy"),
     "averaging.lanes": ("dht.streams averaging.wire", False, ""),
-    "averaging.rounds": ("averaging.wire averaging.signing averaging.outer", True, ""),
+    "averaging.rounds": ("averaging.wire averaging.signing", True, ""),
     "averaging.cells": (
-        "dht.records averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds",
+        "dht.records averaging.codec averaging.wire averaging.signing averaging.rounds",
         True,
         "",
     ),
@@ -194,14 +194,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.simulation.scenarios": ("peer.config", False, "pydantic"),
     "peer.simulation.adversaries": (
-        "dht.records dht.memory averaging averaging.codec averaging.wire averaging.signing averaging.outer "
+        "dht.records dht.simulated averaging averaging.codec averaging.wire averaging.signing averaging.outer "
         "averaging.lanes averaging.rounds averaging.fragment averaging.exchange averaging.transfer "
         "peer.network.membership peer.network.node peer.simulation.scenarios",
         False,
         "numpy",
     ),
     "peer.simulation": (
-        "dht.identity dht.records dht.admission dht.memory averaging averaging.signing averaging.outer "
+        "dht.identity dht.records dht.admission dht.simulated averaging averaging.signing averaging.outer "
         "averaging.rounds peer peer.mailbox peer.config peer.events peer.trainer.data peer.trainer.model "
         "peer.trainer.loop peer.network.membership peer.network.node peer.simulation.*",
         False,
@@ -237,7 +237,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "aiohttp prometheus_client pydantic",
     ),
-    "dashboard.several": (
+    "dashboard.several_runs": (
         "dashboard dashboard.observe dashboard.page dashboard.server",
         False,
         "aiohttp",
@@ -254,10 +254,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
 
 PURE_FILES = (
     *("dht.fields", "dht.quantities", "averaging.codec.codec", "averaging.codec.blocks"),
-    *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
-    *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
+    *(
+        "peer.network.membership.member_counts",
+        "peer.network.node.round_clock",
+        "peer.network.reachability.probe_messages",
+    ),
+    *("peer.doctor.doctor_facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
     *("peer.events.peer_events", "peer.events.path_events"),
-    *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
+    *("dashboard.history_facts", "dashboard.observe.dashboard_state", "dashboard.observe.round_timeline"),
     *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer_check"),
 )
 """Pure ones in rooms that are not."""
@@ -285,10 +289,10 @@ OWN_FILES = (
 
 LIBRARY_OBJECTS = (
     "averaging.codec.compiled",  # functions of C are told their types so
-    *("dht.kademlia.gate", "dht.pylibp2p.messages"),  # messages of protobuf
+    *("dht.kademlia.dht_guards", "dht.pylibp2p.messages"),  # messages of protobuf
     *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
     "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
-    "dashboard.quiet_log",  # records of logging
+    "dashboard.log_limits",  # records of logging
     "peer.trainer.data.tokenizing",  # a tokenizer is put together so
     *("murmuration.integrations.transformers", "murmuration.integrations.lightning"),  # what callbacks are given
 )

@@ -98,7 +98,7 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (rooms, {"dht.x": "from tests.kit import host_contract"}),
     (rooms, {"dht.x": "from ..averaging import arrays"}),
     (rooms, {"dht.attic.x": ""}),
-    (libraries, {"dht.memory.store": "def f():\n    from hivemind.p2p import P2P"}),
+    (libraries, {"dht.simulated.store": "def f():\n    from hivemind.p2p import P2P"}),
     (libraries, {"dht.p2pd.host": "import trio"}),
     (libraries, {"peer.panel.x": "import aiohttp.web"}),
     (libraries, {"peer.network.node.x": "import torch"}),
@@ -122,7 +122,7 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (purity, {"dht.records.x": "from time import time"}),
     (purity, {"averaging.rounds.round_machine": "async def f(): ..."}),
     (purity, {"averaging.outer.outer_step": "def f():\n    return open('x')"}),
-    (purity, {"dashboard.observe.state": "import os\nHOME = os.environ['HOME']"}),
+    (purity, {"dashboard.observe.dashboard_state": "import os\nHOME = os.environ['HOME']"}),
     (tensors_and_bytes_apart, {"averaging.wire.frames": "def f():\n    import torch"}),
     (tensors_and_bytes_apart, {"averaging.wire.x": "from averaging.a import f", "averaging.a": "import numpy"}),
     (tensors_and_bytes_apart, {"averaging.wire.frames": "from averaging.a import f", "averaging.a": "import torch.nn"}),
@@ -181,12 +181,12 @@ def test_rules_allow_what_is_right() -> None:
         "averaging.wire.messages": "import dht.errors",
         "averaging.codec.codec": "import numpy\nfrom averaging.codec.blocks import EncodedBlocks",
         "averaging.codec.blocks": "import dht.errors",
-        "peer.cli.watching": "import typer\ndef run():\n    from dashboard.app import serve",
+        "peer.cli.status_and_dashboard": "import typer\ndef run():\n    from dashboard.app import serve",
         "dashboard.app": "import aiohttp\nfrom dashboard.server.routes import routes",
         "peer.network.node.node": "import numpy\nfrom peer.mailbox import mailbox",
         "peer.mailbox.mailbox": "import numpy",
         "peer.trainer.model.gpt": "import torch\ntorch.load('f', weights_only=True)\nmodel.eval()",
-        "dht.memory.lines": (
+        "dht.simulated.lines": (
             "class Line:\n    is_up: bool\n    def copy(self):\n        one = Line()\n        one._side = self._side\n"
             "def f(line):\n    line.is_up = False"
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import AnchorRepaired
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import Fault

@@ -25,7 +25,7 @@ import averaging.outer.outer_step
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_machine import RoundMachine
-from averaging.trust.leaders import HASTY_SECONDS, Leaders
+from averaging.trust.leader_trust import HASTY_SECONDS, Leaders
 from peer.simulation.simulation import simulate
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, Scenario, scenario_of
 from tests.kit.chaos.simulation import spec_of_seed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from averaging.rounds.facts import Fact, RoundCommitted, SentContribution
+from averaging.rounds.round_facts import Fact, RoundCommitted, SentContribution
 from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.errors import UsageFault
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.adversaries.claims import CLAIMS

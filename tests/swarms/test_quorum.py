@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.facts import QuorumAwaited, RoundCommitted
+from averaging.rounds.round_facts import QuorumAwaited, RoundCommitted
 from peer.events.peer_events import PeerLeft
 from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest

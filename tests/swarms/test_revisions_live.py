@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from averaging.rounds.facts import AppliedCommit, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.admission.admission import Admission
 from dht.admission.hello import AccessRule
 from dht.identity.keys import Identity, make_run_id
-from dht.memory.host import MemoryNetwork
-from dht.memory.store import MemoryRecords
 from dht.records.signed_records import VerifiedRecords
+from dht.simulated.host import MemoryNetwork
+from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from peer.simulation.scenarios.spec import Fault, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_step import OuterRule, staleness_factor
-from averaging.rounds.facts import RoundCommitted, SentContribution, WorkDropped
+from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped
 from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate

@@ -24,7 +24,7 @@ class Listed:
 
 GROUPS: Final[dict[str, dict[str, Listed]]] = {
     "Take part": {
-        "join": Listed("training", "Join a run and train."),
+        "join": Listed("init_join_seed", "Join a run and train."),
         "doctor": Listed("doctor", "Say whether joining makes sense."),
         "profile": Listed("profile", "Choose what is shown about you."),
         "runs": Listed("own_runs", "List the runs that you take part in here."),
@@ -34,16 +34,16 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "open": Listed("own_runs", "Open the page of a run in the browser."),
     },
     "Look": {
-        "status": Listed("watching", "Show a run from outside."),
-        "dashboard": Listed("watching", "Serve a web page about a run."),
+        "status": Listed("status_and_dashboard", "Show a run from outside."),
+        "dashboard": Listed("status_and_dashboard", "Serve a web page about a run."),
         "sample": Listed("export", "Let a model say something."),
         "evaluate": Listed("export", "Measure the held-out loss of a model."),
         "export": Listed("export", "Take the model of a run home."),
         "receipts": Listed("receipts", "Check proofs of who contributed."),
     },
     "Run one": {
-        "init": Listed("training", "Make a run: owner key and signed manifest."),
-        "seed": Listed("training", "Help a run without training."),
+        "init": Listed("init_join_seed", "Make a run: owner key and signed manifest."),
+        "seed": Listed("init_join_seed", "Help a run without training."),
         "data": Listed("data", "Make text ready for a run."),
         "key": Listed("owner", "Print this machine's key for a run."),
         "invite": Listed("owner", "Let somebody into a private run."),
@@ -53,9 +53,9 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "manifest": Listed("owner", "Show, change, sign and publish a run's manifest."),
     },
     "Try": {
-        "demo": Listed("trying", "Train with a local swarm of real peers."),
-        "plan": Listed("trying", "Say what a run will ask of a home."),
-        "simulate": Listed("trying", "Run a swarm in virtual time."),
+        "demo": Listed("demo_plan_simulate", "Train with a local swarm of real peers."),
+        "plan": Listed("demo_plan_simulate", "Say what a run will ask of a home."),
+        "simulate": Listed("demo_plan_simulate", "Run a swarm in virtual time."),
     },
 }
 COMMANDS: Final = {name: listed for group in GROUPS.values() for name, listed in group.items()}

@@ -2,8 +2,8 @@
 
 The files, each built on those above it:
 
-    donors.py     whom to ask, in which order, and whom to avoid
-    claims.py     what stands behind an anchor that a member claims
-    agreement.py  which of the anchors that donors offer is fetched
-    fetcher.py    fetches what the swarm has, fragment by fragment
+    donors.py           whom to ask, in which order, and whom to avoid
+    claimed_anchors.py  what stands behind an anchor that a member claims
+    agreement.py        which of the anchors that donors offer is fetched
+    fetcher.py          fetches what the swarm has, fragment by fragment
 """

@@ -20,7 +20,7 @@ from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
-from peer.network.anchors.claims import MAX_WITNESSES, Claims
+from peer.network.anchors.claimed_anchors import MAX_WITNESSES, Claims
 from peer.network.anchors.donors import Donors, spread
 
 CONFIRM_SECONDS = 1.0

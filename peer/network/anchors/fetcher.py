@@ -26,7 +26,7 @@ from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import is_majority
 from peer.network.anchors.agreement import Agreed, Agreement, Votes
-from peer.network.anchors.claims import Claims
+from peer.network.anchors.claimed_anchors import Claims
 from peer.network.anchors.donors import Donors, Members, spread
 
 FRAGMENTS_AT_ONCE = 2

@@ -2,17 +2,17 @@
 
 The files, each built on those above it:
 
-    invitation.py         an invite at the newcomer's side
-    invite_users.py       who used which one-time invite, over restarts
-    doorkeeper.py         the membership rule, as rounds and transfers want it
-    tally.py              counts over the members in view, kept up with every record (pure)
-    membership.py         announces this peer, keeps the view, suspects the silent
-    reconnect.py          keeps a peer among others; reports when they are lost and found again
-    run_protocol.py       members give the manifest to newcomers
-    first_look.py         does anybody answer at an address, and is it this run; loads nothing heavy
-    manifest_revisions.py          from which version on the owner's changes count, and for whom
-    run_finding.py        finds the run's manifest, or says why it was not found
-    profile_file.py       what a contributor chose to say, beside the key
-    profile_publisher.py  publishes that from a running machine
-    peer_cache.py         where members were, for the next start
+    invitation.py          an invite at the newcomer's side
+    invite_users.py        who used which one-time invite, over restarts
+    doorkeeper.py          the membership rule, as rounds and transfers want it
+    member_counts.py       counts over the members in view, kept up with every record (pure)
+    membership.py          announces this peer, keeps the view, suspects the silent
+    reconnect.py           keeps a peer among others; reports when they are lost and found again
+    run_protocol.py        members give the manifest to newcomers
+    first_look.py          does anybody answer at an address, and is it this run; loads nothing heavy
+    manifest_revisions.py  from which version on the owner's changes count, and for whom
+    run_finding.py         finds the run's manifest, or says why it was not found
+    profile_file.py        what a contributor chose to say, beside the key
+    profile_publisher.py   publishes that from a running machine
+    peer_cache.py          where members were, for the next start
 """

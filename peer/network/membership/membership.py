@@ -34,7 +34,7 @@ from dht.records.signed_records import (
 from dht.records.swarm_view import HeaviestAnchor, SwarmView
 from dht.store import RecordStore
 from dht.streams.fair_turns import StreamCounts
-from peer.network.membership.tally import Head, MemberTally
+from peer.network.membership.member_counts import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0

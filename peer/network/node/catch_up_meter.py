@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from peer.events.peer_events import CatchUpProgressed
 
 PROGRESS_SECONDS = 1.0

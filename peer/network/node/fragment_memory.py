@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from averaging.cells.cell_scope import CellScope
 from averaging.cells.formation import CellRule
-from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import Codec
 from averaging.fragment.cell_rates import weigh
@@ -24,12 +24,12 @@ from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard
-from averaging.trust.leaders import HOSTILE_SHARE
+from averaging.trust.leader_trust import HOSTILE_SHARE
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.config.run_rules import buffer_codec_of
 from peer.mailbox.mailbox import Mailbox
-from peer.mailbox.memory import SharedFragment, fence
+from peer.mailbox.shared_memory import SharedFragment, fence
 
 
 def build_fragments(

@@ -12,8 +12,8 @@ from averaging.exchange.exchange import Exchange
 from averaging.lanes.links import Links
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.membership import Membership
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.repairs import holds
 
 POLL_SECONDS = 0.02

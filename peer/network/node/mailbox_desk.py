@@ -11,7 +11,7 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.change import Change, Discarded
+from averaging.outer.change_buffers import Change, Discarded
 from averaging.outer.fragment_state import FragmentState
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox

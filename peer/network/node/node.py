@@ -18,8 +18,8 @@ from averaging.exchange.background import Background
 from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.lanes.links import LinkPorts, Links
-from averaging.outer.schedule import effective_sync_every, fastest_believed
-from averaging.rounds.facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
+from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
+from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
 from averaging.signing.notary import Notary, Scope
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -29,24 +29,24 @@ from dht.ending import end_tasks
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.identity.keys import verify
-from dht.records.reading import reading_of
+from dht.records.data_reading import reading_of
 from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint import CheckpointFolder
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.checkpoint.spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
-from peer.data_order.view import view_of
+from peer.data_order.others_reading import view_of
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
 from peer.network.membership.manifest_revisions import Revisions
 from peer.network.membership.membership import MemberScope, Membership
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.leave import POLL_SECONDS, SETTLE_SECONDS, GracefulLeave
 from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter

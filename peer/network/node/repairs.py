@@ -17,7 +17,7 @@ from typing import Protocol
 
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from averaging.signing.chains import Chain, newest_run
 from averaging.wire.messages import Commit
 from dht.host import PeerId

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from averaging.rounds.facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
+from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.facts import CommitTaken, RoundStarted
+from averaging.rounds.round_facts import CommitTaken, RoundStarted
 from dht.records.signed_records import RoundTimes
 
 

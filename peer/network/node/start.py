@@ -11,7 +11,7 @@ import numpy as np
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.facts import WorkDropped
+from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import own_ranges
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import SavedCheckpoint
@@ -20,7 +20,6 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import (
     adopt_snapshot,
     changing,
@@ -28,6 +27,7 @@ from peer.network.node.fragment_memory import (
     persist,
 )
 from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
-from averaging.rounds.facts import PeerRefused
+from averaging.rounds.round_facts import PeerRefused
 from dht.admission.admission import Admission
 from dht.admission.hello import AccessRule
 from dht.admission.proofs import NONCE_BYTES

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from averaging.transfer.snapshots import SnapshotCompute
 from dht.errors import PeerFault
 from dht.host import PeerId

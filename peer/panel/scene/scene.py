@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from averaging.rounds.facts import AppliedCommit, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name

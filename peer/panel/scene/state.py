@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from averaging.rounds.facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
+from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
 from peer.events.log import describe
 from peer.events.peer_events import (

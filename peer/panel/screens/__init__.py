@@ -2,11 +2,11 @@
 
 The files, each built on those above it:
 
-    flow.py            lines that fit, without cut sentences
-    curve.py           curves of braille dots
-    training_screen.py a trainer's figures, loss, news and people
-    other_screens.py   details, addresses, help
-    seed_screen.py     a seed's command to share, and what it gave
-    loading_screen.py  the checklist
-    goodbye.py         what stays when a peer has left
+    line_layout.py      lines that fit, without cut sentences
+    curve.py            curves of braille dots
+    training_screen.py  a trainer's figures, loss, news and people
+    key_screens.py      details, addresses, help
+    seed_screen.py      a seed's command to share, and what it gave
+    loading_screen.py   the checklist
+    goodbye.py          what stays when a peer has left
 """

@@ -7,7 +7,7 @@ from rich.text import Text
 from peer.first_lines import LABEL_WIDTH, LABELS
 from peer.panel.scene.loading import Line
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.flow import joined, part, wrapped
+from peer.panel.screens.line_layout import joined, part, wrapped
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD, news_lines
 
 SPINNER = "⠋⠙⠹⠸⠼⠴"

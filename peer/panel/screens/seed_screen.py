@@ -6,8 +6,8 @@ from rich.text import Text
 
 from dht.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.flow import ends, joined, labelled, part
-from peer.panel.screens.other_screens import age, reached
+from peer.panel.screens.key_screens import age, reached
+from peer.panel.screens.line_layout import ends, joined, labelled, part
 from peer.panel.screens.training_screen import (
     ACCENT,
     DIM,

@@ -13,7 +13,7 @@ from peer.events.swarm_seen import PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
-from peer.panel.screens.flow import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
+from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""

@@ -24,9 +24,9 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.combine import ShardContribution
 from averaging.outer.outer_step import OuterRule, anchor_digest
-from averaging.outer.reduction import Reduction, keep_error, reduce_shard
+from averaging.outer.robust_mean import ShardContribution
+from averaging.outer.shard_mean import Reduction, keep_error, reduce_shard
 from averaging.rounds.leader import Leading
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames

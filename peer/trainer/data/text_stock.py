@@ -17,7 +17,7 @@ from typing import Any
 
 from dht.errors import LocalFault, UsageFault
 from dht.quantities import plural
-from dht.records.reading import NUM_UNITS
+from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
 from peer.trainer.data.labelled import LabelledStream

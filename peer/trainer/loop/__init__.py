@@ -12,7 +12,7 @@ The files, each built on those above it:
     checkpoint_tensors.py  torch's tensors in safetensors files; whether all values are finite
     checkpoint_values.py   any state as JSON and tensors, without pickle
     checkpoint_portion.py  a checkpoint's tensors, as far as one process holds them
-    checkpoint_keeper.py   the trainer's part of a checkpoint: when, counts, random states
+    trainer_checkpoint.py  the trainer's part of a checkpoint: when, counts, random states
     local_training.py      training as a peer, for any module, optimizer and loop
     trainer.py             the built-in inner loop
     rank_process.py        what each further process of a peer does

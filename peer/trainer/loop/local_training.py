@@ -28,11 +28,11 @@ from torch import nn
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.streams import Groups, OneGroup
 from peer.trainer.devices.ranks import Ranks
-from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers
-from peer.trainer.order.order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
+from peer.trainer.loop.trainer_checkpoint import KeptCounts, TrainerKeeper
+from peer.trainer.order.block_order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
 
 MAX_DATA_WAIT_SECONDS = 30.0
 """For data that is not here yet; then data that is here is read again. Reading twice costs less than an idle device."""
@@ -163,8 +163,8 @@ class LocalTraining:
     def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
         """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
 
-        Which ones the order of the data says: see `peer.trainer.order.order`. With `context` 0 they are single samples,
-        each counted as one token.
+        Which ones the order of the data says: see `peer.trainer.order.block_order`. With `context` 0 they are single
+        samples, each counted as one token.
         """
         return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
 

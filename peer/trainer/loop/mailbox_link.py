@@ -20,8 +20,8 @@ from functools import partial
 import torch
 
 from averaging.arrays import F32
+from averaging.outer.fragment_schedule import fragments_due
 from averaging.outer.layout import Fragment, FragmentLayout
-from averaging.outer.schedule import fragments_due
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox

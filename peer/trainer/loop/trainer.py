@@ -22,7 +22,7 @@ from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.order.order import OrderKind
+from peer.trainer.order.block_order import OrderKind
 
 MAX_SKIPPED_IN_A_ROW = 50
 """Steps with a non-finite loss or gradient before the trainer gives up. It is beyond a bad batch or a passing spike,

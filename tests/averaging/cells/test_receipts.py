@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from averaging.cells.formation import grid_of, plan_cell, plan_slices, relayed_to
-from averaging.signing.credit import counted, totals
+from averaging.signing.commit_credit import counted, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from averaging.wire import frames
 from averaging.wire.cell_checks import MAX_CELL_ROSTER

@@ -1,7 +1,7 @@
 """One log of commits has one result, whatever the machine that applies it is like.
 
 Each condition is a process of its own, because vector instructions are chosen at a process's start.
-Chunks of `averaging.outer.combine` are left as they are: only one peer reduces a shard, and all apply the bytes it
+Chunks of `averaging.outer.robust_mean` are left as they are: only one peer reduces a shard, and all apply the bytes it
 sends.
 """
 

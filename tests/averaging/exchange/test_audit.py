@@ -10,7 +10,7 @@ import pytest
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.outer_step import Terms
-from averaging.outer.reduction import reduce_shard
+from averaging.outer.shard_mean import reduce_shard
 from averaging.trust.audit_budgets import BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult

@@ -11,12 +11,12 @@ import pytest
 from averaging.exchange.applying import stored_result
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.reduction import Reduction
-from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
+from averaging.outer.shard_mean import Reduction
+from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
 from dht.errors import PeerFault
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, scenario
 

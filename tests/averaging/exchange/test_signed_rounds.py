@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from averaging.rounds.facts import PeerRefused
+from averaging.rounds.round_facts import PeerRefused
 from tests.kit.notaries import CHECKER, SCOPE, notary_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 

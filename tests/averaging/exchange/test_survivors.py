@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from averaging.rounds.facts import DeadlineExpired, LeaderReplaced, RoundStarted, SentContribution, WorkReturned
+from averaging.rounds.round_facts import DeadlineExpired, LeaderReplaced, RoundStarted, SentContribution, WorkReturned
 from averaging.wire.messages import own_ranges
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, now, scenario
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from averaging.fragment.next_digest import CHUNK_VALUES
-from averaging.rounds.facts import RoundCommitted
+from averaging.fragment.next_anchor_digest import CHUNK_VALUES
+from averaging.rounds.round_facts import RoundCommitted
 from tests.kit.rounds.exchange_swarm import Swarm
 
 NUM_ROUNDS = 2

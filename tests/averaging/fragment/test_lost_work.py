@@ -10,7 +10,7 @@ from averaging.fragment.lost_work import KEPT_RECEIPTS, LostWork
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS, Sent, Settled
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import AppliedCommit, WorkLost
+from averaging.rounds.round_facts import AppliedCommit, WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, scenario

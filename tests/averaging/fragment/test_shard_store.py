@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.reduction import reduce_shard
+from averaging.outer.shard_mean import reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault
 from tests.kit.network.memory_networks import named

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
-from averaging.outer.change import Discarded
+from averaging.outer.change_buffers import Discarded
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
-from averaging.outer.reduction import add_error, keep_error, reduce_shard, shard_rates
+from averaging.outer.shard_mean import add_error, keep_error, reduce_shard, shard_rates
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8

@@ -16,7 +16,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, Terms, staleness_of
-from averaging.outer.reduction import reduce_shard
+from averaging.outer.shard_mean import reduce_shard
 
 SIZE, BLOCK, CUT = 40, 8, 24
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")

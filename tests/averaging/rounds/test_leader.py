@@ -13,7 +13,6 @@ from averaging.rounds.deadlines import (
     FEWEST_ARRIVALS,
     MISSES_OF_ABSENT,
 )
-from averaging.rounds.facts import DeadlineExpired, QuorumAwaited
 from averaging.rounds.leader import (
     FIRST_GRACE_SECONDS,
     FIRST_QUORUM_INTERVALS,
@@ -23,6 +22,7 @@ from averaging.rounds.leader import (
     QUORUM_INTERVALS,
     Leading,
 )
+from averaging.rounds.round_facts import DeadlineExpired, QuorumAwaited
 from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_INTERVAL_SECONDS, RoundTiming
 from averaging.wire.messages import (
     DIGEST_BYTES,

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from averaging.rounds.events import Heard, Lost, Repair, SendMessage, Tick
-from averaging.rounds.scope import FlatScope
+from averaging.rounds.flat_scope import FlatScope
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, CommitRequest, Plan, VersionIs, Wait

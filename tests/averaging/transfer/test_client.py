@@ -27,7 +27,7 @@ from averaging.wire.messages import (
     ShardResult,
 )
 from dht.errors import PeerFault, PeerUnreachable
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, named

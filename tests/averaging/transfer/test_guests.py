@@ -13,7 +13,7 @@ from averaging.transfer import messages, snapshots
 from averaging.transfer.messages import STATE_PROTOCOL
 from dht.errors import PeerFault
 from dht.host import Stream
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene

@@ -12,7 +12,7 @@ import pytest
 
 from averaging.transfer.snapshots import HeldSnapshots
 from averaging.wire.checks import Limits
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.network.membership.doorkeeper import RunDoorkeeper

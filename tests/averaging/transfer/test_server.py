@@ -16,7 +16,7 @@ from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
 from dht.errors import PeerFault
 from dht.host import Stream
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene

@@ -17,11 +17,11 @@ from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import Links, Traffic
-from averaging.outer.combine import RefusedMember
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
+from averaging.outer.robust_mean import RefusedMember
 from averaging.rounds.events import ReduceShard
-from averaging.rounds.facts import PeerRefused, RepairNeeded
+from averaging.rounds.round_facts import PeerRefused, RepairNeeded
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.blame import (

@@ -13,7 +13,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.guard import Guard, GuardPorts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.credit.credit import data_parallel_bytes, payload_bytes
+from dashboard.credit.credited_members import data_parallel_bytes, payload_bytes
 from tests.kit.dashboard.records import PEERS
 
 

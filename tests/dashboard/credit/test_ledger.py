@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dashboard.credit import ledger as ledger_module
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.ledger import Ledger, Presence, streak
-from dashboard.facts import ContributorRow, ProfileFacts
+from dashboard.history_facts import ContributorRow, ProfileFacts
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW
 

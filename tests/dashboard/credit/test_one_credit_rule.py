@@ -1,5 +1,5 @@
-"""Credit has one rule: page, API, export and proof show the totals of `averaging.signing.credit`, in whatever order it
-came."""
+"""Credit has one rule: page, API, export and proof show the totals of `averaging.signing.commit_credit`, in whatever
+order it came."""
 
 from __future__ import annotations
 
@@ -17,13 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.signing.credit import MAX_FORKS, MAX_SHARE_MILLI, CreditedRound, MachineShare, counted, milli, totals
-from dashboard.credit.counting import Counting
-from dashboard.credit.credit import CommitCredit, credit_of
+from averaging.signing.commit_credit import (
+    MAX_FORKS,
+    MAX_SHARE_MILLI,
+    CreditedRound,
+    MachineShare,
+    counted,
+    milli,
+    totals,
+)
+from dashboard.credit.commit_counting import Counting
+from dashboard.credit.credited_members import CommitCredit, credit_of
 from dashboard.credit.ledger import Ledger
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
-from dashboard.observe.state import Look, fold
+from dashboard.observe.dashboard_state import Look, fold
 from dashboard.server.api import Contributor
 from dashboard.server.api import run as run_answer
 from dashboard.server.api_routes import export_lines

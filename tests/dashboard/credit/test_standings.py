@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboard.credit.ledger import Ledger
 from dashboard.credit.standings import ranks, recent_work, standings
-from dashboard.facts import PeriodRank
+from dashboard.history_facts import PeriodRank
 from tests.kit.dashboard.history import check_raw, raw_commit
 from tests.kit.dashboard.records import NOW
 

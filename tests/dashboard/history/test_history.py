@@ -16,13 +16,13 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from dashboard.credit.credit import CommitCredit
-from dashboard.facts import HistoryPoint, HistoryView, ProfileFacts
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.history.writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
-from dashboard.observe.state import Look, fold
+from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
+from dashboard.observe.dashboard_state import Look, fold
 from dht.errors import LocalFault, PeerFault, UsageFault
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of

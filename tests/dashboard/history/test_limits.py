@@ -16,9 +16,9 @@ import aiosqlite
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from averaging.signing.credit import MAX_SHARE_MILLI
+from averaging.signing.commit_credit import MAX_SHARE_MILLI
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.credit.credit import MAX_BYTES, CommitCredit, credit_of, data_parallel_bytes, payload_bytes
+from dashboard.credit.credited_members import MAX_BYTES, CommitCredit, credit_of, data_parallel_bytes, payload_bytes
 from dashboard.history import history as history_module
 from dashboard.history.database import check_file
 from dashboard.history.history import History, open_history

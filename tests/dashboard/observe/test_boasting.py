@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.signing.credit import MachineShare
-from dashboard.collect.commits import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
-from dashboard.credit.credit import CommitCredit
+from averaging.signing.commit_credit import MachineShare
+from dashboard.collect.commit_fetcher import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page.page import render_sections
 from dht.host import PeerId
 from dht.identity.keys import Identity
@@ -156,7 +156,7 @@ def test_who_gives_garbage_is_asked_last(given_back: list[bytes]) -> None:
 
 
 def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.collect.commits.DONOR_SECONDS", 0.01)
+    monkeypatch.setattr("dashboard.collect.commit_fetcher.DONOR_SECONDS", 0.01)
 
     async def check(history: History) -> None:
         members = members_of(1, 1)
@@ -174,7 +174,7 @@ def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.Monkey
 
 
 def test_a_donor_that_dribbles_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.collect.commits.DONOR_SECONDS", 0.01)
+    monkeypatch.setattr("dashboard.collect.commit_fetcher.DONOR_SECONDS", 0.01)
     asked: list[PeerId] = []
 
     async def check(history: History) -> None:

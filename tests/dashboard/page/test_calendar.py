@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboard.facts import DayOfWork
+from dashboard.history_facts import DayOfWork
 from dashboard.page.calendar import MAX_WEEKS, MIN_WEEKS, weeks
 
 DAY = 86_400.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.facts import HistoryPoint, HistoryView
+from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.page.curves import MAX_ROWS, curves, work_curve
 from tests.kit.dashboard.records import NOW
 from tests.kit.dashboard.scene import contributor_view, points_of

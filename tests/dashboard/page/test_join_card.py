@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dashboard.facts import HistoryView
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.run_summary import run_facts
-from dashboard.observe.state import DashboardState
 from dashboard.page.formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
 from dht.identity.join_link import join_link

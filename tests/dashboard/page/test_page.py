@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dashboard.observe.observer import SwarmObserver
-from dashboard.observe.state import DashboardState
+from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
 from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections, with_ages
 from dht.errors import PeerUnreachable

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.facts import Gap, HistoryView, MissingRounds, TrafficTotals
-from dashboard.observe.state import Look, fold
+from dashboard.history_facts import Gap, HistoryView, MissingRounds, TrafficTotals
+from dashboard.observe.dashboard_state import Look, fold
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dashboard.facts import HistoryPoint, HistoryView
+from dashboard.history_facts import HistoryPoint, HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.run_summary import RunGoal
-from dashboard.observe.state import DashboardState
 from dashboard.page.page import render_sections
 from dashboard.page.progress import arrival, progress_of
 from tests.kit.dashboard.records import NOW, TextOnly

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dashboard.facts import ModelSample, WrittenText
+from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.page.page import render_sections
 from dashboard.page.samples import chosen_samples
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, TextOnly

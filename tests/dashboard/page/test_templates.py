@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from dashboard.facts import Gap, HistoryView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import Gap, HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
@@ -24,7 +24,7 @@ from dashboard.page.page import (
     render_people,
     render_sections,
 )
-from dashboard.several.cards import card_of, render_index
+from dashboard.several_runs.cards import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 

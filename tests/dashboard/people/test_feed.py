@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dashboard.facts import ContributorRow, PeopleNews
+from dashboard.history_facts import ContributorRow, PeopleNews
 from dashboard.people.feed import CATCHING_UP_ROUNDS, MAX_NEWS_OF_A_LOOK, PAIR_SECONDS, Feed
 from tests.kit.dashboard.scene import contributor_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.facts import DayOfWork
+from dashboard.history_facts import DayOfWork
 from dashboard.people.milestones import next_milestone, reached
 
 DAY = 86_400.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.facts import TaskScore
+from dashboard.history_facts import TaskScore
 from dashboard.page.page import render_sections
 from dashboard.page.scores import HEIGHT, MAX_CURVES, MAX_POINTS, WIDTH, score_curves
 from dashboard.samples.evaluations import MAX_SCORES, follow_scores, read_scores

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dashboard.facts import ModelSample, WrittenText
 from dashboard.history.history import open_history
+from dashboard.history_facts import ModelSample, WrittenText
+from dashboard.observe.dashboard_state import DashboardState, HeldOut
 from dashboard.observe.run_summary import run_facts
-from dashboard.observe.state import DashboardState, HeldOut
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.following import SampleSource, follow_samples
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of

@@ -14,9 +14,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboard.facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.history.history import History
-from dashboard.observe.state import Look, fold
+from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
+from dashboard.observe.dashboard_state import Look, fold
 from dashboard.server.api import MAX_LOSSES
 from dashboard.server.api import run as run_answer
 from dashboard.server.api_routes import ENDPOINTS

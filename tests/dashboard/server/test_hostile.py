@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from dashboard.fault_barrier import keep_going
 from dashboard.history.history import open_history
-from dashboard.keeping_going import keep_going
-from dashboard.observe.observer import SwarmObserver
-from dashboard.observe.state import DashboardState
+from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault

@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import History, open_history
-from dashboard.observe.state import Look, fold
+from dashboard.observe.dashboard_state import Look, fold
 from dashboard.page_access import PageAccess, read_token
 from dashboard.server.live import MAX_POINTS_KEPT, Live
 from dashboard.server.routes import make_app

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dashboard.facts import ProfileFacts
 from dashboard.history.history import History
+from dashboard.history_facts import ProfileFacts
 from dashboard.page_access import PageAccess
 from dashboard.server.live import Live
 from dht.identity.speakable import speakable_name

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import _end_of, start_site
-from dashboard.observe.state import Look, fold
+from dashboard.observe.dashboard_state import Look, fold
 from dashboard.server.live import LARGE_SECONDS, Live
 from dht.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock

@@ -29,7 +29,7 @@ pytest.importorskip("hivemind")
 from hivemind.p2p import PeerID
 
 from dht.kademlia import node
-from dht.kademlia.gate import key_id_of, pack_value
+from dht.kademlia.dht_guards import key_id_of, pack_value
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.host import P2pdHost
 

@@ -23,7 +23,7 @@ pytest.importorskip("hivemind")
 from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from dht.kademlia.gate import key_id_of
+from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.control import P2pdControl
 from dht.p2pd.daemon import DaemonOptions

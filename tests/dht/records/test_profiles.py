@@ -17,8 +17,6 @@ from dashboard.collect.profiles import take_over
 from dashboard.history.history import open_history
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity
-from dht.memory.host import MemoryHost
-from dht.memory.store import MemoryRecords, MemoryStore
 from dht.records.profiles import (
     MAX_MACHINES,
     MAX_PROFILE_BYTES,
@@ -28,6 +26,8 @@ from dht.records.profiles import (
     decode_profile,
     encode_profile,
 )
+from dht.simulated.host import MemoryHost
+from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.cli import app
 from peer.network.membership.profile_file import (
     Choice,

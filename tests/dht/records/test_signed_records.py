@@ -16,8 +16,8 @@ from dht.errors import PeerFault, UsageFault
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
+from dht.records.data_reading import READING_BYTES
 from dht.records.key_levels import peers_key, shard_of
-from dht.records.reading import READING_BYTES
 from dht.records.signed_records import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from averaging.signing.credit import CreditedRound, round_of
+from averaging.signing.commit_credit import CreditedRound, round_of
 from averaging.signing.notary import Notary, Scope, roster_digest, shard_statement
 from averaging.signing.receipt_file import RunFrame
 from averaging.wire import frames

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from averaging.codec.codec import make_codec
-from averaging.outer.combine import combine
 from averaging.outer.outer_step import OuterRule, Terms
+from averaging.outer.robust_mean import combine
 
 MEAN = OuterRule("sync", 0.7, 0.5)
 BLOCK = 16

@@ -12,10 +12,10 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import PeerRefused, RoundStarted
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
-from averaging.trust.leaders import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
+from averaging.rounds.round_facts import PeerRefused, RoundStarted
+from averaging.trust.leader_trust import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, RosterEntry, ShardPlan
 from dht.host import PeerId
 from tests.kit.chaos.ledger import Lineages, Node

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
-from averaging.outer.change import Change
+from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS, Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, staleness_of

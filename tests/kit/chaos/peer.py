@@ -23,21 +23,21 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import Event
-from averaging.rounds.facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
+from averaging.rounds.round_facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.rounds.timing import RoundTiming
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard, GuardPorts
-from averaging.trust.leaders import HOSTILE_SHARE
+from averaging.trust.leader_trust import HOSTILE_SHARE
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit, Message
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.memory.host import MemoryHost
 from dht.records.signed_records import PeerRecord
+from dht.simulated.host import MemoryHost
 from peer.events.peer_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -17,11 +17,11 @@ import averaging.outer.outer_step
 import averaging.rounds.shard_plan
 from averaging.arrays import F32
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import PeerRefused, Report, RoundStarted
+from averaging.rounds.round_facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
 from dht.host import PeerId
-from dht.memory.host import MemoryNetwork
 from dht.records.signed_records import PeerRecord
+from dht.simulated.host import MemoryNetwork
 from peer.config.manifest import ROBUST_CLIP_RATIOS
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.chaos.checks import Checks

@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from averaging.signing.credit import MachineShare
-from dashboard.credit.credit import CommitCredit
+from averaging.signing.commit_credit import MachineShare
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dht.errors import PeerFault
 from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
 

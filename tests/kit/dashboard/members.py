@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dashboard.collect.commits import SignedCommits
+from dashboard.collect.commit_fetcher import SignedCommits
 from dashboard.history.history import History, open_history
 from dht.errors import PeerUnreachable
 from dht.host import PeerId

@@ -9,9 +9,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from dashboard.facts import HistoryView
 from dashboard.history.trend import Trend
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id

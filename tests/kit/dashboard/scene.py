@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dashboard.facts import (
+from dashboard.history_facts import (
     AgeAt,
     ChartMark,
     ContributorRow,
@@ -25,8 +25,8 @@ from dashboard.facts import (
     WorkPoint,
     WrittenText,
 )
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.observe.run_summary import run_facts
-from dashboard.observe.state import DashboardState, Look, fold
 from dht.host import PeerId
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
 

@@ -12,9 +12,9 @@ from typing import Any
 from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.facts import HistoryView, ProfileFacts
 from dashboard.history.history import History, open_history
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.history_facts import HistoryView, ProfileFacts
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page_access import PageAccess
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dht.host import PeerId, Stream
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from dht.streams.rate_limits import URGENT_BYTES, Pace
 
 

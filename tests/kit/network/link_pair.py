@@ -10,7 +10,7 @@ from averaging.wire.checks import Limits
 from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
-from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.streams.rate_limits import Pace
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor

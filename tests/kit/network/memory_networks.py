@@ -8,7 +8,7 @@ from typing import Any
 from dht.errors import PeerFault
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import peer_id_of
-from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
 
 TALK = "/murmuration/test/talk/1"
 MIB = 1024 * 1024

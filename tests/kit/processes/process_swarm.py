@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.described_model import DescribedModel

@@ -22,7 +22,7 @@ from tests.kit.no_compiler import load_no_compiler
 
 def slow_down(step_seconds: float) -> None:
     """Let each read of a batch take `step_seconds` longer."""
-    from peer.trainer.order.order import PermutedOrder, RandomOrder
+    from peer.trainer.order.block_order import PermutedOrder, RandomOrder
 
     def slower(read: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_while(*arguments: Any) -> Any:

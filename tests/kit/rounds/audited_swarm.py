@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import PeerRefused
+from averaging.rounds.round_facts import PeerRefused
 from tests.kit.rounds.exchange_swarm import Swarm
 
 RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0, audit_fraction=2.0)

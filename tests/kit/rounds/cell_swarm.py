@@ -6,8 +6,8 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from averaging.cells.cell_scope import CellScope
 from averaging.cells.formation import CellRule
-from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SendSlice, SliceReduced
 from averaging.rounds.round_machine import RoundMachine

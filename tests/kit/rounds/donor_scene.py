@@ -20,8 +20,8 @@ from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
-from dht.memory.host import MemoryHost, MemoryNetwork
 from dht.records.signed_records import PeerRecord
+from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual

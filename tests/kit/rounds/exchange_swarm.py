@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 
-from averaging.cells.scope import CellScope
+from averaging.cells.cell_scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.exchange.context import ExchangePorts, RoundParts
@@ -19,15 +19,15 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.reduction import reduce_shard
-from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundCommitted
+from averaging.outer.shard_mean import reduce_shard
+from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
 from dht.errors import PeerFault
-from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of

@@ -10,11 +10,11 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
-from averaging.outer.change import Change
+from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, Terms, staleness_of, weights_of
-from averaging.outer.reduction import Reduction, reduce_shard, shard_rates
+from averaging.outer.shard_mean import Reduction, reduce_shard, shard_rates
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_step import anchor_digest
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, VersionIs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
 from peer.events.peer_events import Event
 from peer.simulation.peer import EPOCH_SECONDS, Life, simulated_identity
 from peer.simulation.scenarios.scenario import Scenario

@@ -23,18 +23,18 @@ from peer.checkpoint.checkpoint import (
     CheckpointOwner,
     saved_totals,
 )
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.files import open_new
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import AveragingSection
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.mailbox_desk import TrainerDesk
-from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.muon import Muon
 from tests.kit.notaries import notary_of
 

@@ -12,7 +12,7 @@ from averaging.outer.fragment_state import FragmentState
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.config.layouts import averaged_parts, layout_digest_of, layout_of, seed_sizes, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME

@@ -15,7 +15,7 @@ from peer.checkpoint.checkpoint import (
     CheckpointOwner,
     SavedCheckpoint,
 )
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 
 SIZES = (5, 3)
 RULE = OuterRule("carry", 0.7, 0.5)

@@ -33,11 +33,11 @@ from peer.checkpoint.checkpoint import (
     list_checkpoints,
     saved_totals,
 )
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.files import open_new
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, Event
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.saved_states import ME, OWNER, RULE, SIZES, TOTALS, newest, save, state_of, states_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.signing.notary import Scope
 from averaging.wire.checks import Limits
@@ -23,12 +23,12 @@ from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResu
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
-from peer.checkpoint.facts import Totals
 from peer.events.peer_events import AnchorRepaired, CaughtUp, Event
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from peer.simulation import peer as simulated_peer

@@ -23,9 +23,9 @@ from peer.checkpoint.checkpoint import (
 from peer.checkpoint.files import open_new
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
-from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.order.order import RandomOrder
+from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
+from peer.trainer.order.block_order import RandomOrder
 from tests.kit.trainer.checkpoint_peer import (
     BATCH,
     NUM_SAMPLES,

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dht.identity.keys import Identity, make_run_id
 from peer.cli import app, options
-from peer.cli.training import NOT_OF_A_SEED
+from peer.cli.init_join_seed import NOT_OF_A_SEED
 from peer.config import peer_config
 from peer.config.peer_config import PeerConfig, flag_of
 

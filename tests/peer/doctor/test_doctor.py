@@ -15,7 +15,7 @@ from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.doctor.doctor import doctor_json
-from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
 from peer.doctor.prediction import OwnHome, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report, print_findings

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from peer.events.line_log import MAX_PENDING_LINES, LineLog
 from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, EventLog, describe, from_json, read_events, to_json

@@ -20,7 +20,7 @@ from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
 from peer.observe.status import local_facts, local_lines
 from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.scene.state import PanelState, fold
-from peer.panel.screens.other_screens import details_screen
+from peer.panel.screens.key_screens import details_screen
 from tests.kit.panels import text_of
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")

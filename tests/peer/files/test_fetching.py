@@ -19,7 +19,7 @@ from averaging.transfer.snapshots import compute_inline
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
 from dht.errors import LocalFault, NobodyReachable, PeerFault
 from dht.host import PeerId, Stream
-from dht.memory.host import MemoryHost
+from dht.simulated.host import MemoryHost
 from peer.config.manifest import RunManifest
 from peer.files import draft
 from peer.files.fetching import FetchedFiles, FileOrder, fetch_files

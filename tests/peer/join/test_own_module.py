@@ -13,7 +13,7 @@ from torch import nn
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.cli.training import NOT_OF_A_SEED
+from peer.cli.init_join_seed import NOT_OF_A_SEED
 from peer.config.layouts import (
     averaged_parts,
     layout_digest_of,

@@ -14,7 +14,7 @@ from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
 from peer.memory import least_memory
 from peer.memory.least_memory import check_memory, free_memory_bytes, least_memory_bytes
-from peer.plan.memory import trainer_memory
+from peer.plan.memory_needs import trainer_memory
 
 LARGE = 2**40
 """More than any machine of today has."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from peer.panel.keyboard import Keys, keys_in
-from peer.panel.panel_view import PanelView
+from peer.panel.live_panel import PanelView
 from peer.panel.scene.updates import Action, LineLimits
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule, uses_velocity
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.kademlia.node import NUM_REPLICAS
 from dht.quantities import count_text
 from dht.store import NUM_HOLDERS_READ
@@ -31,7 +31,7 @@ from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
 from peer.plan import report
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
-from peer.plan.memory import KEPT_CHECKPOINTS, VELOCITY_MODES
+from peer.plan.memory_needs import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_traffic import LINE_SHARE, MemberLink, ValueFormat, round_seconds, round_traffic
 from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest

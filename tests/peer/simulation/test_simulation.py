@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import RoundAbandoned, RoundCommitted
+from averaging.rounds.round_facts import RoundAbandoned, RoundCommitted
 from peer.simulation import peer as simulated_peer
 from peer.simulation.command import run_simulation
 from peer.simulation.scenarios.spec import Fault, Lie, SimulationSpec, plan_churn, tiny_manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnProgress, Row, RunRows

@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from dht.admission.hello import PROTOCOL_VERSION, make_refusal

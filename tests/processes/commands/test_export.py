@@ -8,7 +8,7 @@ import shlex
 import signal
 from pathlib import Path
 
-from averaging.rounds.facts import AppliedCommit
+from averaging.rounds.round_facts import AppliedCommit
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import list_checkpoints, saved_totals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.events.peer_events import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RunEnded

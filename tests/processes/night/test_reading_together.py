@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.order.order import PermutedOrder
+from peer.trainer.order.block_order import PermutedOrder
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
 RECORDER = """
 import runpy, sys
-from peer.trainer.order.order import PermutedOrder
+from peer.trainer.order.block_order import PermutedOrder
 
 record, plain = open(sys.argv.pop(1), "a", 1), PermutedOrder.next
 

@@ -20,11 +20,11 @@ from aiohttp import web
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
-from dashboard.facts import HistoryView
-from dashboard.observe.state import DashboardState
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.server.live import Live
-from dashboard.several.cards import run_path
-from dashboard.several.index import make_index
+from dashboard.several_runs.cards import run_path
+from dashboard.several_runs.index import make_index
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID
 from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
 from tests.kit.dashboard.serving import in_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from averaging.rounds.facts import SentContribution
+from averaging.rounds.round_facts import SentContribution
 from peer.checkpoint.checkpoint import METADATA_NAME, TRAINER_FACTS_NAME, list_checkpoints
 from peer.events.peer_events import CaughtUp, CheckpointSaved, TrainingProgressed
 from tests.kit.processes.process_swarm import ProcessSwarm, process_swarm, wait_until

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from averaging.rounds.facts import AppliedCommit, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from averaging.signing.receipt_file import open_receipt
 from averaging.transfer.client import fetch_digest
 from averaging.transfer.server import StateServer

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
+from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
 from peer.events.peer_events import (
     AnchorRepaired,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.events.peer_events import LeftRun, WaitingForPeers
 from tests.kit.processes.process_swarm import WAIT_SECONDS, PeerProcess, ProcessSwarm, process_swarm, wait_until

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.receipt_file import open_receipt
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
-from dashboard.collect.commits import CommitSource
+from dashboard.collect.commit_fetcher import CommitSource
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import decode_run_record

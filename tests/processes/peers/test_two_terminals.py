@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.log import read_events

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from averaging.rounds.facts import RoundCommitted
+from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest

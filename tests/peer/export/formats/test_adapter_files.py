@@ -17,7 +17,7 @@ from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
-from peer.export.opened import loadable_folder
+from peer.export.opened_model import loadable_folder
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.described import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_architecture

@@ -21,7 +21,7 @@ from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
-from peer.export.opened import loadable_folder
+from peer.export.opened_model import loadable_folder
 from peer.export.sample import sample_model
 from peer.trainer.data.shards import digest_of
 from peer.trainer.hf.described import describe_model

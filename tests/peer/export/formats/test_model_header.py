@@ -22,7 +22,7 @@ from peer.export.formats.anchors import run_facts
 from peer.export.formats.model_header import config_digest
 from peer.export.formats.reading import read_model
 from peer.export.model_source import ModelFileSource
-from peer.export.opened import open_model
+from peer.export.opened_model import open_model
 from peer.trainer.model.gpt import build_model, parameters_digest
 from tests.kit.trainer.initial_anchors import initial_anchors
 

@@ -11,16 +11,16 @@ from functools import cache
 
 import pytest
 
-from dashboard.observe.observer import SwarmObserver
+from dashboard.observe.swarm_observer import SwarmObserver
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
-from dht.memory.host import MemoryHost
-from dht.memory.store import MemoryRecords, MemoryStore
 from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
 from dht.records.signed_records import PeerRecord, VerifiedRecords, encode_peer_record
+from dht.simulated.host import MemoryHost
+from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, MemberScope, Membership

@@ -11,8 +11,8 @@ import pytest
 
 from dht.admission.hello import AccessRule
 from dht.identity.keys import Identity
-from dht.memory.host import MemoryHost
-from dht.memory.store import MemoryRecords, MemoryStore
+from dht.simulated.host import MemoryHost
+from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper

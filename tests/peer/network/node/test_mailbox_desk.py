@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
-from averaging.outer.change import Discarded
+from averaging.outer.change_buffers import Discarded
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule
 from dht.host import PeerId

@@ -16,13 +16,13 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import WorkDropped
+from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.host import PeerId
-from peer.checkpoint.facts import Totals
+from peer.checkpoint.checkpoint_facts import Totals
 from peer.mailbox.slots import MergeKind
-from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
+from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from tests.kit.notaries import notary_of

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from dht.errors import LocalFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr

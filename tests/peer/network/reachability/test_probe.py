@@ -14,7 +14,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.probe import Busy, DialBack, Probe, probing
 from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, pack, to_dial

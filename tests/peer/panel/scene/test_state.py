@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import AppliedCommit
+from averaging.rounds.round_facts import AppliedCommit
 from peer.events.peer_events import (
     CatchUpProgressed,
     CaughtUp,

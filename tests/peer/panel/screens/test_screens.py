@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import Fact
+from averaging.rounds.round_facts import Fact
 from peer.events.peer_events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -32,8 +32,8 @@ from peer.panel.scene.controls import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import Resting
 from peer.panel.screens.curve import curve, sparkline
-from peer.panel.screens.flow import part, without_signs, wrapped
 from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.line_layout import part, without_signs, wrapped
 from tests.kit.panels import (
     FACTS,
     KIRAN,

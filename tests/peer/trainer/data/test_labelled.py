@@ -21,7 +21,7 @@ from peer.trainer.examples.pictures import content_of, pixels_of
 from peer.trainer.examples.rules import ExampleRules, labels_from, rules_of
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.order.order import PermutedOrder
+from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.prepare import prepare_data
 from tests.kit.trainer.prepared_data import small_tokenizer
 

@@ -17,7 +17,7 @@ from peer.trainer.data.stock import Stock
 from peer.trainer.data.streams import GROUP_POSITIONS
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
 from peer.trainer.data.tokenize_pool import TokenizeWorker
-from peer.trainer.order.order import PermutedOrder
+from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.text import hub as hub_module
 from peer.trainer.text.documents import Complaints, documents
 from peer.trainer.text.held_out import hash_fraction

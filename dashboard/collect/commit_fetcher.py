@@ -1,0 +1,308 @@
+"""Fetches signed commits from members, as far back as they remember them, and says which ones nobody has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from averaging.signing.receipt_file import line_of, open_receipt
+from dashboard.credit.credited_members import CommitCredit, checker_of
+from dashboard.history.history import History
+from dashboard.history.writing import CheckCommit
+from dashboard.observe.dashboard_state import DashboardState
+from dht.errors import PeerFault
+from dht.host import Host, PeerId
+from dht.identity.keys import verify
+from dht.observer.network import ObserverEntry
+from dht.records.signed_records import RunRecord, decode_run_record
+
+MAX_DONORS: Final = 3
+"""Asked per fragment and turn."""
+MAX_PAGES: Final = 64
+"""Of one fragment before the next one has its turn."""
+DONOR_SECONDS: Final = 60.0
+"""For all pages of one donor in one turn: 64 of them take 20 s over a slow line, and others wait."""
+AHEAD_VERSIONS: Final = 16
+"""Taken beyond the head: records are some seconds old. Later ones wait until most members have come there."""
+INVENTED_VERSIONS: Final = 1024
+"""So far beyond the head a commit is somebody's invention, and with it the page that it came in."""
+AGAIN_VERSIONS: Final = 3
+"""So many newest versions are asked for once more, since a fork may have put heavier commits in their place."""
+NUM_WITNESSES: Final = 2
+"""Members that shall give the same commit before it is taken; fewer do when all that may be asked were asked."""
+MAX_HELD: Final = 4096
+"""Commits of one turn that wait for a second member's word."""
+FIRST_BEHIND: Final = 16
+MAX_BEHIND: Final = 512
+"""Versions further back that are asked for, doubling, when the newest commits follow from one that is not known. The
+run's members then changed to another side of a fork. Members remember no more than the last.
+"""
+MAX_TRIES: Final = 5
+"""Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
+RETRY_SECONDS: Final = 600.0
+"""Versions that nobody remembered are asked for again so often: a member that was away may bring them back."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCommits:
+    """How to get at the signed commits of a run.
+
+    Attributes:
+        fetch: (donor, fragment, from_version) -> raw commits from that version on, or from the oldest that the donor
+            remembers, ascending; one page of them. Raises PeerFault.
+        check: checks all signatures of a raw commit and says whom it credits. Raises PeerFault.
+    """
+
+    fetch: Callable[[PeerId, int, int], Awaitable[Sequence[bytes]]]
+    check: CheckCommit
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSource:
+    """Composes `SignedCommits` of a run. It loads numpy and the kernels, which takes seconds: call it in a thread.
+
+    Attributes:
+        entry: for a private run.
+    """
+
+    run_id: str
+    entry: ObserverEntry | None = None
+
+    def open(self, host: Host, record: RunRecord) -> SignedCommits:
+        """Raises Incompatible: the run's manifest does not fit this software."""
+        from peer.observe.observer import open_log
+
+        return SignedCommits(open_log(host, record, self.entry), self.check_of(record))
+
+    def check_of(self, record: RunRecord) -> CheckCommit:
+        """The check of this run's commits; raises Incompatible likewise."""
+        from peer.observe.observer import codec_bytes, run_frame
+
+        return checker_of(run_frame(record), verify, codec_bytes(record))
+
+    def check_of_stored(self, encoded: bytes) -> CheckCommit:
+        """The same from an encoded run record, for rebuilding; raises PeerFault: it is none."""
+        return self.check_of(decode_run_record(encoded, run_id=self.run_id))
+
+    def proof_line(self, receipt: bytes) -> str:
+        """A stored signed commit as a line of the file that `peer receipts verify` reads."""
+        run, frame = open_receipt(self.run_id, receipt)
+        return line_of(frame, run)
+
+
+class Gatherer:
+    """Fills one history. `clock` gives unix seconds."""
+
+    def __init__(self, history: History, clock: Callable[[], float]) -> None:
+        self._history = history
+        self._clock = clock
+        self._tries: dict[int, tuple[int, int]] = {}
+        self._retry_at = 0.0
+        self._behind: dict[int, int] = {}
+        """Per fragment, while the newest commits follow from one that is not known: how far back the next turn asks."""
+        self._disappointments: Counter[PeerId] = Counter()
+        """Turns in which a donor brought nothing of what its record announces; those with fewer are asked first."""
+
+    async def gather(self, source: SignedCommits, state: DashboardState) -> None:
+        """Ask for what is new in `state`, fragment by fragment, and for what is lacking."""
+        # One time for all fragments: none of them is newer because it was asked for last.
+        seen_at = self._clock()
+        is_retry = seen_at >= self._retry_at
+        if is_retry:
+            self._retry_at = seen_at + RETRY_SECONDS
+        here = {row.record.peer_id for row in state.here}
+        self._disappointments = Counter({one: count for one, count in self._disappointments.items() if one in here})
+        for row in state.fragments:
+            asked_head, num_tries = self._tries.get(row.fragment, (0, 0))
+            is_new = row.version != asked_head or num_tries < MAX_TRIES
+            if self._history.has_room and row.version and (is_retry or is_new):
+                await self._gather(source, state, row.fragment, row.version, seen_at, is_retry=is_retry)
+
+    async def _gather(
+        self, source: SignedCommits, state: DashboardState, fragment: int, head: int, seen_at: float, *, is_retry: bool
+    ) -> None:
+        turn = _Turn(source, fragment, head, seen_at)
+        for donor in donors(state, fragment, head, self._disappointments):
+            at = self._first_wanted(turn, is_retry=is_retry)
+            if at is None:
+                break
+            is_useful = False
+            try:
+                async with asyncio.timeout(DONOR_SECONDS):
+                    async for raw, credit in self._read(turn, donor, at):
+                        is_useful |= self._take(turn, donor, raw, credit)
+            except PeerFault as fault:
+                log.info("no signed commits of fragment %d: %s", fragment, fault)
+                is_useful = False
+            except TimeoutError:
+                log.info("%s took longer than %.0f s for commits; others are asked", donor, DONOR_SECONDS)
+                # Also when it gave something: who dribbles holds up everybody's commits, turn after turn.
+                is_useful = False
+            if is_useful:
+                del self._disappointments[donor]
+            else:
+                self._disappointments[donor] += 1
+        self._decide(turn)
+        is_searching = self._look_behind(turn)
+        known = self._history.ledger.known(fragment)
+        # What is older than something known will not come by itself; the newest may only be on their way.
+        self._history.set_missing(fragment, list(known.absent(min(head, known.end))))
+        asked_head, num_tries = self._tries.get(fragment, (0, 0))
+        num_tries = num_tries + 1 if asked_head == head else 1
+        if is_searching:
+            num_tries = 0
+        elif known.end >= head:
+            num_tries = MAX_TRIES
+        self._tries[fragment] = (head, num_tries)
+
+    def _first_wanted(self, turn: _Turn, *, is_retry: bool) -> int | None:
+        """The lowest version that is lacking or whose commit a second member should confirm."""
+        known = self._history.ledger.known(turn.fragment)
+        wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
+        for begin, end in known.absent(turn.head):
+            if is_retry or not self._history.is_missing(turn.fragment, begin):
+                absent = next((version for version in range(begin, end) if version not in turn.versions), None)
+                if absent is not None:
+                    wanted.append(min(absent, max(0, known.end - AGAIN_VERSIONS)))
+                    break
+        num_behind = self._behind.get(turn.fragment, 0)
+        if num_behind and not turn.givers:
+            wanted.append(max(0, known.end - AGAIN_VERSIONS - num_behind))
+        return min(wanted, default=None)
+
+    def _look_behind(self, turn: _Turn) -> bool:
+        """Whether the next turn should ask for older versions: the lowest new commit follows from an unknown one."""
+        credits = [credit for held in turn.held.values() for credit in held.values()]
+        taken = [credit for credit in credits if self._history.ledger.counting.is_known(credit.digest)]
+        lowest = min(taken, key=lambda credit: credit.version, default=None)
+        num_behind = self._behind.pop(turn.fragment, 0)
+        # Beyond the limit nobody remembers it; what was found counts as far as it goes.
+        if lowest is None or num_behind >= MAX_BEHIND or not self._history.ledger.counting.is_elsewhere(lowest):
+            return False
+        self._behind[turn.fragment] = max(FIRST_BEHIND, 2 * num_behind)
+        return True
+
+    async def _read(self, turn: _Turn, donor: PeerId, at: int) -> AsyncIterator[tuple[bytes, CommitCredit]]:
+        for _ in range(MAX_PAGES):
+            page = await turn.source.fetch(donor, turn.fragment, at)
+            if not page:
+                return
+            # Hundreds of signatures take a while; the page goes on being served meanwhile.
+            credits = await asyncio.to_thread(turn.checked, page, donor, at)
+            for raw, credit in zip(page, credits, strict=False):
+                yield raw, credit
+            at = credits[-1].version + 1 if credits else turn.head
+            if at >= turn.head or not self._has_room(turn):
+                return
+
+    def _take(self, turn: _Turn, donor: PeerId, raw: bytes, credit: CommitCredit) -> bool:
+        """Whether this commit is of use: one that is not known, first or as another member's word for it."""
+        key = credit.version, credit.digest
+        turn.givers.setdefault(key, set()).add(donor)
+        turn.versions.add(credit.version)
+        if self._history.ledger.counting.is_known(credit.digest):
+            # Perhaps of another cell of the same round.
+            self._add(turn, raw, credit)
+            return False
+        turn.held.setdefault(key, {})[raw] = credit
+        return True
+
+    def _decide(self, turn: _Turn) -> None:
+        """Of the commits of one version, take the one that most members gave. Of equally many the known one comes
+        first. Then comes one whose leader, whose signature it bears, is in rounds that count, then the one that claims
+        less.
+        """
+        best: dict[int, tuple[tuple[int, bool, bool, int, bytes], tuple[int, bytes]]] = {}
+        for key, givers in turn.givers.items():
+            version, digest = key
+            if version >= turn.head and len(givers) < NUM_WITNESSES:
+                # Most members are not there yet, so nobody can contradict; a second one will have it soon.
+                continue
+            held = turn.held.get(key)
+            is_member, claim = False, 0
+            if held is not None:
+                is_member = any(self._history.is_member(credit.leader) for credit in held.values())
+                claim = max(credit.milli_witnessed for credit in held.values())
+            rank = len(givers), held is None, is_member, -claim, digest
+            best[version] = max(best.get(version, (rank, key)), (rank, key))
+        for _, (_, key) in sorted(best.items()):
+            for raw, credit in turn.held.get(key, {}).items():
+                self._add(turn, raw, credit)
+
+    def _add(self, turn: _Turn, raw: bytes, credit: CommitCredit) -> None:
+        # The first answer after a start goes back as far as the donor remembers.
+        self._history.add_commit(raw, credit, turn.seen_at, is_recent=turn.fragment in self._tries)
+
+    def _has_room(self, turn: _Turn) -> bool:
+        return self._history.has_room and len(turn.held) < MAX_HELD
+
+
+@dataclass
+class _Turn:
+    """What members gave of one fragment in one turn.
+
+    Nothing is taken on one member's word while others can be asked. Two keys can sign any number of tokens for one
+    another, and the heaviest chain counts.
+    """
+
+    source: SignedCommits
+    fragment: int
+    head: int
+    seen_at: float
+    """Unix seconds of all that the turn takes."""
+    givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
+    """By version and digest."""
+    held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
+    """Those that are not known yet, as they were given: of a two-level round there may be several."""
+    versions: set[int] = field(default_factory=set)
+    """Of all that was given."""
+    _checked: dict[bytes, CommitCredit] = field(default_factory=dict)
+
+    def checked(self, page: Sequence[bytes], donor: PeerId, begin: int) -> list[CommitCredit]:
+        """The credits of a page, up to the first that is too far beyond the head.
+
+        Raises:
+            PeerFault: one of them proves nothing, or was not asked for.
+        """
+        for raw in page:
+            if raw not in self._checked:
+                self._checked[raw] = self.source.check(raw)
+        credits = [self._checked[raw] for raw in page]
+        at, end = begin, self.head + INVENTED_VERSIONS
+        for credit in credits:
+            # One of each version, in order: a flood of forks for one that nobody asked for costs its sender a turn.
+            if credit.fragment != self.fragment or not at <= credit.version < end:
+                raise PeerFault(
+                    donor,
+                    f"sent a commit of version {credit.version} of fragment {credit.fragment}; expected fragment "
+                    f"{self.fragment} and versions from {at} to {end - 1}, one of each; its page is ignored",
+                )
+            at = credit.version + 1
+        return [credit for credit in credits if credit.version < self.head + AHEAD_VERSIONS]
+
+
+def donors(
+    state: DashboardState, fragment: int, head: int, disappointments: Mapping[PeerId, int] | None = None
+) -> list[PeerId]:
+    """Peers to ask, the best first: with fewest disappointments, then peers that signed commits list. Then come those
+    at `head` or beyond (how far beyond makes no difference), reachable ones, and those that have been here longest.
+    """
+    rows = [row for row in state.here if len(row.record.versions) > fragment]
+    counts = disappointments or {}
+    rows.sort(
+        key=lambda row: (
+            counts.get(row.record.peer_id, 0),
+            not row.is_vouched,
+            -min(row.record.versions[fragment], head),
+            not row.record.reachable,
+            row.first_heard_at,
+            row.record.peer_id,
+        )
+    )
+    return [row.record.peer_id for row in rows[:MAX_DONORS]]

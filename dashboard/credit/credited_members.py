@@ -1,0 +1,120 @@
+"""Members that a signed commit credits, as the dashboard counts. Pure: signatures are verified by what is given in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from averaging.signing.commit_credit import CreditedRound, round_of
+from averaging.signing.notary import Verify
+from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
+from averaging.wire.messages import Commit
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+BYTES_PER_GRADIENT: Final = 4
+"""Plain data-parallel training sends float32 gradients."""
+MAX_BYTES: Final = 2**53
+"""Of one commit, 9 petabytes: a larger claim counts as this, and sums over a history stay exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCredit(CreditedRound):
+    """A signed commit whose signatures were checked, and what the page shows of it."""
+
+    num_void_shards: int = 0
+    num_shards: int = 0
+    at: float | None = None
+    """When the round closed, if the commit itself says so; else the time at which it was seen counts."""
+    duration_seconds: float | None = None
+    drop_reasons: tuple[tuple[str, int], ...] = ()
+    """(reason in words, how many)."""
+    payload_bytes: int = 0
+    """Encoded values that the round moved from member to member."""
+    data_parallel_bytes: int = 0
+    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
+
+
+def checker_of(
+    run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int] | None = None
+) -> Callable[[bytes], CommitCredit]:
+    """The check of one stored receipt (`receipt_of`): all signatures, then whom it credits and what it moved.
+
+    `encoded_num_bytes`: bytes of so many values, as the run's codec writes them; without it no bytes are counted.
+
+    The manifest of the receipt counts, so that what was collected under an earlier revision stays good. Raises
+    PeerFault with the reason.
+    """
+
+    def check(receipt: bytes) -> CommitCredit:
+        try:
+            of_receipt, frame = open_receipt(run.run_id, receipt)
+            if of_receipt.fragment_sizes != run.fragment_sizes:
+                raise ReceiptFault("it is of a model with other fragments")
+            commit = commit_of(frame, of_receipt, verify)
+        except ReceiptFault as fault:
+            raise PeerFault(PeerId(""), f"gave a commit that proves nothing: {fault}") from fault
+        credit = credit_of(commit, sum(run.fragment_sizes))
+        if encoded_num_bytes is None:
+            return credit
+        return replace(
+            credit,
+            payload_bytes=payload_bytes(commit, encoded_num_bytes),
+            data_parallel_bytes=data_parallel_bytes(commit, run.fragment_sizes[commit.fragment]),
+        )
+
+    return check
+
+
+def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
+    """The members that a commit credits, once its signatures were checked."""
+    one = round_of(commit, num_parameters)
+    return CommitCredit(
+        **{field.name: getattr(one, field.name) for field in fields(one)},
+        num_void_shards=sum(not shard.digest for shard in commit.shards),
+        num_shards=len(commit.shards),
+        drop_reasons=drop_reasons(commit),
+    )
+
+
+def drop_reasons(commit: Commit) -> tuple[tuple[str, int], ...]:
+    """Why parts of a round are missing, as far as the commit shows it: (reason in words, how many)."""
+    included = {index for shard in commit.shards for index in shard.included}
+    everywhere = set(included).intersection(*(shard.included for shard in commit.shards if shard.digest))
+    counts = {
+        "planned and nothing of it arrived in time": len(commit.roster) - len(included),
+        "only a part of its work arrived in time": len(included) - len(everywhere),
+        "a reducer gave no mean in time": sum(not shard.digest for shard in commit.shards),
+    }
+    return tuple((reason, count) for reason, count in counts.items() if count)
+
+
+def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> int:
+    """Bytes of encoded values that went from member to member.
+
+    Each member that is in a shard sent its part to the shard's reducer, and the reducer sent the mean to everybody.
+
+    Args:
+        encoded_num_bytes: bytes of so many encoded values, as the manifest's codec writes them.
+    """
+    total = 0
+    for shard in commit.shards:
+        if shard.digest:
+            num_sent = sum(member != shard.reducer for member in shard.included) + len(commit.roster) - 1
+            total += num_sent * encoded_num_bytes(shard.end - shard.start)
+    return min(total, MAX_BYTES)
+
+
+def data_parallel_bytes(commit: Commit, fragment_size: int) -> int:
+    """Bytes that a ring all-reduce at every inner step would have uploaded for this part of the model.
+
+    With M members, each uploads 2 (M - 1) / M times the gradients at every step (Patarasuk and Yuan,
+    doi:10.1016/j.jpdc.2008.09.002).
+    """
+    included = {index for shard in commit.shards for index in shard.included}
+    if not included:
+        return 0
+    num_steps = sum(commit.roster[index].steps for index in included)
+    total = round(2 * (len(included) - 1) / len(included) * num_steps * BYTES_PER_GRADIENT * fragment_size)
+    return min(total, MAX_BYTES)

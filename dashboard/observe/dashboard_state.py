@@ -1,0 +1,415 @@
+"""`DashboardState`: a pure fold of what an observer saw. Bounded, whatever strangers publish.
+
+All figures here are *reported*: peers say so themselves and nobody has checked them. Medians rather than means stand
+for the swarm, so that one liar among honest peers moves nothing. What was measured stays when its peers have gone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from dashboard.history_facts import Condition, LaneFacts, RoundFacts
+from dashboard.observe.labels import label_text
+from dashboard.observe.round_timeline import merge_lanes
+from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
+from dht.host import PeerId
+from dht.identity.join_link import JoinLink, join_link
+from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+
+INSTALL: Final = "pip install murmuration-swarm"
+MAX_PEERS: Final = 2500
+"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
+contributor off the page."""
+MAX_ROUNDS: Final = 60
+MAX_FRAGMENTS_SHOWN: Final = 256
+
+MISSED_ANNOUNCEMENTS: Final = 3
+"""A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
+STALLED_SECONDS: Final = 600.0
+"""Without a commit for this long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
+STALLED_ROUNDS: Final = 5
+
+Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A held-out loss that a peer measured: the one of the newest version."""
+
+    loss: float
+    """Nats per token."""
+    version: int
+    """Sum of the anchor versions that it was measured at."""
+    at: float
+    """When it was first seen here, unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the swarm at `now` (unix seconds). Records were checked before."""
+
+    now: float
+    num_members: int
+    """Members of the DHT that answered."""
+    records: Sequence[PeerRecord] = ()
+    num_invalid_records: int = 0
+    run: RunSummary | None = None
+    problem: str = ""
+    """Why this look saw nothing, as a sentence."""
+    vouched: Collection[str] = ()
+    """Peers that signed commits list."""
+    withdrawn: Collection[str] = ()
+    """Peers whose name its owner has withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One peer: its newest record with hostile text stripped, and when we heard of it."""
+
+    record: PeerRecord
+    condition: Condition
+    first_heard_at: float
+    heard_at: float
+    """When its newest record was first seen here."""
+    same_manifest: bool
+    """Whether it follows the manifest that we know; others are listed and never counted."""
+    is_vouched: bool = False
+    """Whether signed commits list it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRow:
+    """Where the live peers stand with one fragment."""
+
+    fragment: int
+    version: int
+    """The head: the highest version that more than half of the live, known peers are at or beyond. What a minority
+    announces beyond it is somebody's word, whatever the number."""
+    committed_tokens: int
+    """Of the anchor that most of them have at that version."""
+    num_peers: int
+    num_current: int
+    largest_lag: int
+    """Versions; part of it is the age of the peers' records."""
+    num_forked: int
+    """Peers whose anchor differs from that of most others at the same version: a split swarm, or a liar."""
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardState:
+    """Everything the page and the API show. Times are unix seconds."""
+
+    run_id: str
+    started_at: float
+    """When this observer began to watch; nothing earlier is known to it."""
+    now: float
+    has_looked: bool = False
+    """Whether the first look is over; before it nothing is known, not even that nobody is there."""
+    num_members: int = 0
+    run: RunSummary | None = None
+    peers: tuple[PeerRow, ...] = ()
+    num_unlisted: int = 0
+    num_invalid_records: int = 0
+    """Refused in the newest look."""
+    fragments: tuple[FragmentRow, ...] = ()
+    rounds: tuple[RoundFacts, ...] = ()
+    """As peer records tell them, newest first."""
+    lanes: tuple[LaneFacts, ...] = ()
+    """How live peers spent their newest rounds, by their own word."""
+    committed_tokens: int = 0
+    """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
+    its fragments; this is the (lower) median over `voters`."""
+    heard_at: float | None = None
+    """When the newest record was first seen here."""
+    held_out: HeldOut | None = None
+    """The newest that was measured, also when the peer that measured it has gone."""
+    last_train_loss: float | None = None
+    """Of the last look in which somebody trained; see `train_loss`."""
+    moved_at: float | None = None
+    """When a commit was last seen, or else when somebody was first seen training."""
+    join_addresses: tuple[str, ...] = ()
+    """Members' addresses that may be shown to everybody (`joining.py`)."""
+    install: str = INSTALL
+    """How a visitor gets `peer`: a line for a shell."""
+    problem: str = ""
+
+    @property
+    def join_link(self) -> JoinLink:
+        """Run and addresses in one string, which `peer join` takes."""
+        return join_link(self.run_id, self.join_addresses)
+
+    @property
+    def here(self) -> tuple[PeerRow, ...]:
+        """Live peers on the manifest that we know."""
+        return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
+
+    @property
+    def voters(self) -> tuple[PeerRow, ...]:
+        """Those of `here` whose records say where the run stands. They are the peers that signed commits list, while
+        there are any, else all. Keys cost nothing, but being in a signed round costs work.
+        """
+        here = self.here
+        return tuple(row for row in here if row.is_vouched and row.record.versions) or here
+
+    @property
+    def trainers(self) -> tuple[PeerRow, ...]:
+        """Live peers that train."""
+        return tuple(row for row in self.here if row.record.is_training)
+
+    @property
+    def late(self) -> tuple[PeerRow, ...]:
+        """Peers that missed announcements: perhaps killed, perhaps asleep."""
+        return tuple(row for row in self.peers if row.condition == "late" and row.same_manifest)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the owner has ended the run and its last version is reached, or nobody is left to reach it."""
+        end = self.run.end_version if self.run is not None else None
+        return end is not None and (not self.here or min((row.version for row in self.fragments), default=0) >= end)
+
+    @property
+    def phase(self) -> Phase:
+        if self.has_ended:
+            return "ended"
+        if any(row.record.role == "trainer" for row in self.here):
+            return "stalled" if self._is_stalled else "live"
+        if any(row.condition in ("late", "silent") and row.record.role == "trainer" for row in self.peers):
+            return "silent"
+        if self.peers:
+            return "resting" if self.here or all(row.condition == "left" for row in self.peers) else "silent"
+        if not self.has_looked:
+            return "starting"
+        if not self.num_members:
+            return "looking"
+        return "no run" if self.run is None else "empty"
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of the whole run: every version of every fragment is one."""
+        return sum(row.version for row in self.fragments)
+
+    @property
+    def held_out_loss(self) -> float | None:
+        """`held_out.loss`."""
+        return self.held_out.loss if self.held_out is not None else None
+
+    @property
+    def train_loss(self) -> float | None:
+        """The median of those that train."""
+        return _median([row.record.train_loss for row in self.trainers])
+
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(row.record.tokens_per_second for row in self.trainers)
+
+    @property
+    def _is_stalled(self) -> bool:
+        if self.moved_at is None or not self.trainers:
+            return False
+        rounds = [row.record.newest_round for row in self.trainers]
+        spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
+        usual = statistics.median(spent) if spent else 0.0
+        return self.now - self.moved_at > max(STALLED_SECONDS, STALLED_ROUNDS * usual)
+
+
+def fold(state: DashboardState, look: Look) -> DashboardState:
+    """The state after one look."""
+    run = look.run or state.run
+    peers, num_unlisted = _merge_peers(state.peers, look, run)
+    heard = [row.heard_at for row in peers]
+    after = replace(
+        state,
+        now=look.now,
+        has_looked=True,
+        num_members=look.num_members,
+        run=run,
+        peers=peers,
+        num_unlisted=num_unlisted,
+        num_invalid_records=look.num_invalid_records,
+        heard_at=max(heard) if heard else None,
+        problem=look.problem,
+    )
+    live = [row.record for row in after.here]
+    after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
+    voters = [row.record for row in after.voters]
+    totals = [round(statistics.fmean(record.lineage_tokens)) for record in voters if record.lineage_tokens]
+    if totals:
+        # It never falls, but when those who speak for the run are others than before.
+        is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
+        committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
+        after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
+    has_moved = after.num_rounds > state.num_rounds or (state.moved_at is None and bool(after.trainers))
+    after = replace(
+        after,
+        held_out=_newest_held_out(state.held_out, voters, after.num_rounds, look.now),
+        last_train_loss=state.last_train_loss if after.train_loss is None else after.train_loss,
+        moved_at=look.now if has_moved else state.moved_at,
+    )
+    return _with_rounds(after, state, look)
+
+
+def _newest_held_out(
+    known: HeldOut | None, voters: Sequence[PeerRecord], num_versions: int, now: float
+) -> HeldOut | None:
+    """The newest of what is known and what `voters` measured; of several at one version a median that one measured.
+
+    Args:
+        num_versions: sum of the heads of all fragments; nobody has measured anything beyond it.
+    """
+    if known is not None and known.version > num_versions > 0:
+        known = None
+    told = [
+        (record.held_out_version, record.held_out_loss)
+        for record in voters
+        if record.held_out_loss is not None
+        and math.isfinite(record.held_out_loss)
+        and record.held_out_version <= num_versions
+    ]
+    version = max((version for version, _ in told), default=-1)
+    if version < 0 or (known is not None and version < known.version):
+        return known
+    loss = statistics.median_low([loss for measured, loss in told if measured == version])
+    if known is not None and (known.version, known.loss) == (version, loss):
+        return known
+    return HeldOut(loss, version, now)
+
+
+def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
+    """One row per fragment, as most of `voters` cut the model; records with other cuts are left out.
+
+    Args:
+        records: of all live peers; they are counted.
+        voters: those of them that say where the head is; at least one has versions.
+    """
+    num_fragments = Counter(len(record.versions) for record in voters if record.versions).most_common(1)[0][0]
+    members = [record for record in records if len(record.versions) == num_fragments]
+    electors = [record for record in voters if len(record.versions) == num_fragments]
+    rows = []
+    for fragment in range(min(num_fragments, MAX_FRAGMENTS_SHOWN)):
+        version = head_of([record.versions[fragment] for record in electors])
+        heads = Counter(
+            (record.lineage_tokens[fragment], record.digests[fragment])
+            for record in electors
+            if record.versions[fragment] == version
+        )
+        tokens, digest = max(heads, key=lambda head: (heads[head], head))
+        # Far fewer anchors than peers: those at one version are compared.
+        anchors: dict[int, Counter[bytes]] = {}
+        for (held, held_digest), count in Counter(
+            (record.versions[fragment], record.digests[fragment]) for record in members
+        ).items():
+            anchors.setdefault(held, Counter())[held_digest] += count
+        rows.append(
+            FragmentRow(
+                fragment=fragment,
+                version=version,
+                committed_tokens=tokens,
+                num_peers=len(members),
+                num_current=anchors[version][digest],
+                largest_lag=max(0, version - min(anchors)),
+                num_forked=sum(counts.total() - max(counts.values()) for counts in anchors.values()),
+            )
+        )
+    return tuple(rows)
+
+
+def head_of(versions: Sequence[int]) -> int:
+    """The highest of `versions` that more than half of them have reached; of two, the lower one."""
+    return statistics.median_low(versions)
+
+
+def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:
+    newest: dict[PeerId, PeerRecord] = {}
+    for record in look.records:
+        if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
+            newest[record.peer_id] = record
+    merged: dict[PeerId, PeerRow] = {}
+    for row in old:
+        record = newest.pop(row.record.peer_id, row.record)
+        heard_at = row.heard_at
+        if _order(record) <= _order(row.record):
+            record = row.record
+        else:
+            record, heard_at = _stripped(record), look.now
+        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run, row.condition)
+    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
+    # that peers which commits list take those of the last ones that no commit lists.
+    gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
+    strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
+    strangers.sort(key=lambda row: row.first_heard_at)
+    num_unlisted = 0
+    for record in sorted(newest.values(), key=lambda record: (record.peer_id not in look.vouched, record.peer_id)):
+        if len(merged) >= MAX_PEERS:
+            if gone:
+                del merged[gone.pop().record.peer_id]
+            elif strangers and record.peer_id in look.vouched:
+                del merged[strangers.pop().record.peer_id]
+                num_unlisted += 1
+            else:
+                num_unlisted += 1
+                continue
+        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look, run)
+    rows = [
+        replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
+        for row in merged.values()
+    ]
+    return tuple(rows), num_unlisted
+
+
+def _row(
+    record: PeerRecord,
+    first_heard_at: float,
+    heard_at: float,
+    look: Look,
+    run: RunSummary | None,
+    before: Condition = "here",
+) -> PeerRow:
+    condition: Condition = "here"
+    patience = MISSED_ANNOUNCEMENTS * (run.announce_seconds if run is not None else ANNOUNCE_SECONDS)
+    is_late = look.now - heard_at > patience + record.longer_seconds
+    if record.state == "left":
+        condition = "left"
+    elif record.expires_at <= look.now:
+        # The last to go has nobody who would pass on its last word.
+        condition = "left" if record.state == "leaving" else "silent"
+    elif is_late:
+        # A look that failed says nothing about anybody.
+        condition = before if look.problem else "left" if record.state == "leaving" else "late"
+    same_manifest = run is None or record.manifest_hash == run.manifest_hash
+    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
+
+
+def _order(record: PeerRecord) -> tuple[float, int]:
+    return record.expires_at, record.sequence
+
+
+def _stripped(record: PeerRecord) -> PeerRecord:
+    return replace(
+        record,
+        name=label_text(record.name, MAX_LABEL_LENGTH),
+        device=label_text(record.device, MAX_LABEL_LENGTH),
+        software=label_text(record.software, MAX_SOFTWARE_LENGTH),
+    )
+
+
+def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> DashboardState:
+    rounds = {(row.fragment, row.version): row for row in before.rounds}
+    old_versions = {row.fragment: row.version for row in before.fragments}
+    for row in after.fragments:
+        # The first look only shows where the run stands: those rounds are older than this watch.
+        num_rounds = row.version - old_versions.get(row.fragment, row.version)
+        if num_rounds > 0:
+            facts = RoundFacts(row.fragment, row.version - 1, look.now, num_rounds=num_rounds)
+            rounds.setdefault((facts.fragment, facts.version), facts)
+    newest = sorted(rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
+    return replace(after, rounds=tuple(newest[:MAX_ROUNDS]))
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

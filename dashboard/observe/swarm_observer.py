@@ -1,0 +1,180 @@
+"""`SwarmObserver`: looks at the swarm every few seconds and folds what it sees. It publishes nothing about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dashboard.fault_barrier import keep_going
+from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.joining import USUAL_RULE, JoinRule, join_addresses
+from dashboard.observe.run_summary import RunSummary, run_facts
+from dht.errors import LocalFault, PeerFault
+from dht.records.key_levels import Levels
+from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.store import RecordStore
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks. Peers renew their records every ten seconds or so. A look costs a few KiB, and in a swarm of
+thousands some tens, because it reads a part of the records then (`dht/records/key_levels.py`).
+"""
+RUN_SECONDS: Final = 60.0
+"""Between two readings of the run record at most, whose revisions are rare. It is read as often as peers announce: when
+the owner ends a run at once, its seeds stay for three announcements."""
+BOOTSTRAP_SECONDS: Final = 20.0
+"""Between two rounds of dialling once the swarm is found; until then every look dials."""
+MAX_RECORDS: Final = 10_000
+"""Decoded per look; checking a new signature takes 0.3 ms, so this bounds a flood to a few seconds of one core."""
+
+Gather = Callable[[RunRecord, DashboardState], Awaitable[None]]
+"""Fetches what members remember of the rounds up to this state."""
+
+
+def nobody() -> Collection[str]:
+    """Nobody is vouched for, and nobody's name is withdrawn."""
+    return ()
+
+
+log = logging.getLogger(__name__)
+
+
+class SwarmObserver:
+    """Watches one run through a `RecordStore`; `run` goes on until it is cancelled.
+
+    Args:
+        addresses: multiaddrs of members to dial, again and again until one answers.
+        wall_clock: unix seconds.
+        on_state: called after every look; must not block.
+        gather: called again and again once the run's manifest is known; without it, rounds are told from the versions
+            in peer records alone.
+        vouched: peers that signed commits list; in a flood of keys they keep their rows.
+        withdrawn: peers whose name must not be shown.
+        faults: addresses at which nobody answered when they were dialled last.
+        rule: which addresses may be shown to everybody.
+        run: what is known of the run from before; the page of a run that has ended says so with nobody there.
+        tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        store: RecordStore,
+        addresses: Sequence[str],
+        *,
+        wall_clock: Callable[[], float],
+        on_state: Callable[[DashboardState], None],
+        gather: Gather | None = None,
+        vouched: Callable[[], Collection[str]] = nobody,
+        withdrawn: Callable[[], Collection[str]] = nobody,
+        faults: Callable[[], Collection[str]] = nobody,
+        rule: JoinRule = USUAL_RULE,
+        run: RunSummary | None = None,
+        tell: Callable[[str], None] = log.error,
+    ) -> None:
+        self._store = store
+        self._addresses = list(addresses)
+        self._wall_clock = wall_clock
+        self._on_state = on_state
+        self._gather = gather
+        self._vouched = vouched
+        self._withdrawn = withdrawn
+        self._faults = faults
+        self._rule = rule
+        self._tell = tell
+        self._verified = VerifiedRecords(MAX_RECORDS)
+        self._levels = Levels()
+        self._run_record: RunRecord | None = None
+        self._run_facts = run
+        self._num_members = 0
+        self._run_read_at = self._dialled_at = -math.inf
+        now = wall_clock()
+        self.state = DashboardState(run_id=run_id, started_at=now, now=now, run=run, join_addresses=rule.asked)
+
+    async def run(self) -> None:
+        """Look; never ends."""
+        gather = self._gather
+        async with asyncio.TaskGroup() as tasks:
+            if gather is not None:
+                gathering = keep_going(lambda: self._gather_on(gather), "Collecting signed commits", self._tell)
+                tasks.create_task(gathering, name="signed commits")
+            await keep_going(self._look_on, "Looking at the swarm", self._tell)
+
+    async def look(self) -> None:
+        """Look once, and tell `on_state` what is known now. Trouble with the network is part of what is told."""
+        records: list[PeerRecord] = []
+        num_invalid, problem = 0, ""
+        try:
+            await self._meet_members()
+            await self._read_run()
+            records, num_invalid = self._decode((await self._read_records())[:MAX_RECORDS])
+        except (PeerFault, LocalFault) as fault:
+            problem = str(fault)
+            log.warning("a look at the swarm failed: %s", fault)
+        look = Look(
+            now=self._wall_clock(),
+            num_members=self._num_members,
+            records=records,
+            vouched=self._vouched(),
+            withdrawn=self._withdrawn(),
+            num_invalid_records=num_invalid,
+            run=self._run_facts,
+            problem=problem,
+        )
+        state = fold(self.state, look)
+        shown = join_addresses(state, self._addresses, self._faults(), self._rule)
+        self.state = replace(state, join_addresses=shown)
+        self._levels.note(row.record.level for row in self.state.peers if row.condition == "here")
+        self._on_state(self.state)
+
+    async def _meet_members(self) -> None:
+        if self._num_members and self._is_recent(self._dialled_at, BOOTSTRAP_SECONDS):
+            return
+        self._num_members = await self._store.bootstrap(self._addresses)
+        self._dialled_at = self._wall_clock()
+
+    async def _read_run(self) -> None:
+        announce_seconds = self._run_facts.announce_seconds if self._run_facts is not None else RUN_SECONDS
+        if self._run_record is not None and self._is_recent(self._run_read_at, min(RUN_SECONDS, announce_seconds)):
+            return
+        data = await self._store.fetch_run(self.state.run_id)
+        if data is None:
+            return
+        record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
+        if self._run_record is None or record.revision > self._run_record.revision:
+            self._run_record, self._run_facts = record, run_facts(record)
+        self._run_read_at = self._wall_clock()
+
+    def _is_recent(self, at: float, seconds: float) -> bool:
+        """Whether it was so lately; not when the clock was set back since."""
+        return 0 <= self._wall_clock() - at < seconds
+
+    async def _read_records(self) -> list[bytes]:
+        """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""
+        closely, briefly = self._levels.next_keys(LOOK_SECONDS)
+        found = await self._store.fetch_peers(self.state.run_id, closely) if closely else []
+        return found + (await self._store.fetch_peers(self.state.run_id, briefly, 1) if briefly else [])
+
+    def _decode(self, found: Sequence[bytes]) -> tuple[list[PeerRecord], int]:
+        now = self._wall_clock()
+        records = []
+        for data in found:
+            try:
+                records.append(decode_peer_record(data, run_id=self.state.run_id, now=now, verified=self._verified))
+            except PeerFault as fault:
+                log.debug("a record is not shown: %s", fault)
+        return records, len(found) - len(records)
+
+    async def _look_on(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _gather_on(self, gather: Gather) -> None:
+        while True:
+            if self._run_record is not None and self.state.fragments:
+                await gather(self._run_record, self.state)
+            await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,335 @@
+"""Two guards around hivemind's `DHTNode`: which peers may speak DHT with us, and which records are let in.
+
+`Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller's PeerId, so node ids are checked
+for every call without another signature. In a private run every call and every answer carries a proof of membership
+beside it (in the `auth` field that hivemind's messages have). A node id is the hash of the PeerId and nothing else.
+With ids free to choose, five strangers next to a key would become its five holders.
+
+`SignedRecords` is DHTNode's validator. Validators see only the SHA-1 of a key, so each stored value names its key and
+the validator computes the hash again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgpack
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import P2PDaemonError, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
+
+from dht.admission.admission import Admission, NotAdmitted
+from dht.admission.proofs import nonce_of
+from dht.errors import PeerFault, UsageFault
+from dht.fields import unpack
+from dht.host import PeerId
+from dht.identity.keys import public_key_of
+from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
+from dht.records.key_levels import keys_for, peers_key
+from dht.records.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
+from dht.records.signed_records import (
+    RunRecord,
+    VerifiedRecords,
+    decode_peer_record,
+    decode_run_record,
+    run_key,
+)
+from dht.streams.fair_turns import StreamCounts
+
+OPEN_SECONDS: Final = 5.0
+"""A caller has given up by then."""
+MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
+"""Run records are published for a week at a time; the expiry is not signed, so it needs a bound."""
+
+CLOCK_TOLERANCE_SECONDS: Final = 5.0
+"""A holder with a slower clock may still serve an expired entry. That entry must not make us drop its whole dictionary,
+which hivemind does for one invalid entry. Readers filter by their own clock afterwards.
+"""
+
+MAX_CALLS_PER_PEER: Final = 128
+"""Of one remote at once: a poll for all peers asks for 16 keys together, of few holders, beside stores of its own."""
+MAX_KEYS_PER_REQUEST: Final = 1024
+"""Of one DHT call."""
+MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
+"""A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
+
+MAX_PROVEN_PEERS: Final = 1024
+"""Members that have shown a proof to this process; others are greeted before they are asked anything."""
+
+EXPIRY_ROUNDING_SECONDS: Final = 1e-3
+
+AdmitPeer = Callable[[PeerId], bool]
+
+logger = logging.getLogger(__name__)
+
+
+class GateRefusal(P2PDaemonError):  # type: ignore[misc]
+    """A DHT call that is not allowed; hivemind sends the text to the caller."""
+
+
+def node_id_of(peer_id: bytes) -> DHTID:
+    """The only DHT node id that the owner of these PeerId bytes may use."""
+    return DHTID.generate(source=peer_id)
+
+
+def key_id_of(key: str) -> DHTID:
+    """Where a key lives in the DHT."""
+    return DHTID.generate(source=key)
+
+
+def pack_value(key: str, record: bytes) -> bytes:
+    """The bytes stored in the DHT for a record under `key`."""
+    value: bytes = msgpack.packb([key, record])
+    return value
+
+
+def unpack_value(value: bytes) -> tuple[str, bytes]:
+    """(key, record) of stored bytes.
+
+    Raises:
+        ValueError: not made by `pack_value`.
+    """
+    content = unpack(value)
+    if type(content) is not list or len(content) != 2 or type(content[0]) is not str or type(content[1]) is not bytes:
+        raise ValueError("a stored value of another form; expected [key, record]")
+    return content[0], content[1]
+
+
+class SignedRecords:
+    """Only records that `dht.records.signed_records` accepts, under the one key and subkey where they belong. Never
+    raises."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._verified = VerifiedRecords()
+
+    def validate(self, record: Any) -> bool:
+        """Whether hivemind's `DHTRecord` may be stored or returned."""
+        try:
+            self.check(record.key, record.subkey, record.value, record.expiration_time)
+        except (PeerFault, UsageFault, ValueError) as error:
+            logger.debug("a DHT record was refused: %s", error)
+            return False
+        return True
+
+    def sign_value(self, record: Any) -> bytes:
+        """hivemind asks before storing; our records come signed."""
+        value: bytes = record.value
+        return value
+
+    def strip_value(self, record: Any) -> bytes:
+        """hivemind asks before returning; the signature stays on the record."""
+        value: bytes = record.value
+        return value
+
+    def check(self, key_id: bytes, subkey: bytes, value: bytes, expires_at: float) -> None:
+        """Raise PeerFault, UsageFault or ValueError unless the record belongs exactly there."""
+        key, data = unpack_value(value)
+        if key_id_of(key).to_bytes() != key_id:
+            raise ValueError(f"a record of key {key[:80]!r} under another key")
+        run_id, _, kind = key.partition("/")
+        now = self._now() - CLOCK_TOLERANCE_SECONDS
+        if kind == "run":
+            decode_run_record(data, run_id=run_id, verified=self._verified)
+            if not (math.isfinite(expires_at) and now < expires_at <= now + MAX_RUN_RECORD_LIFE_SECONDS):
+                raise ValueError(f"a run record that expires at {expires_at}; expected at most eight days from now")
+            expected_key, expected_subkey = run_key(run_id), MSGPackSerializer.dumps(None)
+        elif kind.startswith("profiles/"):
+            profile = decode_profile(data, run_id=run_id, now=now)
+            if not abs(profile.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
+                raise ValueError(f"a profile signed until {profile.expires_at} and stored until {expires_at}")
+            expected_key = profiles_key(run_id, profile_shard_of(profile.contributor_id))
+            expected_subkey = MSGPackSerializer.dumps(profile.contributor_id)
+        else:
+            record = decode_peer_record(data, run_id=run_id, now=now, verified=self._verified)
+            if not abs(record.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
+                raise ValueError(f"a record signed until {record.expires_at} and stored until {expires_at}")
+            own_keys = [peers_key(run_id, own) for own in keys_for(record.peer_id, record.level)]
+            expected_key = key if key in own_keys else own_keys[-1]
+            expected_subkey = MSGPackSerializer.dumps(record.peer_id)
+        if key != expected_key or subkey != expected_subkey:
+            raise ValueError(f"a record under {key[:80]!r}; expected {expected_key!r} and its own subkey")
+
+    def run_of(self, value: bytes) -> str:
+        """The run id that stored bytes name, which were validated before."""
+        return unpack_value(value)[0].partition("/")[0]
+
+    def open_run_record(self, value: bytes) -> RunRecord:
+        """The run record inside stored bytes that were validated before."""
+        key, data = unpack_value(value)
+        return decode_run_record(data, run_id=key.partition("/")[0], verified=self._verified)
+
+    def rank_of(self, value: bytes) -> int:
+        """Revision of a run record, sequence of a profile; 0 for peer records."""
+        key, data = unpack_value(value)
+        if "/profiles/" in key:
+            return claimed_sequence(data)
+        return self.open_run_record(value).revision if key.endswith("/run") else 0
+
+
+class Gate:
+    """hivemind's `P2P`, as far as DHTNode uses it, with every caller and every answer checked.
+
+    Calls wait until `open`: DHTNode takes them as soon as it has registered, before it knows its own id and before it
+    has our storage.
+
+    Args:
+        p2p: the connected `hivemind.p2p.P2P`.
+        admit: whether a peer is a member; asked on every call, so a revocation works at once.
+        admission: makes and checks the proofs of a private run; without one nobody shows any.
+    """
+
+    def __init__(self, p2p: Any, admit: AdmitPeer, admission: Admission | None = None) -> None:
+        self._p2p = p2p
+        self._admit = admit
+        self._admission = admission
+        self._proven: OrderedDict[bytes, None] = OrderedDict()
+        self._is_open = asyncio.Event()
+        self._calls = StreamCounts(MAX_CALLS_PER_PEER)
+        self.peer_id = p2p.peer_id
+
+    def open(self) -> None:
+        """Let calls in: the node behind the gate can answer now."""
+        self._is_open.set()
+
+    async def add_protobuf_handler(
+        self, name: str, handler: Callable[[Any, Any], Awaitable[Any]], input_type: Any, **options: Any
+    ) -> None:
+        async def guarded(request: Any, context: Any) -> Any:
+            remote = context.remote_id.to_bytes()
+            nonce = self._admit_caller(remote, request)
+            self._check_remote(remote, request.peer.node_id)
+            _check_size(request)
+            with contextlib.ExitStack() as counted:
+                try:
+                    counted.enter_context(self._calls.one_more(_text_of(remote)))
+                except PeerFault as fault:
+                    raise GateRefusal(f"{fault.what} at once; expected fewer calls; ask again") from fault
+                await self._wait_open()
+                response = await handler(request, context)
+            if nonce:
+                assert self._admission is not None
+                response.auth.signature = self._admission.answer(_text_of(remote), nonce)
+            return response
+
+        await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
+
+    async def _wait_open(self) -> None:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._is_open.wait()
+        except TimeoutError as error:
+            raise GateRefusal("this member is just starting; expected one that is there; ask again") from error
+
+    async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
+        await self._p2p.remove_protobuf_handler(name, **options)
+
+    async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
+        remote = peer_id.to_bytes()
+        self._check_remote(remote, b"")
+        if self._is_private and remote not in self._proven:
+            # Nothing but a handshake goes to a remote that has not proved its membership yet.
+            await self._call(peer_id, remote, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(), dht_pb2.PingResponse)
+        response = await self._call(peer_id, remote, name, request, output_type)
+        self._check_remote(remote, response.peer.node_id)
+        for result in getattr(response, "results", ()):
+            self._drop_false_neighbours(result)
+        return response
+
+    @property
+    def _is_private(self) -> bool:
+        return self._admission is not None and self._admission.is_private
+
+    async def _call(self, peer_id: PeerID, remote: bytes, name: str, request: Any, output_type: Any) -> Any:
+        if self._admission is None or not self._admission.is_private:
+            return await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        proof = self._admission.prove(_text_of(remote), "dht")
+        request.auth.signature = proof
+        response = await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        try:
+            self._admission.check_answer(_text_of(remote), response.auth.signature, nonce_of(proof))
+        except NotAdmitted as fault:
+            self._proven.pop(remote, None)
+            raise GateRefusal(str(fault)) from fault
+        self._proven[remote] = None
+        while len(self._proven) > MAX_PROVEN_PEERS:
+            self._proven.popitem(last=False)
+        return response
+
+    def _admit_caller(self, remote: bytes, request: Any) -> bytes:
+        """The nonce to answer to; empty in an open run."""
+        if self._admission is None or not self._admission.is_private:
+            return b""
+        try:
+            nonce, _ = self._admission.admit(_text_of(remote), request.auth.signature, "dht")
+        except NotAdmitted as fault:
+            # hivemind sends the text to the caller.
+            raise GateRefusal(fault.told) from fault
+        return nonce
+
+    def _check_remote(self, remote: bytes, node_id: bytes) -> None:
+        text = _peer_text(remote)
+        if self._is_private and (text is None or self._is_excluded(text)):
+            raise GateRefusal("")
+        if text is None or not self._admit(text) or self._is_excluded(text):
+            raise GateRefusal(f"peer {text or remote.hex()[:16]} is no member here; expected a member; ask the owner")
+        if node_id and node_id != node_id_of(remote).to_bytes():
+            raise GateRefusal(
+                "a DHT node id that is not the hash of the PeerId; expected that hash; update the software"
+            )
+
+    def _is_excluded(self, remote: PeerId) -> bool:
+        return self._admission is not None and self._admission.is_excluded(remote)
+
+    def _drop_false_neighbours(self, result: Any) -> None:
+        pairs = [
+            (node_id, remote)
+            for node_id, remote in zip(result.nearest_node_ids, result.nearest_peer_ids, strict=False)
+            if self._is_member_node(node_id, remote)
+        ]
+        del result.nearest_node_ids[:]
+        del result.nearest_peer_ids[:]
+        result.nearest_node_ids.extend(node_id for node_id, _ in pairs)
+        result.nearest_peer_ids.extend(remote for _, remote in pairs)
+
+    def _is_member_node(self, node_id: bytes, remote: bytes) -> bool:
+        try:
+            self._check_remote(remote, node_id or b"?")
+        except GateRefusal:
+            return False
+        return True
+
+
+def _text_of(remote: bytes) -> PeerId:
+    text = _peer_text(remote)
+    if text is None:
+        raise GateRefusal("")
+    return text
+
+
+def _check_size(request: Any) -> None:
+    keys = getattr(request, "keys", ())
+    if len(keys) > MAX_KEYS_PER_REQUEST:
+        raise GateRefusal(f"{len(keys)} keys in one request; expected at most {MAX_KEYS_PER_REQUEST}")
+    longest_bytes = max(map(len, getattr(request, "values", ())), default=0)
+    if longest_bytes > MAX_VALUE_BYTES:
+        raise GateRefusal(f"a value of {longest_bytes} bytes; expected at most {MAX_VALUE_BYTES}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _peer_text(remote: bytes) -> PeerId | None:
+    """Base58 of an Ed25519 PeerId; None for ids whose key cannot be read from them."""
+    text = PeerID(remote[:64]).to_base58()
+    try:
+        public_key_of(text)
+    except ValueError:
+        return None
+    return PeerId(text)

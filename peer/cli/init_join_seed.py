@@ -1,0 +1,311 @@
+"""Commands that make a run and take part in it: init, join, seed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dht.errors import UsageFault
+from peer.cli.named_run import Run, with_named_run
+from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
+
+commands = Commands()
+
+NOT_OF_A_SEED = (
+    *("device", "devices", "shard", "offload", "data", "data_limit_gib", "base", "base_bits"),
+    *("max_steps", "threads"),
+    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
+)
+"""Fields of `PeerConfig` that are about training."""
+
+
+@commands.command(
+    epilog="\b\nExample:\n  peer init --example\n  peer init tinybytes\n  peer init tinybytes --config run.toml "
+    "--out ./tinybytes\n"
+    "  peer init qwen --model ./qwen3-0.6b --config run.toml",
+)
+@exits_with_sentence
+def init(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the run manifest.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Train a Hugging Face model: its config.json, a folder with it, or org/name@REVISION.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="TASK", help="Of --model, such as causal-lm; default: as its config says."),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", metavar="KIND", help="Train an adapter beside the weights of --model: lora or dora."),
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Of the adapter; default: 16.")] = None,
+    alpha: Annotated[
+        int | None, typer.Option("--alpha", metavar="N", help="Of the adapter; default: twice the rank.")
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            "--targets", metavar="NAMES", help="Layers that get one, such as q_proj,v_proj; default: all linear ones."
+        ),
+    ] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            "--freeze", metavar="NAMES", help="Parts of --model that are not trained, such as model.embed_tokens."
+        ),
+    ] = None,
+    access: Annotated[
+        str | None,
+        typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option("--page", metavar="URL", help="Where `peer dashboard` will show the run, for `peer join URL`."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="FILE", help="A file that members give to newcomers; several may be given."),
+    ] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a run.toml with comments to begin with, and exit.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    if example:
+        from peer.owner.example_run import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return
+    if name is None:
+        raise UsageFault(
+            "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
+            "prints a run.toml to begin with."
+        )
+    from peer.observe.remembered_folders import remember_place
+    from peer.owner.new_run import create_run
+
+    for flag, value, needed, its_value in (
+        *(("--task", task, "--model", model), ("--adapter", adapter, "--model", model)),
+        *(("--rank", rank, "--adapter", adapter), ("--alpha", alpha, "--adapter", adapter)),
+        *(("--targets", targets, "--adapter", adapter), ("--freeze", freeze, "--model", model)),
+    ):
+        if value is not None and its_value is None:
+            raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
+    described = None
+    if model is not None:
+        if not Path(model).exists() and ("/" not in model or model.startswith((".", "/", "~"))):
+            raise UsageFault(
+                f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
+                "such a file, or org/name@REVISION; check --model."
+            )
+        from peer.trainer.hf.described import AdapterChoice, describe_model
+
+        chosen = None
+        if adapter is not None:
+            chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, _names(targets))
+        described = describe_model(model, task, chosen, _names(freeze))
+    made = create_run(
+        *(name, config, out),
+        replace=force,
+        access=access,
+        page=page,
+        for_strangers=True,
+        files=file or (),
+        model=described,
+        built=None if model is None else partial(_built, Path(model)),
+    )
+    remember_place(made.run_id, made.folder)
+    is_private = made.manifest.access.mode != "open"
+    seed_line = f"peer seed {made.run_id}"
+    if out is not None:
+        seed_line += f" --data-dir {out}"
+    page = made.manifest.page_address
+    join_line = f"peer join {page or f'murmuration://{made.run_id}@HOST:PORT/PEERID'}"
+    if is_private:
+        join_line = "peer join --invite FILE"
+    join_line += made.manifest.flags_to_bring
+    if as_json:
+        facts = {
+            "run_id": made.run_id,
+            "manifest_hash": made.manifest.hash.hex(),
+            "revision": made.manifest.revision,
+            "combine": made.manifest.averaging.combine,
+            "owner_key": str(made.owner_key_path),
+            "run_record": str(made.run_record_path),
+            "files": [{"name": one.name, "bytes": one.bytes, "digest": one.digest} for one in made.manifest.files],
+            "seed": seed_line,
+            "join": join_line,
+        }
+        print(json.dumps(facts))
+        return
+    print(f"Run id      {made.run_id}")
+    if described is not None:
+        print(f"Model       {described.what}, context {made.manifest.model.context}")
+        for note in described.notes:
+            print(f"Note        {note}")
+    print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
+    print(f"Manifest    {made.run_record_path}")
+    for one in made.manifest.files:
+        print(f"File        {one.name}, {one.bytes} bytes  (members give it to newcomers)")
+    if not is_private:
+        combine = made.manifest.averaging.combine
+        who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
+        print(f"Combine     {combine}  ({who}; docs/organiser/open-run.md)")
+    if made.manifest.training.schedule.batch_warmup_tokens:
+        print(f"Batch       {made.manifest.training.batch_in_words}")
+    print(f"Rate        {made.manifest.training.rate_in_words}  (docs/organiser/schedule.md)")
+    print()
+    print(f"Start it:   {seed_line}")
+    print(f"Join it:    {join_line}")
+    if is_private:
+        print(f"            FILE is what `peer invite --data-dir {made.folder}` writes, once the seed is up.")
+    elif page is None:
+        print("            `peer seed` prints this line with its address when it is up.")
+    else:
+        print(f"            The page answers once `peer dashboard` serves it at {page}.")
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _built(folder: Path, manifest: Any) -> Any:
+    """The module that a manifest describes; `folder` has its weights, where it begins with given ones."""
+    from peer.trainer.hf.base_weights import find_base
+    from peer.trainer.hf.run_model import build_run_architecture
+
+    init = manifest.model.init
+    return build_run_architecture(manifest, find_base(manifest, folder if init and init.source == "folder" else None))
+
+
+@commands.command(
+    cls=with_choices(),
+    epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
+)
+@exits_with_sentence
+def join(
+    context: typer.Context,
+    run: Run = None,
+    invite: InviteFile = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+    verbose: IsVerbose = False,
+) -> int:
+    """Join a run and train: find the others, catch up, and share what this machine learns."""
+    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=False)
+
+
+@commands.command(
+    cls=with_choices(excluded=NOT_OF_A_SEED, first=("listen", "announce")),
+    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --listen /ip4/0.0.0.0/tcp/4001",
+)
+@exits_with_sentence
+def seed(
+    context: typer.Context,
+    run: Run = None,
+    invite: InviteFile = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+    verbose: IsVerbose = False,
+) -> int:
+    """Help a run without training: be an address to join at, and serve its state to newcomers."""
+    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=True)
+
+
+def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool, verbose: bool) -> dict[str, object]:
+    output = output_of(as_json, plain, verbose)
+    return with_named_run(context.obj, run) | {"output": output}
+
+
+def _run_peer(
+    flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
+) -> int:
+    # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
+    if not seed_only and os.environ.get("RANK", "0") != "0":
+        # Only the first of torchrun's processes has a network side and the folder; the others follow it.
+        from peer.join.join import run_trainer
+
+        return int(run_trainer(chosen_config(flags, config_path, invite_source)))
+    from peer.observe.ended_run import end_signed_here
+    from peer.observe.remembered_folders import remember_place
+    from peer.panel.own_folder import hold_folder
+
+    what = "peer seed" if seed_only else "peer join"
+    held: Any = None
+    files: tuple[str, ...] = ()
+    if invite_source is not None:
+        from peer.network.membership.invitation import PASS_NAME
+
+        files = (PASS_NAME,)
+
+    def take_folder(config: Any) -> Any:
+        nonlocal held
+        end = end_signed_here(config.run_id, config.data_dir)
+        if end is not None and end.is_over:
+            raise end.refusal()
+        config, held = hold_folder(config, what, files)
+        if not seed_only and not config.peers:
+            from peer.observe.known_addresses import check_addresses
+
+            check_addresses(config)
+        return config
+
+    try:
+        config = chosen_config(flags, config_path, invite_source, take_folder)
+    except BaseException:
+        if held is not None:
+            held.give_up()
+        raise
+    from peer.join.before_start import wait_for_members
+    from peer.panel.terminal import opened_terminal
+
+    # The terminal first: what a child says on standard error must not tear its picture.
+    with opened_terminal(config, what, held) as terminal:
+        if seed_only:
+            wait_for_members(config, terminal, trains=False)
+            remember_place(config.run_id, config.data_dir)
+            from peer.join.seed import run_seed
+
+            return int(run_seed(config, terminal))
+        from peer.join.unused_key import unused_key
+        from peer.network.process.child import early_network_child
+
+        end = end_signed_here(config.run_id, config.data_dir)
+        for hint in (None if end is None else end.known, unused_key(config)):
+            if hint:
+                terminal.mention(hint)
+        wait_for_members(config, terminal, trains=True)
+        remember_place(config.run_id, config.data_dir)
+        with early_network_child() as child:
+            from peer.join.join import run_trainer
+
+            return int(run_trainer(config, child, terminal))

@@ -1,0 +1,289 @@
+"""Commands that look at a run from outside: status, dashboard."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import NobodyReachable, UsageFault, unwritable
+from dht.observer.backend import HostBackend, choose_backend
+from peer.cli.named_run import Run, named_run
+from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_help import Commands
+from peer.observe.target import Target, checked_target
+
+commands = Commands()
+
+MAX_INSTALL_LENGTH = 400
+FIRST_LOOK_SECONDS = 2.0
+"""For a member to answer before a page comes up without one."""
+
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--host-backend", metavar="NAME", help="libp2p or p2pd; default: libp2p, which needs no daemon, if installed."
+    ),
+]
+
+
+@commands.command(
+    epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
+)
+@exits_with_sentence
+def status(
+    run: Run = None,
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    timeout: LookTimeout = 20.0,
+    host_backend: Backend = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
+    named = named_run(run, run_id, peers)
+    target = checked_target(named.run_id, named.peers, invite, data_dir, named.end)
+    backend = _chosen(host_backend)
+    target.look_first(timeout)
+    from peer.config.peer_config import load_config
+    from peer.observe.status import show_status
+
+    choices = {"run_id": target.run_id, **({} if data_dir is None else {"data_dir": data_dir})}
+    return show_status(target, as_json, timeout, backend, load_config(choices).event_log_path)
+
+
+@commands.command(
+    epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8080",
+)
+@exits_with_sentence
+def dashboard(
+    run: Run = None,
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
+    ] = "127.0.0.1",
+    port: Port = PAGE_PORT,
+    db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db", metavar="FILE", help="The history's file; default: in the run's data folder; :memory: keeps none."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Only who has the token in FILE may read.")
+    ] = None,
+    join_address: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--join-address",
+            metavar="MULTIADDR",
+            help="A member's address to show to those who want to join; default: those of seeds in --peers.",
+        ),
+    ] = None,
+    no_join_address: Annotated[bool, typer.Option("--no-join-address", help="Show no address.")] = False,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
+        ),
+    ] = None,
+    install: Annotated[
+        str | None,
+        typer.Option("--install", metavar="COMMAND", help="What the page tells visitors to type to get `peer`."),
+    ] = None,
+    page_address: Annotated[
+        str,
+        typer.Option(
+            "--page-address",
+            metavar="URL",
+            help="The page's own address for links, cards and badges; default: the one that a visitor asked for.",
+        ),
+    ] = "",
+    samples_every: Annotated[
+        str,
+        typer.Option(
+            "--samples-every",
+            metavar="TIME",
+            help="How often the model writes something for the page, at most: 90s, 20min, 1h; never: not at all.",
+        ),
+    ] = "1h",
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", metavar="TEXT", help="What the model continues there; may be given several times."),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", metavar="DIR", help="Weights that an adapter stands on, so that it can write there."),
+    ] = None,
+    evaluations: Annotated[
+        Path | None,
+        typer.Option(
+            "--evaluations", metavar="FILE", help="Lines of `peer evaluate --tasks ... --json` to show as curves."
+        ),
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
+    ] = False,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Record the run's values: trackio, wandb, tensorboard or csv (in the run's data folder).",
+        ),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", metavar="FILE", help="Several runs on one dashboard: a TOML file with a [[run]] for each."
+        ),
+    ] = None,
+    host_backend: Backend = None,
+) -> int:
+    """Serve a web page that shows who contributes to a run and how it learns."""
+    own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db, "--base": base}
+    given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
+    if runs is not None and given:
+        raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
+    backend = _chosen(host_backend)
+    from dashboard.free_port import check_free
+    from dashboard.samples.plan import SamplePlan, sample_plan
+    from dht.identity.multiaddr import parse_peer_multiaddr
+    from peer.observe.run_list import read_run_list
+
+    if join_address and no_join_address:
+        raise UsageFault("--join-address and --no-join-address were given together; give one of them")
+
+    # Before the server is loaded, which takes a second.
+    _check_host(host)
+    its_address, its_install = _address(page_address), _line_of(install)
+    its_samples = sample_plan(samples_every, prompt or (), base)
+    proxies = tuple(_network(address) for address in proxy or ())
+    several = None if runs is None else read_run_list(runs)
+    named = named_run(run, run_id, peers)
+    one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
+    check_free(host, port)
+    if one is not None:
+        _say_who_answers(one)
+    from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
+    from dashboard.several_runs.cards import run_path
+    from peer.observe.observer_entry import observer_entry
+    from peer.observe.runs_here import note_page
+    from peer.tracking.run_record import run_record
+
+    def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:
+        for address in addresses:
+            parse_peer_multiaddr(address)
+        known = target.run_id
+        choices = Choices(
+            host=host,
+            port=port,
+            page_address=its_address,
+            db=_history_of(known, db),
+            token_file=token_file,
+            join_addresses=tuple(addresses),
+            shows_seeds=not no_join_address,
+            backend=backend,
+            proxies=proxies,
+            install=its_install,
+            samples=samples,
+            evaluations=evaluations,
+            observer_folder=target.observer_folder,
+            is_rebuilding=rebuild,
+            record=None if track is None else run_record(known, track),
+        )
+        if port:
+            place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            note_page(known, place if several is None else place + run_path(known))
+        return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
+
+    if one is not None:
+        alone = shown(one, db, join_address or (), its_samples)
+        return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry)
+    return serve_dashboards(
+        [
+            shown(
+                checked_target(each.run_id, list(each.peers) or None, each.invite),
+                None if each.db is None else Path(each.db),
+                each.join_addresses,
+                sample_plan(samples_every, prompt or (), None if each.base is None else Path(each.base)),
+            )
+            for each in several or ()
+        ]
+    )
+
+
+def _say_who_answers(target: Target) -> None:
+    """Refuse the address of another run; a page may wait for its run, and says so."""
+    try:
+        target.look_first(FIRST_LOOK_SECONDS)
+    except NobodyReachable:
+        print("Nobody of the run answers yet; the page goes on looking.", file=sys.stderr, flush=True)
+
+
+def _line_of(install: str | None) -> str | None:
+    """Raises UsageFault: no line that a page can show."""
+    if install is not None and not (0 < len(install.strip()) <= MAX_INSTALL_LENGTH and install.isprintable()):
+        raise UsageFault(
+            f"--install has {len(install)} characters, or some that cannot be printed; expected a line of 1 to "
+            f"{MAX_INSTALL_LENGTH} such as 'pip install murmuration-swarm'"
+        )
+    return None if install is None else install.strip()
+
+
+def _check_host(host: str) -> None:
+    """Raises UsageFault: no address of this machine and no name; an empty one would show the page to everybody."""
+    if re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", host) is None or ".." in host:
+        raise UsageFault(f"--host {host[:80]!a} is no address; expected one of this machine such as 127.0.0.1 or ::1")
+
+
+def _address(text: str) -> str:
+    from dashboard.share.origin import checked_address
+
+    try:
+        return checked_address(text) if text else ""
+    except ValueError as error:
+        raise UsageFault(f"--page-address {text[:80]!r} is no address of a page; {error}") from error
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise UsageFault(
+            f"--proxy {text!r} is no address; expected one like 127.0.0.1, ::1 or 10.0.0.0/8; give that of the proxy"
+        ) from error
+
+
+def _history_of(run_id: str, asked: Path | None) -> Path | None:
+    """The file that was asked for, None for no file, or the usual place, whose folder is made."""
+    from peer.config.peer_config import load_config
+
+    if asked is not None:
+        return None if str(asked) == ":memory:" else asked
+    folder = load_config({"run_id": run_id}).data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error, "give a file with --db") from error
+    return folder / "dashboard.sqlite"
+
+
+def _chosen(asked: str | None) -> HostBackend:
+    backend, remark = choose_backend(asked)
+    if remark:
+        print(remark, file=sys.stderr)
+    return backend

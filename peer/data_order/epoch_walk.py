@@ -1,0 +1,218 @@
+"""One peer's way through the epochs: which blocks it reads next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dht.records.data_reading import NO_UNIT, NUM_UNITS, Reading
+from peer.data_order.others_reading import (
+    NOBODY,
+    Done,
+    ReadingView,
+    Standings,
+    done_from,
+    done_to,
+    standings,
+    unit_keys,
+)
+from peer.data_order.permutation import mixed, mixed_key
+
+Places = NDArray[np.int64]
+"""Numbers of units: int64 [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Blocks `first` to `first + count` of a unit, in the order of the epoch."""
+
+    epoch: int
+    unit: int
+    first: int
+    count: int
+
+
+class UnitWalk:
+    """Takes unit after unit.
+
+    Args:
+        me: `key_of` this peer.
+
+    Attributes:
+        epoch: of what is read now.
+    """
+
+    def __init__(self, me: int) -> None:
+        self._me = me
+        self.epoch = 0
+        self._done: Done = np.zeros(NUM_UNITS, bool)
+        self._unit: int | None = None
+        self._num_taken = 0
+        self._is_new = True
+        self._seen: ReadingView | None = None
+        self._paces: dict[int, int] | None = None
+
+    def next_blocks(
+        self, num_blocks: int, size_of: Callable[[int, int], int | None], view: ReadingView = NOBODY
+    ) -> list[Span] | None:
+        """The blocks to read now, `num_blocks` together; None: nothing that is free is here, come again.
+
+        Args:
+            size_of: (epoch, unit) -> its number of blocks; None: its data is not here yet.
+            view: what others read.
+
+        Raises:
+            ValueError: there is not one block in an epoch.
+        """
+        self._look(view)
+        spans: list[Span] = []
+        num_missing, num_empty_epochs = num_blocks, 0
+        while num_missing:
+            if self._unit is None:
+                before = self.epoch
+                if not self._choose(size_of, view):
+                    break
+                num_empty_epochs += self.epoch > before
+                if num_empty_epochs > 2 and not spans:
+                    raise ValueError("an epoch without one block")
+            assert self._unit is not None
+            size = size_of(self.epoch, self._unit) or 0
+            count = min(num_missing, size - self._num_taken)
+            if count > 0:
+                spans.append(Span(self.epoch, self._unit, self._num_taken, count))
+                self._num_taken += count
+                num_missing -= count
+                num_empty_epochs = 0
+            if self._num_taken >= size:
+                self._done[self._unit] = True
+                self._unit = None
+        # A batch is whole or not there: what was chosen of one that is not is read with the next.
+        if num_missing and spans:
+            self._give_back(spans)
+            return None
+        return spans or None
+
+    def again(self, num_blocks: int, size_of: Callable[[int, int], int | None], number: int) -> list[Span] | None:
+        """Blocks that are here, read before or not, where nothing new has come for too long; None: none is here.
+
+        Args:
+            number: counts such calls; another one gives other blocks.
+        """
+        order = mixed(unit_keys(self.epoch) ^ np.uint64(mixed_key(self._me, number)))
+        by_order: list[int] = np.argsort(order).tolist()
+        for unit in by_order:
+            size = size_of(self.epoch, unit)
+            if size:
+                first = number % size
+                count = min(num_blocks, size - first)
+                rest = num_blocks - count
+                more = [Span(self.epoch, unit, 0, min(size, rest - start)) for start in range(0, rest, size)]
+                return [Span(self.epoch, unit, first, count), *more]
+        return None
+
+    def upcoming(
+        self, view: ReadingView, number: int, goes_first: Callable[[int], bool] = lambda unit: False
+    ) -> list[int]:
+        """Units that will be read next, as things are: the present one first, at most `number`.
+
+        Args:
+            goes_first: whether a unit goes before others.
+        """
+        free: list[int] = sorted(self._in_order(view).tolist(), key=lambda unit: not goes_first(unit))
+        return ([] if self._unit is None else [self._unit]) + free[: number - (self._unit is not None)]
+
+    def reading(self, data: int) -> Reading:
+        """For this peer's record; `data` as in `Reading`."""
+        return Reading(data, self.epoch, NO_UNIT if self._unit is None else self._unit, done_to(self._done))
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: plain numbers and text."""
+        return {
+            "epoch": self.epoch,
+            "done": done_to(self._done).hex(),
+            "unit": -1 if self._unit is None else self._unit,
+            "num_taken": self._num_taken,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on as a checkpoint says."""
+        self.epoch = int(state["epoch"])
+        self._done = done_from(bytes.fromhex(state["done"]))
+        self._unit = None if int(state["unit"]) < 0 else int(state["unit"])
+        self._num_taken = int(state["num_taken"])
+        self._is_new = False
+        self._paces = None
+
+    def _look(self, view: ReadingView) -> None:
+        """Take what others say into account, once."""
+        if view is self._seen:
+            return
+        self._seen = view
+        if view.done_epoch == self.epoch and len(view.keys):
+            if self._paces is None:
+                self._paces = {}  # what this peer meets has been read over the whole epoch
+            else:
+                self._measure(view)
+            self._done |= view.done
+        # A unit that was begun is read to its end in the epoch in which it was taken, unless that is long over.
+        if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or self._unit is None):
+            self._begin(view.epoch)
+        if self._unit is not None and standings(self._me, self.epoch, self._unit, view).ranks[self._unit] < 0:
+            self._unit = None
+        self._is_new = False
+
+    def _measure(self, view: ReadingView) -> None:
+        """How many of its own units each other reader has read since the view before; less, if it reads no more."""
+        owners = standings(self._me, self.epoch, None, view).owners[view.done & ~self._done]
+        before = self._paces or {}
+        self._paces = {
+            key: max(int(np.count_nonzero(owners == np.uint64(key))), before.get(key, 0) // 2)
+            for key in view.keys.tolist()
+        }
+
+    def _begin(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._done = np.zeros(NUM_UNITS, bool)
+        self._unit, self._num_taken = None, 0
+        self._paces = None
+
+    def _choose(self, size_of: Callable[[int, int], int | None], view: ReadingView) -> bool:
+        """Take the next free unit that is here; the next epoch begins when none is free. False: none is here."""
+        free = self._in_order(view)
+        if not len(free):
+            self._begin(self.epoch + 1)
+            free = self._in_order(view)
+        for unit in free.tolist():
+            if size_of(self.epoch, unit) is not None:
+                self._unit, self._num_taken = unit, 0
+                return True
+        return False
+
+    def _in_order(self, view: ReadingView) -> Places:
+        """Free units in the order in which this peer takes them: its own from the front, others' from the end."""
+        found = standings(self._me, self.epoch, self._unit, view)
+        is_free = (found.ranks >= 0) & ~self._done
+        if self._unit is not None:
+            is_free[self._unit] = False
+        is_free[self._left_to_others(np.flatnonzero(is_free), found)] = False
+        free = np.flatnonzero(is_free)
+        ranks, scores = found.ranks[free], found.scores[free]
+        return free[np.lexsort((np.where(ranks == 0, scores, ~scores), ranks))]
+
+    def _left_to_others(self, free: Places, found: Standings) -> Places:
+        """Those of the free units that other readers have begun or read since their last records, by their paces."""
+        owners = found.owners[free]
+        order = np.lexsort((found.scores[free], owners))
+        readers, starts, members = np.unique(owners[order], return_index=True, return_inverse=True)
+        paces = np.array([(self._paces or {}).get(reader, 0) for reader in readers.tolist()], np.int64)
+        return free[order][np.arange(len(free)) < (starts + paces)[members]]
+
+    def _give_back(self, spans: list[Span]) -> None:
+        first = spans[0]
+        for span in spans:
+            self._done[span.unit] = False
+        self.epoch, self._unit, self._num_taken = first.epoch, first.unit, first.first

@@ -1,0 +1,89 @@
+"""What a demo's model says and how badly it guesses, before the training and after it.
+
+A process of its own, because it loads torch: `python -m peer.demo.measuring_process REQUEST` prints `Words` as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from averaging.arrays import F32
+from peer.config.layouts import layout_of, trained_parameters
+from peer.config.manifest import RunManifest
+from peer.demo.measured import ANCHORS_NAME, Request, Words
+from peer.trainer.data.corpus import open_run_corpus
+from peer.trainer.data.tokenizing import load_tokenizer
+from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.model.evaluation import held_out_loss, load_anchors
+from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text
+
+PROMPT = "def "
+SEED = 7
+"""The same before and after: only the model differs."""
+TEMPERATURE = 0.6
+"""Below 1: a model of two minutes is unsure, and its likelier letters show what it has learned."""
+NUM_BYTE_TOKENS = 160
+"""Two or three lines."""
+NUM_WORD_TOKENS = 60
+"""About as many letters with a tokenizer."""
+
+
+def measure(
+    manifest: RunManifest, data: str | None, tokenizer: Path | None, anchors: Mapping[int, F32] | None
+) -> Words:
+    """Measure a run's model at its initial values and at `anchors` (fragment -> float32 [num_values]).
+
+    Args:
+        data: as given to `--data`; None: the run's own source.
+        tokenizer: the run's tokenizer.json; None: its tokens are bytes.
+    """
+    model = build_run_model(manifest)
+    batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
+    with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source)) as corpus:
+        loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        if anchors is None:
+            return Words(loss_first, said_first)
+        layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
+        load_anchors(model, layout, anchors)
+        loss_last, said_last = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        return Words(loss_first, said_first, loss_last, said_last)
+
+
+def _said(model: nn.Module, manifest: RunManifest, tokenizer: Path | None) -> str:
+    def drawn(begin: list[int], num_tokens: int, num_choices: int) -> Iterator[int]:
+        options = {"num_tokens": num_tokens, "seed": SEED, "num_choices": num_choices}
+        return sample_tokens(model, begin, temperature=TEMPERATURE, **options)
+
+    pieces: Iterable[str]
+    if tokenizer is None:
+        prompt = PROMPT.encode()
+        pieces = shown_text(drawn(list(prompt), NUM_BYTE_TOKENS, NUM_BYTES), prompt)
+        return "".join(pieces)
+    words = load_tokenizer(tokenizer)
+    begin: list[int] = words.encode([PROMPT])[0].tolist()
+    tokens = drawn(begin, NUM_WORD_TOKENS, min(manifest.model.vocab_size, words.vocab_size))
+    return PROMPT + "".join(spoken_text(tokens, begin, words.decode))
+
+
+def main(folder: Path) -> None:
+    """Answer the request in a folder, on standard output."""
+    request = Request.read(folder)
+    anchors = None
+    if request.has_anchors:
+        with np.load(folder / ANCHORS_NAME, allow_pickle=False) as found:
+            anchors = {int(name): found[name] for name in found.files}
+    manifest = RunManifest.from_bytes(bytes.fromhex(request.manifest))
+    tokenizer = None if request.tokenizer is None else Path(request.tokenizer)
+    print(json.dumps(asdict(measure(manifest, request.data, tokenizer, anchors))))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,89 @@
+"""What trainer and network process tell each other about the data that is read: own reading out, others' in.
+
+Each side writes its own cells: a sequence number first (odd while it writes) and last, so that a torn copy is seen.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dht.records.data_reading import NUM_UNITS, Reading
+from peer.data_order.others_reading import MAX_READERS, ReadingView, done_from, done_to
+from peer.mailbox.shared_memory import Cells, IntCell, fence, padded_cells
+
+_DONE_CELLS = NUM_UNITS // 64
+OWN_CELLS = padded_cells(4 + _DONE_CELLS)
+VIEW_CELLS = padded_cells(3 + _DONE_CELLS + 3 * MAX_READERS)
+
+
+class OwnReading(Cells):
+    """Written by the trainer: what it reads."""
+
+    _sequence = IntCell(0)
+    _epoch = IntCell(1)
+    _unit = IntCell(2)
+    _data = IntCell(3)
+
+    def __init__(self, buffer: mmap.mmap, offset: int) -> None:
+        super().__init__(buffer, offset, OWN_CELLS)
+
+    def write(self, reading: Reading) -> None:
+        """Replace what was written before."""
+        self._sequence += 1
+        fence()
+        self._data, self._epoch, self._unit = reading.data, reading.epoch, reading.unit
+        self.ints[4 : 4 + _DONE_CELLS] = np.frombuffer(reading.done, np.int64)
+        fence()
+        self._sequence += 1
+
+    def read(self) -> Reading | None:
+        """What was written last; None: nothing, or it is being written."""
+        before = self._sequence
+        fence()
+        found = Reading(self._data, self._epoch, self._unit, self.ints[4 : 4 + _DONE_CELLS].tobytes())
+        fence()
+        return found if before and before % 2 == 0 and before == self._sequence else None
+
+
+class OthersReading(Cells):
+    """Written by the network process: what others read."""
+
+    _sequence = IntCell(0)
+    _num_readers = IntCell(1)
+    _done_epoch = IntCell(2)
+
+    def __init__(self, buffer: mmap.mmap, offset: int) -> None:
+        super().__init__(buffer, offset, VIEW_CELLS)
+        self._read: tuple[int, ReadingView] | None = None
+
+    def write(self, view: ReadingView) -> None:
+        """Replace what was written before."""
+        self._sequence += self._sequence % 2 + 1  # a writer that was killed may have left it odd
+        fence()
+        self._num_readers, self._done_epoch = len(view.keys), view.done_epoch
+        self.ints[3 : 3 + _DONE_CELLS] = np.frombuffer(done_to(view.done), np.int64)
+        for row, values in enumerate((view.keys.view(np.int64), view.epochs, view.units)):
+            self._row(row)[: len(values)] = values
+        fence()
+        self._sequence += 1
+
+    def read(self) -> ReadingView | None:
+        """What was written last, the very object again until there is another; None: nothing yet."""
+        before = self._sequence
+        if before and before % 2 == 0 and (self._read is None or self._read[0] != before):
+            fence()
+            size = min(max(self._num_readers, 0), MAX_READERS)
+            keys, epochs, units = (self._row(row)[:size].copy() for row in range(3))
+            done = done_from(self.ints[3 : 3 + _DONE_CELLS].tobytes())
+            view = ReadingView(keys.view(np.uint64), epochs, units, done, self._done_epoch)
+            fence()
+            if before == self._sequence:
+                self._read = before, view
+        return None if self._read is None else self._read[1]
+
+    def _row(self, number: int) -> NDArray[np.int64]:
+        start = 3 + _DONE_CELLS + number * MAX_READERS
+        return self.ints[start : start + MAX_READERS]

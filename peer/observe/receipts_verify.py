@@ -1,0 +1,115 @@
+"""`peer receipts verify`: checks a file of signed commits and says what it proves."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from averaging.signing.commit_credit import MachineTotal, counted, missing_versions, totals
+from averaging.signing.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
+from dht.errors import LocalFault, UsageFault
+from dht.identity.keys import split_run_id, verify
+from dht.quantities import count_text, plural
+from dht.regular_files import open_regular
+from peer.plain_console import PlainConsole
+
+
+class ReceiptsRefused(LocalFault):
+    """A file of receipts is not what was signed."""
+
+    exit_code = 1
+
+
+def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
+    """Check every line of `path` and print the totals; returns the exit code.
+
+    Raises:
+        UsageFault: the file cannot be read, or `run_id` is none.
+        ReceiptsRefused: a line was changed, is of another run, or is no receipt; the text says which and why.
+    """
+    if run_id:
+        split_run_id(run_id)
+    try:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+            receipts = read_receipts(_lines(file), verify, run_id or "")
+    except OSError as error:
+        raise UsageFault(f"cannot read {path}: {error.strerror}; expected a file of receipts") from error
+    except UnicodeDecodeError as error:
+        raise ReceiptsRefused(f"{path} is no text; expected JSON lines as a run's page gives them") from error
+    except ReceiptFault as fault:
+        raise ReceiptsRefused(f"{path} proves nothing: {fault}") from fault
+    rounds = counted(receipts.rounds)
+    rows = totals(rounds)
+    if as_json:
+        json.dump(_facts(receipts, rows, len(rounds)), sys.stdout, indent=2)
+        print()
+    else:
+        _print(receipts, rows, len(rounds))
+    return 0
+
+
+def _lines(file: Any) -> Iterator[str]:
+    """The lines; one that is too long is cut, and then refused, before it fills the memory."""
+    while line := file.readline(MAX_LINE_BYTES + 2):
+        yield line
+
+
+def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> dict[str, Any]:
+    gaps = missing_versions(receipts.rounds)
+    return {
+        "run_id": receipts.run_id,
+        "num_parameters": receipts.num_parameters,
+        "receipts": len(receipts.rounds),
+        "rounds_counted": num_counted,
+        "versions_missing": {str(fragment): sum(map(len, parts)) for fragment, parts in gaps.items()},
+        "machines": [
+            {
+                "peer_id": row.peer_id,
+                "tokens_witnessed": row.milli_witnessed / 1000,
+                "tokens_reported": row.milli_reported / 1000,
+                "milli_tokens_witnessed": row.milli_witnessed,
+                "milli_tokens_reported": row.milli_reported,
+                "rounds": row.rounds,
+                "rounds_missed": row.rounds_missed,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> None:
+    console = PlainConsole(width=None if sys.stdout.isatty() else 110)
+    table = Table(box=None, pad_edge=False)
+    for title in ("machine", "tokens witnessed", "tokens reported", "rounds", "missed"):
+        table.add_column(title, justify="left" if title == "machine" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.peer_id,
+            count_text(row.milli_witnessed / 1000),
+            count_text(row.milli_reported / 1000),
+            str(row.rounds),
+            str(row.rounds_missed),
+        )
+    console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
+    console.print(table)
+    num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
+    num_left_out = len(receipts.rounds) - num_counted
+    print(_closing(num_counted, num_left_out, num_missing))
+
+
+def _closing(num_counted: int, num_left_out: int, num_missing: int) -> str:
+    """What was counted, what was not, and what the file says nothing about, as sentences."""
+    sentences = [f"{plural(num_counted, 'round')} counted."]
+    if num_left_out:
+        sentences.append(f"Left out: {num_left_out}, in the file twice or of a side history with less work.")
+    else:
+        sentences.append("Nothing is counted twice.")
+    if num_missing:
+        sentences.append(f"{plural(num_missing, 'round')} of the run in between did not involve these machines.")
+    return " ".join(sentences)

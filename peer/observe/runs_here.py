@@ -1,0 +1,146 @@
+"""What the data folders on this machine say about the runs that a person takes part in."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalFault, UsageFault
+from dht.quantities import seconds_text
+from dht.regular_files import read_regular, write_whole
+from peer.config.peer_config import load_config
+from peer.folder_lock import holder_of
+from peer.observe.ended_run import end_in
+from peer.observe.kept_manifest import manifest_here
+from peer.observe.remembered_folders import known_places
+from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
+
+PAGE_NAME = "page.address"
+"""In a run's folder: where its dashboard on this machine was last."""
+PAGE_HERE_SECONDS = 3.0
+"""For a dashboard on this machine to answer; a busy one takes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """A run as its folder knows it.
+
+    Attributes:
+        held_by: what runs there now, in words; None: nothing.
+        last_at: unix seconds of the last event of a peer here; None: there was none.
+        is_owner: the run's owner key is there.
+        has_ended: its owner has signed an end, and a peer here has seen the last version.
+    """
+
+    run_id: str
+    folder: Path
+    held_by: str | None
+    last_at: float | None
+    is_owner: bool
+    page: str | None
+    has_ended: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def own_runs(run_id: str) -> list[OwnRun]:
+    """The usual folder of a run, those that further peers of it took on this machine, and those named by hand."""
+    first = own_run(run_id)
+    further = re.compile(re.escape(first.folder.name) + r"-([1-9][0-9]?)")
+    try:
+        found = [(int(name[1]), one) for one in first.folder.parent.iterdir() if (name := further.fullmatch(one.name))]
+    except OSError:
+        found = []
+    elsewhere = [own_run(run_id, folder) for _, folder in known_places(run_id)]
+    there = [first] if first.held_by or first.last_at or first.is_owner or not elsewhere else []
+    return [*there, *(own_run(run_id, folder) for _, folder in sorted(found)), *elsewhere]
+
+
+def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
+    """What is known here about a run, which need not be there; `data_dir`: in this folder, not the usual one."""
+    config = load_config({"run_id": run_id, "data_dir": data_dir})
+    folder: Path = config.data_dir
+    try:
+        last_at: float | None = config.event_log_path.stat().st_mtime
+    except OSError:
+        last_at = None
+    manifest = manifest_here(config.run_record_path, run_id)
+    page = None if manifest is None else manifest.page_address
+    end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
+    return OwnRun(
+        *(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page),
+        has_ended=end is not None and end.is_over,
+    )
+
+
+def note_page(run_id: str, address: str) -> None:
+    """Keep in the run's folder where a dashboard on this machine shows it; left out where there is no folder."""
+    with contextlib.suppress(OSError):
+        write_whole(_folder_of(run_id) / PAGE_NAME, f"{address}\n".encode())
+
+
+def noted_page(run_id: str) -> str | None:
+    """What `note_page` kept last; the dashboard may be gone since."""
+    try:
+        said = read_regular(_folder_of(run_id) / PAGE_NAME, MAX_URL_LENGTH).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return said if is_page(said) else None
+
+
+def find_page(run_id: str, usual_port: int) -> str:
+    """The page of a run: the one in its manifest, or that of a dashboard on this machine.
+
+    Raises:
+        UsageFault: there is none.
+    """
+    if (page := own_run(run_id).page) is not None:
+        return page
+    noted = noted_page(run_id)
+    tried = dict.fromkeys([*([noted] if noted else []), f"http://127.0.0.1:{usual_port}"])
+    for address in tried:
+        if page_here(run_id, address) is not None:
+            return address
+    raise UsageFault(
+        f"No page of {run_id} is known here: its manifest names none, and this run is not shown at "
+        f"{' or '.join(tried)}; ask its owner for the address, or serve one: `peer dashboard RUN`."
+    )
+
+
+def _folder_of(run_id: str) -> Path:
+    folder: Path = load_config({"run_id": run_id}).data_dir
+    return folder
+
+
+def page_here(run_id: str, address: str) -> str | None:
+    """The address, if a dashboard of this run answers there; None: another run, a token is asked for, or not up.
+
+    Args:
+        address: of this machine.
+    """
+    try:
+        return address if ask_page(address, PAGE_HERE_SECONDS).run_id == run_id else None
+    except LocalFault:
+        return None
+
+
+def run_line(run: OwnRun, now: float | None = None) -> str:
+    """One line about it."""
+    if run.held_by is not None:
+        state = f"running now ({run.held_by})"
+    elif run.last_at is not None:
+        age = max(0.0, (time.time() if now is None else now) - run.last_at)
+        state = f"last here {seconds_text(round(age))} ago"
+    else:
+        state = "never joined from here"
+    if run.has_ended:
+        state = f"ended, {state}"
+    where = "" if run.folder.name == run.run_id else f"in {run.folder}"
+    parts = (run.run_id, state, where, "yours" if run.is_owner else "", run.page or "")
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,179 @@
+"""The live panel on a terminal: the picture that fits it, its keys, and a goodbye that stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from rich.text import Text
+
+from dht.fields import printable
+from peer.events.peer_events import Event
+from peer.panel.keyboard import Keys
+from peer.panel.painter import Painter
+from peer.panel.scene.controls import Controls, hints
+from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
+from peer.panel.scene.updates import Action, LoadingStep, ViewUpdate
+from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
+from peer.panel.screens.line_layout import part
+from peer.panel.screens.loading_screen import loading_screen
+from peer.panel.screens.seed_screen import seed_screen
+from peer.panel.screens.training_screen import ACCENT, CARE, DIM, header, training_screen
+
+REFRESH_SECONDS = 1.0
+"""Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
+LOADING_REFRESH_SECONDS = 0.2
+"""While it loads there is no training to hold up, and people watch."""
+SMALLEST = (40, 8)
+"""Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
+NUM_KEPT_NOTES = 20
+"""Sentences for the owner that are said again when the panel is gone."""
+
+
+class PanelView:
+    """Shows a scene until `close`. No method raises, whatever becomes of the terminal.
+
+    Args:
+        scene: before anything has happened.
+        act: does what the person at the keys wants; called from the thread that calls `tick`.
+        keyboard: standard input; None: no keys.
+        size: columns and lines of the terminal.
+        controls: which keys there are.
+        began_at: the time of what is said before the first `tick`, unix seconds.
+    """
+
+    def __init__(
+        self,
+        stdout: TextIO,
+        scene: Scene,
+        act: Callable[[Action], object] = lambda action: None,
+        keyboard: TextIO | None = None,
+        environ: Mapping[str, str] | None = None,
+        size: Callable[[], tuple[int, int]] | None = None,
+        controls: Controls | None = None,
+        began_at: float = 0.0,
+    ) -> None:
+        self._painter = Painter(stdout, environ or {})
+        self._scene = scene
+        self._act = act
+        self._keys = Keys(keyboard)
+        self._size_of = size or (lambda: _size_of(stdout))
+        self._controls = controls or Controls()
+        self._kept: list[str] = []
+        self._now = began_at
+        self._drawn_at: float | None = None
+        self._drawn_size = (0, 0)
+        self._broken = False
+        self._is_to_stop = False
+
+    def show(self, event: Event) -> None:
+        self._scene = with_event(self._scene, event)
+        self._now = max(self._now, event.at)
+
+    def tell(self, update: ViewUpdate) -> None:
+        self._scene = with_update(self._scene, update, self._now)
+        if isinstance(update, LoadingStep):
+            self._drawn_at = None
+
+    def note(self, sentence: str) -> None:
+        self._scene = with_note(self._scene, sentence, self._now)
+        self._kept = [*(one for one in self._kept if one != sentence), sentence][-NUM_KEPT_NOTES:]
+
+    def tick(self, now: float) -> None:
+        self._now = max(self._now, now)
+        self._scene = settled(self._scene, self._now)
+        if self._broken:
+            return
+        if self._is_to_stop:
+            self._suspend()
+        if not self._keys.is_in_front:
+            return
+        self._keys.open()
+        pressed = self._keys.pressed()
+        for key in pressed:
+            self._controls, action = self._controls.press(key)
+            if action is not None:
+                self._act(action)
+        period = REFRESH_SECONDS if self._scene.loading.is_over else LOADING_REFRESH_SECONDS
+        is_due = self._drawn_at is None or self._now - self._drawn_at >= period
+        if is_due or pressed or self._size_of() != self._drawn_size:
+            self._draw()
+
+    def suspend_soon(self) -> None:
+        """Ctrl+Z: at the next `tick` the terminal is given back and this process stops. For a signal handler."""
+        self._is_to_stop = True
+
+    def restore(self) -> None:
+        """Give the terminal its keys back, whatever else is stuck."""
+        self._keys.close()
+
+    def close(self) -> None:
+        self._keys.close()
+        if self._broken:
+            return
+        try:
+            self._painter.close()
+            kept = [one[:1].upper() + one[1:] for one in self._kept]
+            self._painter.say([printable(one) for one in (*kept, *goodbye(self._scene, self._now))])
+        except (OSError, ValueError):
+            self._broken = True
+
+    def _suspend(self) -> None:
+        self._is_to_stop = False
+        self._keys.close()
+        try:
+            self._painter.close()
+        except (OSError, ValueError):
+            self._broken = True
+        # To this thread: one sent to the process may be taken by another thread, after this one has drawn again.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        # Here again after `fg`; everything is drawn anew.
+        self._drawn_at = None
+
+    def _draw(self) -> None:
+        # A closed terminal must not stop the training; the event log still has everything.
+        width, height = self._drawn_size = self._size_of()
+        self._drawn_at = self._now
+        try:
+            picture = screen(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
+            self._painter.show(picture, self._footer(), width, height)
+        except (OSError, ValueError):
+            self._broken = True
+
+    def _footer(self) -> Text:
+        room = self._drawn_size[0] - 1
+        if (question := self._controls.question) is not None:
+            return part(question.text(room), CARE if question.problem else ACCENT)
+        keys = self._keys.are_there
+        return part(hints(self._controls, has_keys=keys, is_resting=self._scene.is_resting, room=room), DIM)
+
+
+def screen(
+    scene: Scene, controls: Controls, now: float, width: int, height: int, ascii_only: bool = False
+) -> list[Text]:
+    """The picture for a page: at most `height` lines."""
+    width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
+    if controls.page == "help":
+        return [*header(scene, now, width), Text(), *help_screen(width)]
+    if controls.page == "addresses":
+        return [*header(scene, now, width), Text(), *addresses_screen(scene, scene.join_command, now, width)]
+    if controls.page == "details":
+        head = header(scene, now, width)
+        return [*head, Text(), *details_screen(scene, now, width, height - len(head) - 1)]
+    if not scene.loading.is_over:
+        return loading_screen(scene, now, width, height)
+    if scene.is_seed:
+        return seed_screen(scene, now, width, height)
+    return training_screen(scene, now, width, height, ascii_only=ascii_only)
+
+
+def _size_of(stream: TextIO) -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return (size.columns, size.lines) if size.columns > 0 and size.lines > 0 else (80, 24)

@@ -1,0 +1,164 @@
+"""What a key brings up: details of this peer's rounds, addresses, help, and the question for limits."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
+from peer.panel.scene.scene import Scene
+from peer.panel.scene.state import PanelState
+from peer.panel.scene.updates import RunFacts
+from peer.panel.screens.line_layout import labelled, part
+from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD
+
+HELP = (
+    ("q", "leave: your machine finishes its step and its round, saves, and says goodbye; again: leave at once"),
+    ("p", "pause or go on; a paused machine does not train, and still serves others"),
+    ("l", "how much may go up and down your line, changed at once (u does the same)"),
+    ("d", "details: versions, steps, traffic, the newest events"),
+    ("i", "addresses of this machine, and the command that others join with"),
+    ("?", "this page; the same key goes back"),
+)
+WORDS = (
+    (
+        "round",
+        "an exchange with the others, averaged; it is confirmed once another machine signed for it",
+    ),
+    ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
+    ("token", "a piece of text: a letter, or a few of them"),
+    (
+        "rank",
+        "your place among the people that your machine has met; the page ranks everybody, by confirmed work",
+    ),
+)
+
+
+def help_screen(width: int) -> list[Text]:
+    """The keys, and the words of the panel."""
+    lines = [part("Keys", "bold")]
+    for key, what in HELP:
+        lines += labelled(key, [part(what)], width)
+    lines += [Text(), part("Words", "bold")]
+    for word, what in WORDS:
+        lines += labelled(word, [part(what)], width)
+    return lines
+
+
+def addresses_screen(scene: Scene, command: str, now: float, width: int) -> list[Text]:
+    """Where this machine is reached. Lines may be longer than `width`: what is to be copied has no break in it."""
+    lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
+    if not command:
+        lines = [part("This machine has no address yet.", DIM)]
+    lines += [part("Addresses", "bold"), *(part(one) for one in scene.addresses), Text()] if scene.addresses else []
+    lines += labelled("Reached", [reached(scene, now)], width)
+    lines += labelled("Run id", [part(scene.run.run_id)], width)
+    lines += labelled("Peer id", [part(scene.state.peer_id or "not known yet")], width)
+    return lines
+
+
+def reached(scene: Scene, now: float) -> Text:
+    """Whether others can dial this machine, as the last one that tried says, and what to do if not."""
+    checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
+    if scene.is_reachable:
+        return part(f"from outside ✓{checked}", GOOD)
+    if scene.is_reachable is None:
+        return part("no member has tried yet to reach this machine from outside", DIM)
+    if scene.relays:
+        return part(f"only through another member that relays{checked}", CARE)
+    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
+
+
+def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+    """Figures of rounds and line, and the newest events in their own words."""
+    lines: list[Text] = []
+    for label, told in facts(scene.state, now, scene.run):
+        for index, line in enumerate(told):
+            lines += labelled(label if index == 0 else "", [part(line)], width)
+    lines.append(Text())
+    for at, sentence in reversed(scene.state.recent):
+        more = labelled(age(at, now).removesuffix(" ago"), [part(sentence)], width)
+        if len(lines) + len(more) > height:
+            break
+        lines += more
+    return lines
+
+
+def facts(state: PanelState, now: float, run: RunFacts) -> list[tuple[str, list[str]]]:
+    """Label and lines of what a peer knows of itself."""
+    last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
+    rows = []
+    if state.is_seed:
+        rows.append(("Served", [f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}"]))
+    else:
+        train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
+        held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"
+        model = f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"
+        speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {state.wait_fraction:.2%} of the time waiting"
+        rows += [
+            ("Device", [model, speed]),
+            ("Work", [*work(state, run.counted), f"as {short_peer(state.peer_id or '')}"]),
+            ("Loss", [f"train {train}, held-out {held_out} {run.loss_unit}".rstrip()]),
+        ]
+    up, down = state.bits_per_second(now)
+    rows += [
+        ("Swarm", [f"{plural(len(state.others), 'other')}; last round {last}", *_refusals(state, now)]),
+        ("Run", [f"{run_progress(state, run.counted)}; versions {versions(state)}"]),
+        (
+            "Line",
+            [
+                f"up {bit_rate_text(up)} ({bytes_text(state.bytes_up)} in this session)",
+                f"down {bit_rate_text(down)} ({bytes_text(state.bytes_down)} in this session)",
+            ],
+        ),
+    ]
+    return rows
+
+
+def versions(state: PanelState) -> str:
+    return " ".join(map(str, state.versions)) or "unknown"
+
+
+def run_progress(state: PanelState, counted: str) -> str:
+    """What the swarm has committed, of its budget where it has one, and the learning rate."""
+    done = count_text(state.run_tokens)
+    if state.budget_tokens is None:
+        progress = f"{done} {counted} committed"
+    else:
+        progress = (
+            f"{min(1.0, state.run_tokens / state.budget_tokens):.0%} of {count_text(state.budget_tokens)} {counted}"
+        )
+    return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
+
+
+def work(state: PanelState, counted: str) -> list[str]:
+    """Of this session, and with earlier sessions also altogether."""
+
+    def line(tokens: int, inner_steps: int, rounds: int) -> str:
+        return f"{count_text(tokens)} {counted} in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"
+
+    in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
+    if not state.earlier_inner_steps and not state.earlier_rounds:
+        return [in_all]
+    session = line(
+        max(0, state.tokens - state.earlier_tokens),
+        max(0, state.inner_steps - state.earlier_inner_steps),
+        max(0, state.rounds_contributed - state.earlier_rounds),
+    )
+    return [f"{session} in this session", f"{in_all} in all"]
+
+
+def age(at: float, now: float) -> str:
+    """How long ago, in one unit."""
+    seconds = max(0, round(now - at))
+    if seconds < 60:
+        return f"{seconds} s ago"
+    return f"{seconds // 60} min ago" if seconds < 5940 else f"{seconds // 3600} h ago"
+
+
+def _refusals(state: PanelState, now: float) -> list[str]:
+    """One line about a remote that is left out now; none when nobody is. `peer status` has what was refused before."""
+    left_out = [one for one in state.refusals if one.is_left_out(now)]
+    if not left_out:
+        return []
+    others = f"; {len(left_out) - 1} more are left out" if len(left_out) > 1 else ""
+    return [f"{left_out[0].sentence(now)}{others}"]

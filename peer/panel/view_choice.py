@@ -1,0 +1,266 @@
+"""How a peer shows itself: a live panel on a terminal, else plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Literal, Protocol, TextIO
+
+from dht.fields import printable
+from dht.quantities import count_text, plural, seconds_text
+from peer.events.log import describe, to_json
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    CaughtUp,
+    Event,
+    JoinedRun,
+    LeftRun,
+    TrainingProgressed,
+    WaitingForPeers,
+)
+from peer.events.swarm_seen import OwnAddresses
+from peer.first_lines import LABELS
+from peer.panel.scene.controls import Controls
+from peer.panel.scene.news import loss_text
+from peer.panel.scene.scene import Scene, with_event, with_update
+from peer.panel.scene.state import PanelState
+from peer.panel.scene.updates import Action, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
+from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.key_screens import age, run_progress, versions
+
+Output = Literal["auto", "panel", "plain", "verbose", "json"]
+
+CATCH_UP_SECONDS = 5.0
+"""Between two plain lines about a download."""
+HEARTBEAT_SECONDS = 30.0
+"""A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
+_FOR_PEOPLE = (WaitingForPeers, CatchUpProgressed, CaughtUp, JoinedRun, LeftRun)
+"""Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
+
+
+class EventView(Protocol):
+    """What shows one peer. No method raises, whatever becomes of the output."""
+
+    def show(self, event: Event) -> None:
+        """Take in one event."""
+        ...
+
+    def tell(self, update: ViewUpdate) -> None:
+        """Take in something else."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Let time pass (unix seconds); call it several times a second."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Tell the owner something that is not an event, e.g. a warning of the event log."""
+        ...
+
+    def suspend_soon(self) -> None:
+        """The owner pressed Ctrl+Z; for a signal handler."""
+        ...
+
+    def restore(self) -> None:
+        """Give back what was taken of the terminal, even if the output is stuck; may be called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+        ...
+
+
+def make_view(
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    environ: Mapping[str, str],
+    scene: Scene | None = None,
+    act: Callable[[Action], object] = lambda action: None,
+    keyboard: TextIO | None = None,
+    controls: Controls | None = None,
+    began_at: float = 0.0,
+) -> EventView:
+    """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else.
+
+    Args:
+        scene, act, keyboard, controls, began_at: of `PanelView`.
+    """
+    if output == "auto":
+        output = "panel" if stdout.isatty() and environ.get("TERM") not in ("dumb", "") else "plain"
+    scene = scene or Scene()
+    if output == "json":
+        return JsonView(stdout, stderr)
+    if output == "panel":
+        from peer.panel.live_panel import PanelView  # with it the library that draws, which plain lines have no need of
+
+        return PanelView(stdout, scene, act, keyboard, environ, controls=controls, began_at=began_at)
+    return PlainView(stdout, scene, is_verbose=output == "verbose")
+
+
+class _NoTerminal:
+    """Takes nothing of a terminal."""
+
+    def suspend_soon(self) -> None:
+        pass
+
+    def restore(self) -> None:
+        pass
+
+
+class PlainView(_NoTerminal):
+    """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`.
+
+    Args:
+        is_verbose: all events, and the line only when nothing else was said for this long.
+    """
+
+    def __init__(self, stdout: TextIO, scene: Scene | None = None, *, is_verbose: bool = False) -> None:
+        self._stdout = stdout
+        self._scene = scene or Scene()
+        self._is_verbose = is_verbose
+        self._spoke_at: float | None = None
+        self._told_at = -math.inf
+        self._now = 0.0
+        self._awaited = ""
+
+    def show(self, event: Event) -> None:
+        num_news = self._scene.news[-1:]
+        self._scene = with_event(self._scene, event)
+        self._now = max(self._now, event.at)
+        is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
+        if isinstance(event.fact, WaitingForPeers):
+            is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
+            self._awaited = event.fact.reason
+        if isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
+            # Progress comes every few steps; the heartbeat carries it.
+            if not isinstance(event.fact, TrainingProgressed) and not is_soon:
+                self._told_at = event.at
+                self._print(event.at, describe(event))
+        elif self._scene.news[-1:] != num_news:
+            new = self._scene.news[-1]
+            who = "" if new.remote is None else self._scene.name_of(new.remote)
+            text = new.text.replace("{who}", who)
+            self._print(event.at, f"{_capitalised(text).rstrip('.')}.")
+
+    def tell(self, update: ViewUpdate) -> None:
+        self._scene = with_update(self._scene, update, self._now)
+        if isinstance(update, Remark):
+            self.note(update.text)
+        elif isinstance(update, LoadingStep) and (update.detail or update.is_done):
+            detail = update.detail or "ready"
+            _write_line(self._stdout, f"{LABELS[update.name]}: {detail}")
+        elif isinstance(update, OwnAddresses):
+            for sentence in update.sentences():
+                self.note(sentence)
+        elif isinstance(update, Resting):
+            self.note("paused; this machine serves others meanwhile" if update.is_resting else "training goes on")
+        elif isinstance(update, RunFacts) and update.page:
+            self.note(f"the run's page: {update.page}")
+
+    def tick(self, now: float) -> None:
+        self._now = max(self._now, now)
+        if self._spoke_at is None:
+            self._spoke_at = now
+        elif now - self._spoke_at >= HEARTBEAT_SECONDS:
+            self._spoke_at = now
+            told = heartbeat(self._scene.state, now, self._scene.run) if self._is_verbose else summary(self._scene, now)
+            self._print(now, told)
+
+    def note(self, sentence: str) -> None:
+        _write_line(self._stdout, _capitalised(sentence))
+
+    def close(self) -> None:
+        for line in goodbye(self._scene, self._now):
+            _write_line(self._stdout, line)
+
+    def _print(self, at: float, sentence: str) -> None:
+        if self._is_verbose or self._spoke_at is None:
+            self._spoke_at = at
+        _write_line(self._stdout, f"{datetime.fromtimestamp(at):%H:%M:%S} {sentence}")
+
+
+class JsonView(_NoTerminal):
+    """One JSON object per event on standard output; notes go to standard error."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+
+    def show(self, event: Event) -> None:
+        _write_line(self._stdout, to_json(event))
+
+    def tell(self, update: ViewUpdate) -> None:
+        if isinstance(update, OwnAddresses):
+            for sentence in update.sentences():
+                self.note(sentence)
+        elif isinstance(update, Remark):
+            self.note(update.text)
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        _write_line(self._stderr, _capitalised(sentence))
+
+    def close(self) -> None:
+        pass
+
+
+def summary(scene: Scene, now: float) -> str:
+    """One line for people: what this peer does, how far it and the run are."""
+    state, swarm = scene.state, scene.swarm
+    if state.last_event_at is None or not scene.loading.is_over:
+        is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
+        return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
+    others = f"{plural(len(state.others), 'other')} here"
+    if scene.is_seed:
+        served = f"{plural(state.num_newcomers, 'newcomer')} served"
+        return f"Seed: {served}, {swarm.num_training} training, {others}."
+    speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
+    parts = [
+        "Paused" if scene.is_resting else state.phase.capitalize(),
+        f"{count_text(state.tokens)} {scene.run.counted}",
+        plural(state.rounds_contributed, "round"),
+        *([] if scene.is_resting else [speed]),
+    ]
+    if state.train_loss is not None:
+        parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit, 3)}")
+    row = swarm.own_row
+    if row is not None and swarm.num_ranked > 1:
+        parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
+    if scene.joined_at is not None:
+        parts.append(seconds_text(round(max(0.0, now - scene.joined_at))))
+    return f"{parts[0]}: {', '.join(parts[1:])}, {others}."
+
+
+def heartbeat(state: PanelState, now: float, run: RunFacts) -> str:
+    """One line that says how this peer is doing; every figure in it is as old as it says."""
+    if state.last_event_at is None:
+        return "Starting."
+    if state.is_seed:
+        return f"Still {state.phase}: versions {versions(state)}, {plural(state.num_peers, 'peer')}."
+    loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
+    last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
+    return (
+        f"Still {state.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
+        f"{run.counted}/s, {plural(state.num_peers, 'peer')}, "
+        f"{plural(state.rounds_contributed, 'round')} contributed to, "
+        f"{run_progress(state, run.counted)}, {last}."
+    )
+
+
+def _capitalised(sentence: str) -> str:
+    """With a capital first letter."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _write_line(stream: TextIO, text: str) -> None:
+    """Write and flush; a reader that has gone away (`| head`) or a full disk must not stop the training."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,150 @@
+"""How much memory and disk a peer of a run takes, from the sizes of its fragments. Pure.
+
+What the code keeps is counted; what libraries take was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from averaging.outer.contributions import RECENT_CONTRIBUTIONS
+from averaging.outer.shard_mean import kept_error_num_bytes
+from averaging.wire.messages import HISTORY_COMMITS
+from peer.checkpoint.spill import copies_bytes, is_spilled
+from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.plan.round_traffic import MemberTraffic, ValueFormat
+
+FLOAT_BYTES = 4
+
+VELOCITY_MODES = ("eager", "own")
+"""Modes with one more copy, this peer's velocity (`averaging.outer.outer_step.uses_velocity`)."""
+
+KEPT_CHECKPOINTS = 2
+"""As `peer.checkpoint.checkpoint.CheckpointFolder` keeps by default."""
+
+TRAINER_LIBRARIES_BYTES = 258_000_000
+"""Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0
+(CPU)."""
+NETWORK_LIBRARIES_BYTES = 74_000_000
+"""The same of the network process, with numpy 2.4.6 and hivemind's DHT. `python -m benchmarks.bench_footprint` prints
+both as "imports alone"."""
+DAEMON_BYTES = 66_000_000
+"""Resident memory of p2pd, 40 to 66 MB by the number of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """Bytes of the trainer process, on its device or beside it; activations are not counted.
+
+    Attributes:
+        checkpoint_bytes: copies that wait for the disk while a checkpoint is written, as far as a quarter of the
+            machine's memory holds them.
+        base_bytes: given weights under an adapter, which nothing else is kept of.
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    reference_bytes: int
+    checkpoint_bytes: int
+    libraries_bytes: int
+    base_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return int(sum(astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkMemory:
+    """Bytes of the network process.
+
+    Attributes:
+        mailbox_bytes: anchors, momentum, residuals, slots and own contributions under way, shared with the trainer
+            process.
+        encoded_bytes: the same contributions while they are sent; of small fragments also those remembered, and
+            results kept for others, which lie on the disk elsewhere.
+        velocity_bytes: own velocity, modes `eager` and `own`.
+        reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
+    """
+
+    mailbox_bytes: int
+    encoded_bytes: int
+    velocity_bytes: int
+    reducing_bytes: int
+    libraries_bytes: int
+    daemon_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return int(sum(astuple(self)))
+
+
+def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0) -> int:
+    """Of an inner optimizer, float32: AdamW's two moments; of the parameters that Muon orthogonalises one velocity."""
+    return FLOAT_BYTES * (2 * num_parameters - num_orthogonalised)
+
+
+def trainer_memory(num_parameters: int, num_orthogonalised: int = 0, base_bytes: int = 0) -> TrainerMemory:
+    """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy.
+
+    Args:
+        num_parameters: that are trained; base_bytes: of those that are not.
+    """
+    copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised)
+    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES, base_bytes)
+
+
+def network_memory(
+    sizes: Sequence[int], blocks: ValueFormat, mode: str, traffic: Sequence[MemberTraffic], num_members: int
+) -> NetworkMemory:
+    """Of one peer while rounds of all fragments go on.
+
+    Args:
+        traffic: of this peer, per fragment.
+    """
+    encoded = sum(blocks.num_bytes(size) for size in sizes)
+    in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, blocks)
+    reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
+    return NetworkMemory(
+        mailbox_bytes=mailbox_num_bytes(sizes, [blocks.num_bytes(size) for size in sizes]),
+        # Each fragment has one contribution under way.
+        encoded_bytes=encoded + in_memory,
+        velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
+        # What broadcasts lost is kept at 8 bits (`averaging.outer.shard_mean`), and as much again while rounds are
+        # open.
+        reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
+        + 2 * sum(kept_error_num_bytes(own) for own in reduced),
+        libraries_bytes=NETWORK_LIBRARIES_BYTES,
+        daemon_bytes=DAEMON_BYTES,
+    )
+
+
+def _past_rounds_bytes(encoded_bytes: int) -> int:
+    """Of one fragment: own contributions in case of a fork, results for members that missed a few rounds."""
+    return (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded_bytes
+
+
+def _spilled_bytes(sizes: Sequence[int], blocks: ValueFormat) -> int:
+    """What of that is on the disk: a commit leaves its results and a contribution."""
+    encoded = [blocks.num_bytes(size) for size in sizes]
+    return sum(_past_rounds_bytes(one) for one in encoded if is_spilled(2 * one))
+
+
+def disk_bytes(
+    sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
+) -> int:
+    """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
+
+    The last two are in `peer.checkpoint.spill`.
+
+    Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
+    optimizer's state on the trainer's. A seed has no trainer.
+    """
+    num_copies = 3 + (mode in VELOCITY_MODES) + (2 if trains else 0)
+    encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
+    values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
+    if trains:
+        values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks) + copies_bytes(sizes)

@@ -1,0 +1,245 @@
+"""The trainer's side of a checkpoint: live parameters, reference points, optimizer, random states, counts.
+
+When the network side asks for a moment, the trainer copies all of it after an inner step and goes on. A thread brings
+the copies to the disk. The copies take at most a quarter of the machine's memory. Of a larger state the rest waits for
+the disk, and the trainer with it. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dht.regular_files import sync
+from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
+from peer.checkpoint.files import OpenFile, open_new, write_json
+from peer.checkpoint.tensor_files import TensorSpec
+from peer.memory.least_memory import all_memory_bytes
+from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
+from peer.trainer.loop.checkpoint_tensors import write_tensors
+from peer.trainer.loop.checkpoint_values import Held, split
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.order.block_order import BlockOrder
+
+FALLBACK_COPY_BYTES = 1 << 30
+"""Where the machine's memory is not known: the whole state of a model of 60 million parameters."""
+
+log = logging.getLogger(__name__)
+
+
+class KeptCounts(Protocol):
+    """Port: what a training loop wants back after a restart besides its tensors."""
+
+    def kept_counts(self) -> dict[str, int]: ...
+
+    def take_counts(self, counts: Mapping[str, int]) -> None: ...
+
+
+class TrainerKeeper:
+    """Writes and restores the trainer's side.
+
+    Args:
+        folder: of the checkpoints; the network side makes the drafts in it.
+        reads: how often data was read, earlier sessions included.
+        order: of the data, which goes on where it was.
+        loop: what else to keep.
+        open_file: makes files.
+        ranks: the other processes of this peer, which have a `PortionKeeper` each; None: it is alone.
+        state: see `PortionKeeper`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        link: TrainerLink,
+        module: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        reads: Callable[[], int],
+        order: BlockOrder,
+        loop: KeptCounts | None = None,
+        open_file: OpenFile = open_new,
+        ranks: Ranks | None = None,
+        state: Mapping[str, Stateful] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._link = link
+        self._kept = PortionKeeper(folder, link.portion, module, optimizers, ranks, state)
+        self._ranks = ranks
+        self._reads = reads
+        self._order = order
+        self._loop = loop
+        all_bytes = all_memory_bytes()
+        self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
+        """Copies that may wait for the disk."""
+        self._open_file = open_file
+        self._writer: threading.Thread | None = None
+
+    def after_step(self) -> None:
+        """Take a moment if one is asked for: copy everything, and let a thread write it."""
+        if not self._is_asked():
+            return
+        self._take_moment()
+
+    def _take_moment(self) -> None:
+        number = self._link.mailbox.network.wanted_moment
+        content = self._begin()
+        if content is None:
+            return
+        facts, tensors = content
+        specs = specs_of(tensors)
+        copies = _Copies(self._copy_bytes)
+        self._writer = threading.Thread(
+            target=self._write, args=(number, facts, specs, copies), name="checkpoint", daemon=True
+        )
+        self._writer.start()
+        try:
+            for spec in specs:
+                copies.put(self._kept.copy_of(tensors[spec.name]))
+        finally:
+            copies.end()
+        self._link.mailbox.trainer.moment = number
+        self._link.note_pause()
+
+    def idle(self) -> None:
+        """The same for a loop that has ended: nothing changes any more, so it is written from where it is."""
+        if not self._is_asked():
+            return
+        if self._kept.is_sharded:
+            # The other ranks send all of it, also when the disk is full.
+            self._take_moment()
+            return
+        number = self._link.mailbox.network.wanted_moment
+        content = self._begin()
+        if content is None:
+            return
+        facts, tensors = content
+        specs = specs_of(tensors)
+        self._link.mailbox.trainer.moment = number
+        self._write(number, facts, specs, (self._kept.in_place(tensors[spec.name]) for spec in specs))
+
+    def _is_asked(self) -> bool:
+        mailbox = self._link.mailbox
+        is_writing = self._writer is not None and self._writer.is_alive()
+        return mailbox.network.wanted_moment > mailbox.trainer.moment and not is_writing
+
+    def _begin(self) -> tuple[dict[str, Any], dict[str, Held]] | None:
+        counters = self._link.mailbox.trainer
+        counters.moment_written = 0
+        self._link.settle()
+        counters.moment_sequence = self._link.mailbox.outbox.last_sequence
+        if self._ranks is not None and self._kept.is_sharded:
+            self._ranks.order(OrderKind.KEEP)
+        if not self._kept.is_finite():
+            counters.moment_written = -errno.EDOM
+            counters.moment = self._link.mailbox.network.wanted_moment
+            return None
+        return self._content(self._link.mailbox.network.wanted_moment)
+
+    def _content(self, number: int) -> tuple[dict[str, Any], dict[str, Held]]:
+        tensors, kept = self._kept.content()
+        counters = self._link.mailbox.trainer
+        facts = {
+            "number": number,
+            "inner_steps": counters.inner_steps,
+            "tokens": counters.tokens,
+            "reads": self._reads(),
+            "order": self._order.state(),
+            "accounts": self._link.accounts(),
+            "loop": self._loop.kept_counts() if self._loop is not None else {},
+            **kept,
+            "frozen": self._kept.frozen,
+            "random": split(random_states(self._link.portion.device), "random", tensors),
+        }
+        return facts, tensors
+
+    def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], tensors: Iterable[Tensor]) -> None:
+        path, outcome = draft_path(self._folder, number), -errno.EIO
+        try:
+            written = write_tensors(path / TRAINER_TENSORS_NAME, specs, tensors, self._open_file)
+            sync(path / TRAINER_TENSORS_NAME)
+            file = {"num_bytes": written.num_bytes, "digest": written.digest}
+            write_json(path / TRAINER_FACTS_NAME, {**facts, "file": file}, self._open_file)
+            sync(path / TRAINER_FACTS_NAME)
+            outcome = number
+        except OSError as error:
+            log.debug("the trainer's side of moment %d was not written: %s", number, error)
+            outcome = -(error.errno or errno.EIO)
+        finally:
+            if isinstance(tensors, _Copies):
+                tensors.give_up()
+            self._link.mailbox.trainer.moment_written = outcome
+
+    # ----------------------------------------------------------------------------------------------------- coming back
+
+    def restore(self, number: int) -> bool:
+        """Go on from the checkpoint of this number; False, with a warning, when that cannot be.
+
+        Nothing is changed unless names, shapes and types of all tensors fit.
+        """
+        if self._ranks is not None:
+            self._ranks.order(OrderKind.RESTORE, number)
+        facts = self._kept.restore(number, len(self._link.layout.fragments))
+        if facts is None:
+            return False
+        self._link.resume(facts["accounts"])
+        self._order.restore(facts.get("order", {}))
+        if self._loop is not None:
+            self._loop.take_counts(facts["loop"])
+        return True
+
+
+class _Copies:
+    """Copies on their way to the disk, at most `num_bytes` of them, or one."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._room = num_bytes
+        self._waiting: deque[Tensor] = deque()
+        self._held_bytes = 0
+        self._has_ended = False
+        self._is_given_up = False
+        self._changed = threading.Condition()
+
+    def put(self, tensor: Tensor) -> None:
+        """Hand over a copy; waits while too many are on their way."""
+        with self._changed:
+            while self._held_bytes and self._held_bytes + tensor.nbytes > self._room and not self._is_given_up:
+                self._changed.wait()
+            if not self._is_given_up:
+                self._waiting.append(tensor)
+                self._held_bytes += tensor.nbytes
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more will come."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def give_up(self) -> None:
+        """Nobody takes any more."""
+        with self._changed:
+            self._is_given_up = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._has_ended:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                tensor = self._waiting.popleft()
+            yield tensor
+            with self._changed:
+                self._held_bytes -= tensor.nbytes
+                self._changed.notify_all()

@@ -1,0 +1,193 @@
+"""In which order this peer reads blocks: drawn by itself, or each once per epoch over the swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dht.records.data_reading import NUM_UNITS, Reading
+from peer.data_order.epoch_walk import Span, UnitWalk
+from peer.data_order.others_reading import NOBODY, ReadingView, key_of
+from peer.data_order.permutation import mixed_key, permuted
+from peer.trainer.data.streams import Groups
+from peer.trainer.order.positions import random_positions
+
+NUM_UPCOMING = 3
+"""Units whose data is got ahead: the present one, the next, and one more while that one comes."""
+
+
+OrderKind = Literal["random", "permuted"]
+"""As the manifest's `data.order`."""
+
+
+class BlockOrder(Protocol):
+    """Which blocks come next."""
+
+    def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
+
+        With `context` 0 they are single samples.
+
+        Raises:
+            ValueError: there is less than one block.
+        """
+        ...
+
+    def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """Blocks that are here, read before or not; None: none is."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint."""
+        ...
+
+
+class RandomOrder:
+    """Draws with replacement, from all that is here: a pure function of seed, PeerId and the number of reads."""
+
+    def __init__(self, seed: int, peer_id: str, first_read: int) -> None:
+        self._seed = seed
+        self._peer_id = peer_id
+        self.num_reads = first_read
+
+    def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """See `BlockOrder.next`."""
+        groups.let_go()
+        groups.want(range(groups.num_groups))
+        if all(groups.group_range(group) is None for group in range(groups.num_groups)):
+            return None
+        positions = random_positions(self._seed, self._peer_id, self.num_reads, num_blocks, groups, context)
+        self.num_reads += 1
+        return positions
+
+    def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """See `BlockOrder.again`."""
+        return self.next(num_blocks, context, groups)
+
+    def state(self) -> dict[str, Any]:
+        """The number of reads is kept elsewhere."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+
+class PermutedOrder:
+    """Each block once per epoch; see `peer.data_order`.
+
+    Args:
+        seed: the manifest's: the same permutation for everybody.
+        look: what others read; None: not known yet. It gives the same object until there is something new.
+        tell: takes what this peer reads, whenever that changes.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        peer_id: str,
+        look: Callable[[], ReadingView | None] = lambda: None,
+        tell: Callable[[Reading], None] = lambda reading: None,
+    ) -> None:
+        self._seed = seed
+        self._look = look
+        self._tell = tell
+        self._walk = UnitWalk(key_of(peer_id))
+        self._num_again = 0
+        self._told: tuple[int, int] | None = None
+
+    def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """See `BlockOrder.next`."""
+        groups.let_go()
+        view = self._look() or NOBODY
+        spans = self._walk.next_blocks(num_blocks, lambda epoch, unit: self._size(epoch, unit, context, groups), view)
+        reading = self._walk.reading(groups.identity)
+        if (reading.epoch, reading.unit) != self._told or spans is None:
+            self._told = reading.epoch, reading.unit
+            self._tell(reading)
+            upcoming = self._walk.upcoming(view, NUM_UPCOMING, self._first_ahead(spans is None, context, groups))
+            groups.want(
+                list(dict.fromkeys(group for unit in upcoming for group in _groups_of(unit, groups.num_groups)))
+            )
+        return None if spans is None else self._positions(spans, context, groups)
+
+    def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
+        """See `BlockOrder.again`."""
+        groups.let_go()
+        self._num_again += 1
+        size_of = self._size
+        spans = self._walk.again(num_blocks, lambda epoch, unit: size_of(epoch, unit, context, groups), self._num_again)
+        return None if spans is None else self._positions(spans, context, groups)
+
+    def state(self) -> dict[str, Any]:
+        """See `BlockOrder.state`."""
+        return self._walk.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `BlockOrder.restore`."""
+        if state:
+            self._walk.restore(state)
+
+    def _first_ahead(self, is_missing: bool, context: int, groups: Groups) -> Callable[[int], bool]:
+        """Which units go first in what is wanted: those that are not here, if a batch waits for them. Else, where
+        something has to go for all that comes, those that are here: they are read to their end before that. What could
+        not be had when it was tried last goes behind the rest, or one file that is gone would keep others away."""
+        failing = groups.failing
+        is_any = not is_missing and not groups.is_full
+
+        def goes_first(unit: int) -> bool:
+            if failing and any(group in failing for group in _groups_of(unit, groups.num_groups)):
+                return False
+            return is_any or (self._size(self._walk.epoch, unit, context, groups) is None) == is_missing
+
+        return goes_first
+
+    def _size(self, epoch: int, unit: int, context: int, groups: Groups) -> int | None:
+        """Blocks of a unit; None: a part of it is not here."""
+        sizes = [self._part(epoch, unit, group, context, groups) for group in _groups_of(unit, groups.num_groups)]
+        return None if None in sizes else sum(stop - start for start, stop, *_ in filter(None, sizes))
+
+    def _part(
+        self, epoch: int, unit: int, group: int, context: int, groups: Groups
+    ) -> tuple[int, int, int, int] | None:
+        """(first place, last place + 1, blocks of the group, position of its block 0) of a unit in a group."""
+        found = groups.group_range(group)
+        if found is None:
+            return None
+        first, length = found
+        # Borders of blocks differ from epoch to epoch.
+        phase = mixed_key(self._seed, epoch, group) % context if length > 2 * context > 0 else 0
+        num_blocks = length if context == 0 else max(0, length - 1 - phase) // context
+        num_parts = max(1, NUM_UNITS // groups.num_groups)
+        part = unit % num_parts
+        return num_blocks * part // num_parts, num_blocks * (part + 1) // num_parts, num_blocks, first + phase
+
+    def _positions(self, spans: list[Span], context: int, groups: Groups) -> NDArray[np.int64]:
+        found = []
+        for span in spans:
+            first, missing = span.first, span.count
+            for group in _groups_of(span.unit, groups.num_groups):
+                part = self._part(span.epoch, span.unit, group, context, groups)
+                assert part is not None, "a unit is chosen when all of it is here"
+                start, stop, num_blocks, position = part
+                count = min(missing, max(0, stop - start - first))
+                if count:
+                    places = np.arange(start + first, start + first + count, dtype=np.int64)
+                    key = mixed_key(self._seed, span.epoch, group, 1)
+                    found.append(position + permuted(places, num_blocks, key) * max(1, context))
+                first, missing = max(0, first - (stop - start)), missing - count
+        return np.concatenate(found)
+
+
+def _groups_of(unit: int, num_groups: int) -> range:
+    """The groups that a unit lies in: a part of one, or several whole ones."""
+    if num_groups >= NUM_UNITS:
+        return range(num_groups * unit // NUM_UNITS, num_groups * (unit + 1) // NUM_UNITS)
+    group = unit // (NUM_UNITS // num_groups)
+    return range(group, min(group + 1, num_groups))

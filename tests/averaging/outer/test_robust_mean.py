@@ -1,0 +1,507 @@
+"""Robust combinations: what liars can do to a small problem, honest members that look odd, and exactness."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.arrays import F32
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import make_codec
+from averaging.fragment.shard_store import ShardStore
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import Terms, weights_of
+from averaging.outer.robust_mean import (
+    SUM_CHUNK_VALUES,
+    bounded_weights,
+    combine,
+    limits_in_classes,
+    num_trimmed,
+    pairwise_sum,
+)
+from averaging.outer.shard_mean import reduce_shard, shard_rates
+from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
+from dht.host import PeerId
+from peer.config.manifest import RunManifest
+from peer.config.run_rules import rule_of
+from tests.kit.averages.codec_data import KERNELS
+from tests.kit.averages.robust_work import BLOCK, FREE, FRESH, MEAN, combined, group, normal
+
+TRIMMED, CLIPPED, RADIAL = (
+    replace(MEAN, combine=name, clip_norm_ratio=2.0, clip_weight_ratio=3.0)
+    for name in ("trimmed_mean", "centered_clip", "radial_directional")
+)
+ROBUST = (TRIMMED, CLIPPED, RADIAL)
+
+
+def name_of(rule):
+    return rule.combine
+
+
+def decoded(codec, encoded):
+    out = np.empty(encoded.num_values, dtype=np.float32)
+    codec.decode(encoded, out)
+    return out
+
+
+def bytes_of(reduction):
+    return b"".join(bytes(part) for part in reduction.encoded.pack())
+
+
+# --- liars in a small problem ---
+
+NUM_PEERS, NUM_ROUNDS, NUM_STEPS = 8, 30, 10
+
+
+@functools.cache
+def samples():
+    chance = np.random.default_rng(0)
+    truth = chance.standard_normal(64, dtype=np.float32)
+    inputs = chance.standard_normal((1024, 64), dtype=np.float32)
+    return inputs, (sigmoid(inputs @ truth) > chance.random(1024)).astype(np.float32)
+
+
+def sigmoid(values):
+    return 0.5 + 0.5 * np.tanh(0.5 * values)
+
+
+def descend(point, chance):
+    """Local steps of logistic regression with weight decay."""
+    inputs, labels = samples()
+    for _ in range(NUM_STEPS):
+        chosen = chance.integers(0, len(labels), 16)
+        errors = sigmoid(inputs[chosen] @ point) - labels[chosen]
+        point = point - 0.3 * (inputs[chosen].T @ errors / 16 + 2e-3 * point)
+    return point
+
+
+def loss_at(point):
+    inputs, labels = samples()
+    logits = inputs @ point
+    return float(np.mean(np.logaddexp(0, logits) - labels * logits) + 1e-3 * np.square(point).sum())
+
+
+def fragment_states(rule, codec):
+    return [FragmentState(rule, codec, *np.zeros((3, 64), dtype=np.float32)) for _ in range(NUM_PEERS)]
+
+
+def poisoned(encoded):
+    """No number: a NaN where the scale of the first block was."""
+    payload = bytearray(b"".join(bytes(part) for part in encoded.pack()))
+    payload[0:4] = b"\xff" * 4
+    return EncodedBlocks.unpack(encoded.codec, encoded.block_size, encoded.num_values, bytes(payload))
+
+
+ATTACKS = {
+    "reversed": lambda work, _: -10 * work,
+    "reversed quietly": lambda work, _: -3 * work,
+    "noise": lambda work, chance: 100 * np.linalg.norm(work) / 8 * chance.standard_normal(64, dtype=np.float32),
+    "zeros": lambda work, _: 0 * work,
+}
+
+
+@functools.cache
+def final_loss(rule, attack="", num_liars=0):
+    codec, chance = make_codec("int4", BLOCK), np.random.default_rng(2)
+    states = fragment_states(rule, codec)
+    liars = {2, 5} if num_liars == 2 else {2} if num_liars else set()
+    for round_ in range(NUM_ROUNDS):
+        contributions = []
+        for index, state in enumerate(states):
+            start = state.shown()
+            state.receive_work(start - descend(start, chance), NUM_STEPS * 16, NUM_STEPS, state.version)
+            sent, _ = state.send(round_ + 1)
+            encoded = sent.encoded
+            if index in liars:
+                encoded = (
+                    poisoned(encoded)
+                    if attack == "nan"
+                    else codec.encode(ATTACKS[attack](decoded(codec, encoded), chance))
+                )
+            contributions.append((index, Terms(sent.tokens, sent.steps, 0), encoded))
+        reduction = reduce_shard(contributions, rule, codec, 64, None)
+        assert reduction is not None
+        outer_lr, _ = shard_rates([contributions[index][1] for index in reduction.included], rule)
+        for index, state in enumerate(states):
+            # A liar does not care whether it was left out.
+            is_in = index in reduction.included or index in liars
+            state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, is_in)], 1)
+    return loss_at(states[0].anchor)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_robustness_costs_little_without_liars(rule):
+    assert final_loss(rule) <= 1.03 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+@pytest.mark.parametrize("attack", ["reversed", "noise"])
+def test_liars_destroy_a_plain_mean(attack, num_liars):
+    assert not final_loss(MEAN, attack, num_liars) <= 10 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+@pytest.mark.parametrize("attack", ["reversed", "noise", "zeros", "nan"])
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_a_robust_combination_hardly_notices_liars(rule, attack, num_liars):
+    assert final_loss(rule, attack, num_liars) <= 1.05 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_liars_below_the_refusal_do_limited_harm(rule):
+    assert final_loss(rule, "reversed quietly", 2) <= 1.12 * final_loss(MEAN)
+    assert final_loss(MEAN, "reversed quietly", 2) >= 2 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+def test_no_numbers_do_not_even_hurt_a_mean(num_liars):
+    assert final_loss(MEAN, "nan", num_liars) <= 1.05 * final_loss(MEAN)
+
+
+# --- honest members that look odd ---
+
+
+def test_honest_late_work_is_neither_shortened_nor_refused():
+    """Three members two versions late, with three times the work: in their own class."""
+    fresh, late = [normal(seed) for seed in range(5)], [normal(seed, scale=3.0) for seed in range(5, 8)]
+    terms = [FRESH] * 5 + [Terms(480, 30, 2)] * 3
+    limited = combined(replace(MEAN, clip_norm_ratio=2.0), [*fresh, *late], terms)
+    free = combined(replace(MEAN, clip_norm_ratio=1e6), [*fresh, *late], terms)
+    assert limited.included == tuple(range(8))
+    assert not limited.refused
+    assert np.array_equal(limited.values, free.values)
+
+
+def test_one_late_member_alone_is_not_shortened():
+    values = [*(normal(seed) for seed in range(5)), normal(9, scale=3.0)]
+    terms = [FRESH] * 5 + [Terms(480, 30, 2)]
+    limited, free = (combined(replace(MEAN, clip_norm_ratio=ratio), values, terms) for ratio in (1.5, 1e6))
+    assert np.array_equal(limited.values, free.values)
+
+
+def late_and_fresh():
+    """Five fresh members and three that are two versions late: the same way, three times as far, of the same weight."""
+    way = normal(1)
+    values = [way + normal(seed, scale=0.2) for seed in range(10, 15)]
+    values += [3 * way + normal(seed, scale=0.2) for seed in range(15, 18)]
+    return way, values, [FRESH] * 5 + [Terms(480, 30, 2)] * 3
+
+
+@pytest.mark.parametrize(
+    "rule", [replace(MEAN, clip_norm_ratio=1.5), replace(CLIPPED, clip_norm_ratio=None)], ids=name_of
+)
+def test_an_honest_late_peer_does_not_look_like_an_attacker(rule):
+    """Were it measured by the fresh ones, its work would be cut; by its own class, it is not."""
+    way, values, terms = late_and_fresh()
+    assert weights_of(terms, rule) == pytest.approx([1 / 8] * 8, rel=1e-6)
+    unlimited = float(combined(MEAN, values, terms).values @ way)
+    in_classes = combined(rule, values, terms)
+    as_if_fresh = combined(rule, values, [FRESH] * 8)
+    assert in_classes.included == tuple(range(8))
+    assert not in_classes.refused
+    assert float(in_classes.values @ way) > 0.97 * unlimited
+    assert float(as_if_fresh.values @ way) < 0.92 * unlimited
+
+
+@functools.cache
+def loss_with_late_peers(rule):
+    """As `final_loss`, without liars; two of the eight take part in every third round, with three times the steps."""
+    codec, chance = make_codec("int4", BLOCK), np.random.default_rng(2)
+    states = fragment_states(rule, codec)
+    refused = []
+    begun: dict[int, tuple[F32, F32, int]] = {}
+    for round_ in range(NUM_ROUNDS):
+        contributions = []
+        for index, state in enumerate(states):
+            start, point, base_version = begun.pop(index, (state.shown(), state.shown(), state.version))
+            point = descend(point, chance)
+            num_rounds = 1 + state.version - base_version
+            if index in (2, 5) and num_rounds < 3:
+                begun[index] = (start, point, base_version)
+                continue
+            steps = num_rounds * NUM_STEPS
+            state.receive_work(start - point, steps * 16, steps, base_version)
+            sent, _ = state.send(round_ + 1)
+            contributions.append((index, Terms(sent.tokens, sent.steps, num_rounds - 1), sent.encoded))
+        reduction = reduce_shard(contributions, rule, codec, 64, None)
+        assert reduction is not None
+        refused += reduction.refused
+        terms = {index: own for index, own, _ in contributions}
+        outer_lr, _ = shard_rates([terms[index] for index in reduction.included], rule)
+        for index, state in enumerate(states):
+            state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, index in reduction.included)], 1)
+    assert not refused
+    return loss_at(states[0].anchor)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_late_peers_cost_a_robust_combination_no_more_than_a_mean(rule):
+    assert loss_with_late_peers(rule) <= 1.03 * loss_with_late_peers(MEAN)
+
+
+def test_a_fast_machine_is_not_refused():
+    """Twenty times the steps between two sends, and so twenty times the way."""
+    result = combined(
+        TRIMMED, [*(normal(seed) for seed in range(5)), normal(9, scale=20.0)], [FRESH] * 5 + [Terms(3200, 200, 0)]
+    )
+    assert result.included == tuple(range(6))
+
+
+def test_liars_who_share_a_staleness_do_not_make_their_own_limit():
+    terms = [FRESH] * 5 + [Terms(160, 10, 3)] * 3
+    limits = limits_in_classes([1.0] * 5 + [1e6] * 3, terms, 2.0)
+    assert limits == [2.0] * 5 + [2.0 * 4] * 3
+    result = combined(MEAN_LIMITED, [normal(seed) for seed in range(5)] + [normal(9, scale=1e6)] * 3, terms)
+    assert result.included == (0, 1, 2, 3, 4)
+    assert {refusal.offence for refusal in result.refused} == {"beyond_norm"}
+
+
+MEAN_LIMITED = replace(MEAN, clip_norm_ratio=2.0)
+
+
+def test_silent_members_do_not_lower_the_limit():
+    assert limits_in_classes([0.0] * 5 + [1.0, 1.0, 3.0], [FRESH] * 8, 2.0) == [2.0] * 8
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=2), st.floats(1, 9))
+def test_fewer_than_three_are_not_compared(sizes, ratio):
+    assert limits_in_classes(sizes, [FRESH] * len(sizes), ratio) == [math.inf] * len(sizes)
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+@pytest.mark.parametrize("codec_name", ["fp32", "int4", "fp16"])
+def test_refusals_name_their_members(rule, codec_name):
+    codec, contributions = group([normal(seed) for seed in range(7)], codec_name=codec_name)
+    contributions[3] = (3, FRESH, poisoned(contributions[3][2]))
+    contributions[5] = (5, FRESH, codec.encode(normal(5, scale=100.0)))
+    result = combine(contributions, rule, codec, 50)
+    expected = [(3, "undecodable")] + ([(5, "beyond_norm")] if rule is not MEAN else [])
+    assert [(refusal.member, refusal.offence) for refusal in result.refused] == expected
+    assert set(result.included) == set(range(7)) - {member for member, _ in expected}
+    others = [one for one in contributions if one[0] in result.included]
+    assert np.array_equal(combine(others, rule, codec, 50).values, result.values)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_absurd_magnitudes_are_refused_even_in_pairs(rule):
+    result = combined(rule, [normal(1), np.full(50, 2.0**120, dtype=np.float32)])
+    assert result.included == (0,)
+    assert np.array_equal(result.values, normal(1))
+
+
+def test_a_sum_in_chunks_has_the_bits_of_the_whole_and_counts_blocks_from_its_beginning():
+    codec = make_codec("int4", block_size=BLOCK)
+    num_values = SUM_CHUNK_VALUES + 3 * BLOCK + 5
+    parts = [(codec.encode(normal(seed, num_values)), 0.25 + seed) for seed in range(5)]
+
+    def times(part):
+        total = np.zeros(num_values, dtype=np.float32)
+        codec.decode_accumulate(*part, total)
+        return total
+
+    first, second, third, fourth, fifth = map(times, parts)
+    assert np.array_equal(pairwise_sum(codec, parts, num_values), ((first + second) + (third + fourth)) + fifth)
+    scales = bytearray(parts[3][0].scales)
+    scales[-2:] = b"\xff\xff"
+    parts[3] = (replace(parts[3][0], scales=scales), 1.0)
+    last_block = -(-num_values // BLOCK) - 1
+    with pytest.raises(ValueError, match=f"of block {last_block};"):
+        pairwise_sum(codec, parts, num_values)
+    with pytest.raises(ValueError, match="values; expected"):
+        pairwise_sum(codec, [(codec.encode(normal(1, num_values + BLOCK)), 1.0)], num_values)
+
+
+# --- few members, equal members ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 999)), min_size=1, max_size=2))
+def test_one_or_two_members_give_the_weighted_mean(members):
+    values, terms = [normal(seed) for seed, _ in members], [Terms(tokens, 7, 0) for _, tokens in members]
+    expected = combined(MEAN, values, terms).values
+    for rule in ROBUST:
+        assert np.array_equal(combined(rule, values, terms).values, expected)
+
+
+@given(st.integers(0, 999), st.integers(3, 9))
+def test_equal_contributions_give_that_contribution(seed, num_members):
+    values = [normal(seed)] * num_members
+    assert np.array_equal(combined(TRIMMED, values).values, values[0])
+    assert np.array_equal(combined(CLIPPED, values).values, values[0])
+    assert np.allclose(combined(RADIAL, values).values, values[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+def test_nothing_gives_nothing(rule):
+    codec = make_codec("int4", BLOCK)
+    assert combine([], rule, codec, 50).included == ()
+    assert reduce_shard([(0, Terms(1, 1, 9), codec.encode(normal(0)))], rule, codec, 50, None) is None
+    zeros = combined(rule, [np.zeros(50, dtype=np.float32)] * 4)
+    assert zeros.included == (0, 1, 2, 3)
+    assert np.array_equal(zeros.values, np.zeros(50))
+
+
+# --- the arithmetic ---
+
+vector = st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6).map(lambda one: np.array(one, np.float32))
+vectors = st.lists(vector, min_size=3, max_size=9)
+
+
+@given(vectors, st.data())
+def test_trimmed_mean_lies_between_the_members_that_are_left(values, data):
+    terms = [Terms(data.draw(st.integers(1, 10**6)), 10, 0) for _ in values]
+    result = combined(FREE["trimmed_mean"], values, terms).values
+    ordered = np.sort(values, axis=0)
+    trimmed = num_trimmed(len(values), 0.25)
+    assert ((ordered[trimmed] <= result) & (result <= ordered[len(values) - trimmed - 1])).all()
+
+
+@given(vectors)
+def test_trimmed_mean_of_equal_weights_is_the_textbook_one(values):
+    ordered = np.sort(values, axis=0).astype(np.float64)
+    trimmed = num_trimmed(len(values), 0.25)
+    expected = ordered[trimmed : len(values) - trimmed].mean(axis=0)
+    assert np.allclose(combined(FREE["trimmed_mean"], values).values, expected, rtol=1e-5, atol=1e-1)
+
+
+@pytest.mark.parametrize(
+    ("num_members", "fraction", "expected"),
+    [(1, 0.25, 0), (2, 0.4, 0), (3, 0.1, 1), (7, 0.25, 1), (8, 0.25, 2), (9, 0.49, 4)],
+)
+def test_number_of_trimmed_members(num_members, fraction, expected):
+    assert num_trimmed(num_members, fraction) == expected
+
+
+def centered_clip_by_the_book(values, weights, ratio):
+    points = np.stack(values).astype(np.float64)
+    center = np.median(points, axis=0)
+    distances = np.sort(np.linalg.norm(points - center, axis=1))
+    radius = ratio * distances[(len(distances) - 1) // 2]
+    for _ in range(20):
+        offsets = points - center
+        shares = np.minimum(radius / np.maximum(np.linalg.norm(offsets, axis=1), 1e-30), 1.0) * np.array(weights)
+        center = center + (offsets * shares[:, None]).sum(axis=0)
+    return center
+
+
+@given(st.integers(0, 10**6), st.integers(3, 9), st.sampled_from([0.5, 1.0, 2.0]))
+def test_centered_clip_equals_its_definition(seed, num_members, ratio):
+    values = [normal(seed + index, scale=1.0 + index % 3) for index in range(num_members)]
+    terms = [Terms(100 + 10 * index, 10, 0) for index in range(num_members)]
+    rule = replace(FREE["centered_clip"], clip_radius_ratio=ratio)
+    expected = centered_clip_by_the_book(values, weights_of(terms, rule), ratio)
+    assert np.allclose(combined(rule, values, terms).values, expected, atol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(3, 9))
+def test_radial_directional_keeps_the_mean_length(seed, num_members):
+    values = [normal(seed + index, scale=1.0 + index % 3) for index in range(num_members)]
+    result = combined(FREE["radial_directional"], values).values
+    norm = np.linalg.norm
+    direction = sum(one / norm(one) for one in values)
+    assert float(norm(result)) == pytest.approx(sum(float(norm(one)) for one in values) / num_members, rel=1e-4)
+    assert float(result @ direction) == pytest.approx(float(norm(result) * norm(direction)), rel=1e-4)
+
+
+def test_directions_that_cancel_give_the_mean():
+    values = [normal(1), -normal(1), 3 * normal(1), -3 * normal(1) + 1e-3 * normal(2)]
+    expected = combined(MEAN, values).values
+    assert np.array_equal(combined(FREE["radial_directional"], values).values, expected)
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=20), st.floats(1, 10))
+def test_no_weight_exceeds_its_multiple_of_the_median(weights, ratio):
+    total = sum(weights)
+    bounded = bounded_weights([weight / total for weight in weights], ratio)
+    assert sum(bounded) == pytest.approx(1.0, rel=1e-5)
+    assert max(bounded) <= ratio * sorted(bounded)[(len(bounded) - 1) // 2] * (1 + 1e-5)
+    order = sorted(range(len(weights)), key=weights.__getitem__)
+    assert all(bounded[low] <= bounded[high] * (1 + 1e-6) for low, high in itertools.pairwise(order))
+
+
+def test_who_claims_a_million_times_the_tokens_decides_nothing():
+    values = [normal(seed, scale=0.1) + 1 for seed in range(7)] + [-(normal(9, scale=0.1) + 1)]
+    terms = [FRESH] * 7 + [Terms(160_000_000, 10, 0)]
+    assert float(combined(MEAN, values, terms).values.mean()) < -0.9
+    for rule in ROBUST:
+        assert float(combined(rule, values, terms).values.mean()) > 0.4
+
+
+# --- the same bits everywhere ---
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+def test_threads_and_kernels_do_not_change_a_bit(rule):
+    """As many reductions at once as there are threads, with one codec."""
+    size = 40_000
+    work = [normal(index, size, 1.0 + index) for index in range(7)]
+
+    def reduced(codec):
+        contributions = [
+            (index, Terms(100 + index, 10, index % 2), codec.encode(values)) for index, values in enumerate(work)
+        ]
+        reduction = reduce_shard(contributions, rule, codec, size, None)
+        assert reduction is not None
+        assert reduction.error is not None
+        return bytes_of(reduction), b"".join(map(bytes, reduction.error.pack()))
+
+    results = set()
+    for num_threads, kernels in itertools.product((1, 2, 5), KERNELS):
+        with ThreadPoolExecutor(num_threads) as executor:
+            results |= set(executor.map(reduced, [make_codec("int4", BLOCK, kernels)] * num_threads))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("rule", [MEAN, *ROBUST], ids=name_of)
+def test_arrival_order_does_not_change_a_bit(rule):
+    codec, names = make_codec("int4", BLOCK), [PeerId(f"peer{index}") for index in range(6)]
+    roster = tuple(RosterEntry(name, 100 + index, 10, 0, index) for index, name in enumerate(names))
+    plan = Plan(0, 0, 0, b"", roster, (ShardPlan(0, 50, 0),), 1.0, 1.0)
+    results = set()
+    for seed in range(5):
+        store = ShardStore(codec, 50)
+        for index in random.Random(seed).sample(range(6), 6):
+            payload = b"".join(bytes(part) for part in codec.encode(normal(index)).pack())
+            message = Contribution(0, 0, 0, names[0], 0, index, 0, 50, 100 + index)
+            store.take_contribution(names[index], message, memoryview(payload))
+        arrived = store.contributions(rule, plan, names[0], 0, range(6))
+        reduction = reduce_shard(arrived, rule, codec, 50, None)
+        assert reduction is not None
+        results.add(bytes_of(reduction))
+    assert len(results) == 1
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 999), st.sampled_from([16, 100, 300]))
+def test_chunks_change_nothing_that_matters(seed, chunk_values):
+    values = [normal(seed + index, 200) for index in range(5)]
+    for rule in ROBUST:
+        whole = combined(rule, values).values
+        with mock.patch("averaging.outer.robust_mean.CHUNK_VALUES", chunk_values):
+            assert np.allclose(combined(rule, values).values, whole, atol=1e-6)
+
+
+# --- what the manifest says ---
+
+
+def test_limits_follow_from_the_combination_unless_they_are_named():
+    manifest = RunManifest(name="demo")
+    assert (rule_of(manifest).combine, rule_of(manifest).clip_norm_ratio) == ("mean", None)
+    for combine_, named, expected in (
+        ("centered_clip", {}, (2.0, 3.0)),
+        ("trimmed_mean", {"clip_norm_ratio": 5.0}, (5.0, 3.0)),
+        ("mean", {"clip_norm_ratio": 4.0}, (4.0, None)),
+    ):
+        section = manifest.averaging.model_copy(update={"combine": combine_, **named})
+        rule = rule_of(manifest.model_copy(update={"averaging": section}))
+        assert (rule.clip_norm_ratio, rule.clip_weight_ratio) == expected

@@ -1,0 +1,39 @@
+"""Shares, places and changes in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard.people.ranking_words import change_words, percentile_words, share_words
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, ""),
+        (1.0, "all of the confirmed work"),
+        (0.8, "80 of 100 tokens"),
+        (0.5, "every second token"),
+        (0.54, "54 of 100 tokens"),
+        (0.445, "almost half of the tokens"),
+        (0.42, "42 of 100 tokens"),
+        (0.31, "every third token"),
+        (0.101, "every tenth token"),
+        (0.0099, "one token in 100"),
+        (0.000081, "one token in 12\u202f000"),
+    ],
+)
+def test_a_share_is_said_in_words(share: float, words: str) -> None:
+    assert share_words(share) == words
+
+
+def test_a_percentile_is_said_where_it_says_more_than_the_place() -> None:
+    assert percentile_words(1, 300) == "top 1 %"
+    assert percentile_words(12, 300) == "top 4 %"
+    assert percentile_words(200, 300) == percentile_words(1, 3) == percentile_words(0, 300) == ""
+
+
+def test_a_change_is_said_when_there_was_a_place_yesterday() -> None:
+    assert change_words(3, 5) == "up 2 since yesterday"
+    assert change_words(5, 3) == "down 2 since yesterday"
+    assert change_words(3, 3) == change_words(3, 0) == change_words(0, 3) == ""

@@ -1,0 +1,63 @@
+"""The command of the goodbye names the same folder, key and choices, and the command line reads it so."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from peer.cli import init_join_seed
+from peer.cli.app import run
+from peer.config.peer_config import PeerConfig, load_config
+from peer.panel.return_command import same_again
+from peer.panel.scene.scene import scene_of
+from peer.panel.scene.updates import LineLimits
+from peer.panel.screens.goodbye import comeback
+
+RUN_ID = "own." + "a" * 20
+
+
+@pytest.mark.parametrize(
+    ("what", "flags"),
+    [
+        ("peer seed", {"data_dir": "owner"}),
+        ("peer seed", {"data_dir": "my owner", "listen": ["/ip4/0.0.0.0/tcp/4001"], "map_ports": True}),
+        ("peer join", {"identity": "old.key", "contributor_key": "Ada's.key", "device": "cpu", "data": "text:a b.txt"}),
+        ("peer join", {"upload_limit_mbit": 2.5}),
+    ],
+)
+def test_what_is_printed_starts_the_same_peer(
+    what: str, flags: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = load_config({"run_id": RUN_ID, **flags})
+    read: list[PeerConfig] = []
+
+    def start(flags: dict[str, object], *rest: object, seed_only: bool) -> int:
+        assert seed_only == (what == "peer seed")
+        read.append(load_config(flags))
+        return 0
+
+    monkeypatch.setattr(init_join_seed, "_run_peer", start)
+    assert run(shlex.split(same_again(config, what))[1:]) == 0
+    assert read == [config]
+
+
+def test_a_plain_peer_is_told_a_plain_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = PeerConfig(
+        run_id=RUN_ID, peers=("/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo",)
+    )
+    assert same_again(config, "peer join") == f"peer join {RUN_ID}"
+
+
+def test_the_goodbye_says_it(tmp_path: Path) -> None:
+    config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
+    told = scene_of(RUN_ID, LineLimits(), is_seed=True, same_again=same_again(config, "peer seed"))
+    assert comeback(told) == f"peer seed {RUN_ID} --data-dir {tmp_path}"
+
+
+def test_what_a_file_chose_for_training_is_no_flag_of_a_seed() -> None:
+    config = load_config({"run_id": RUN_ID, "data_dir": "owner", "device": "cpu"})
+    assert same_again(config, "peer seed") == f"peer seed {RUN_ID} --data-dir owner"
