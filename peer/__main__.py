@@ -24,11 +24,12 @@ _INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Run the command line; Ctrl+C ends it with a sentence from the first moment on."""
+    """Run the command line; Ctrl+C and SIGTERM end it with a sentence from the first moment on."""
     put_right()
     try:
-        if _signal.getsignal(_signal.SIGINT) is _signal.SIG_DFL:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        for number in (_signal.SIGINT, _signal.SIGTERM):
+            if _signal.getsignal(number) is _signal.SIG_DFL:
+                _signal.signal(number, _signal.default_int_handler)
         # Loading the commands takes a third of a second, in which Ctrl+C would print a traceback.
         from peer.cli.app import run
 

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from dashboard.page.formats import shell_line
 from dht.host import PeerId
 from dht.identity.join_link import join_link
 from peer.cli import app
@@ -55,7 +56,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             until(lambda facts: facts["num_trainers"] == 2 and facts["held_out_loss"] is not None, "two that train")
             # The call to join is one that works, and whoever gave Jo the state says so.
             shown = text()
-            assert join_link(swarm.run_id, [seed.address]).command in shown
+            assert shell_line(join_link(swarm.run_id, [seed.address]).command) in shown
             assert "ADDRESS" not in shown
             wait_until(lambda: any(_served(peer, jo.peer_id) for peer in (seed, ada)), "what was given to Jo")
             # Ada's name leads to what others signed for, with a picture for links; and both are news.

@@ -104,7 +104,7 @@ def test_keys_pause_and_leave_and_the_terminal_is_as_before(swarm: ProcessSwarm)
 
 def test_sigterm_while_it_loads_leaves_the_terminal_as_it_was(swarm: ProcessSwarm) -> None:
     screen = Screen(swarm, "ben")
-    wait_until(lambda: "Your key" in screen.text, "the checklist")
+    wait_until(lambda: "\x1b[?1049h" in screen.text, "a screen of its own with the checklist")
     screen.process.send_signal(signal.SIGTERM)
     assert screen.process.wait(WAIT_SECONDS) == 130
     wait_until(lambda: "Interrupted" in screen.text, "it says so")
