@@ -306,7 +306,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),
         mock.patch("peer.join.before_start.wait_for_members"),
     ]
-    no_page = [mock.patch("dashboard.app.start_site", _stop)]
+    no_page = [mock.patch("dashboard.app.start_site", _stop), mock.patch("peer.observe.target.Target.look_first")]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")
     sample = ("sample", "--model", "FILE", "--prompt", "a", "--max-tokens", "8", "--device", "cpu")
