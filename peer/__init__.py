@@ -15,7 +15,6 @@ The files of this folder stand under all rooms, but for the entry point:
     plain_console.py  the same for tables and panels
     run_clock.py      tokens that the whole swarm has committed
     described_model.py  an architecture of transformers as a manifest has it
-    given_weights.py  what is said without the weights that a run stands on
     service_files.py  what keeps a peer running without a terminal (pure)
     __main__.py       entry point of `python -m peer`
 

@@ -140,21 +140,6 @@ def reads_bytes(source: str) -> bool:
     return source.startswith((LIBRARY, TEXT))
 
 
-def check_signable(source: str) -> None:
-    """Before an owner signs a manifest.
-
-    Raises:
-        UsageFault: its source names a path, which no volunteer would follow.
-    """
-    if names_path(source):
-        kind = source.partition(":")[0]
-        raise UsageFault(
-            f"data.source is {source!r}, a path that would be read on every volunteer's machine; expected one of "
-            f'{LIBRARY}, {TEXT} or {TOKENS}; write source = "{kind}:", and let each peer say where its data is with '
-            f"`peer join --data {kind}:PATH`"
-        )
-
-
 def source_here(named: str, own: str | None, tokenizer: str | None = None) -> str:
     """What this machine reads: its owner's choice, or what the manifest names if every machine has that.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from dht.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
 from peer.config.section import Section, later, without_unset_later_fields
 
@@ -31,6 +32,13 @@ class InitSection(Section):
         description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before anything is trained",
     )
     num_bytes: int = Field(ge=1, le=10**14, description="of all tensors, for what is said about memory and disk")
+
+    def not_given(self) -> UsageFault:
+        """What a volunteer is told that has to bring the weights and named none."""
+        return UsageFault(
+            f"--base is missing; expected --base DIR with the weights that this run stands on (digest "
+            f"{self.digest[:16]}); its owner knows where they are published"
+        )
 
 
 class AdapterSection(Section):

@@ -12,7 +12,6 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_r
 from dht.regular_files import read_regular
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
-from peer.given_weights import no_weights_given
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
@@ -97,7 +96,7 @@ def _check_brought(manifest: Any, config: PeerConfig) -> None:
     source_here(manifest.data.source, config.data, manifest.data.reader)
     init = manifest.model.init
     if init is not None and init.source == "folder" and config.base is None:
-        raise no_weights_given(init.digest)
+        raise init.not_given()
 
 
 def _has_record(config: PeerConfig) -> bool:

@@ -22,7 +22,7 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.regular_files import read_regular, write_whole
-from peer.config.data_source import check_signable
+from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
@@ -281,7 +281,7 @@ def _write_run(
     *,
     keeps_combine: bool = False,
 ) -> NewRun:
-    check_signable(manifest.data.source)
+    _check_signable(manifest.data.source)
     is_order_named = "order" in manifest.data.model_fields_set
     if not is_order_named:
         manifest = _with_order(manifest, "permuted")
@@ -385,3 +385,18 @@ def write_owned(path: Path, content: bytes) -> None:
         write_whole(path, content)
     except OSError as error:
         raise unwritable(path, error, "give another --out") from error
+
+
+def _check_signable(source: str) -> None:
+    """Before an owner signs a manifest.
+
+    Raises:
+        UsageFault: its source names a path, which no volunteer would follow.
+    """
+    if names_path(source):
+        kind = source.partition(":")[0]
+        raise UsageFault(
+            f"data.source is {source!r}, a path that would be read on every volunteer's machine; expected one of "
+            f'{LIBRARY}, {TEXT} or {TOKENS}; write source = "{kind}:", and let each peer say where its data is with '
+            f"`peer join --data {kind}:PATH`"
+        )

@@ -70,7 +70,6 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic",
     ),
     "peer.described_model": ("averaging.outer peer.config", True, ""),
-    "peer.given_weights": ("", True, ""),
     "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
         "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
@@ -100,8 +99,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.described_model peer.given_weights peer.trainer.examples peer.trainer.data "
-        "peer.trainer.model",
+        "peer peer.config peer.described_model peer.trainer.examples peer.trainer.data peer.trainer.model",
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
@@ -149,7 +147,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
-        "peer.config peer.given_weights peer.files peer.events peer.network.membership",
+        "peer.config peer.files peer.events peer.network.membership",
         False,
         "rich",
     ),

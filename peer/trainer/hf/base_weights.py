@@ -23,7 +23,6 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.extras import missing_extra
-from peer.given_weights import no_weights_given
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")
@@ -116,7 +115,7 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
             raise UsageFault("--base is given, and this run begins from its seed; expected no base; leave it out.")
         return None
     if given is None and not init.source.startswith(HUB):
-        raise no_weights_given(init.digest)
+        raise init.not_given()
     folder = given if given is not None else from_hub(init.source.removeprefix(HUB))
     found = read_base(folder)
     if found.digest != init.digest:
