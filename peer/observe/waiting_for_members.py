@@ -115,8 +115,9 @@ def _has_record(config: PeerConfig) -> bool:
     except PeerFault as fault:
         if config.peers or config.cached_peers_path.exists():
             return True
+        what, *_ = fault.what.split("; ")
         raise Incompatible(
-            f"{path} holds {fault.what}; expected the manifest of {config.run_id} as its owner signed it; move that "
-            "file away, and give --peers of a member"
+            f"{path} holds {what}; expected the manifest of {config.run_id}, signed by the run's owner; move that file "
+            "away, and give --peers of a member"
         ) from fault
     return True
