@@ -40,6 +40,7 @@ class Arm:
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
         optimizer: the inner one, adamw or muon (see `peer.trainer.model.optimizer`).
         inner_lr_scale: factor on the inner learning rate of the task.
+        beta2: AdamW's decay of the second moment.
         pull: share of the local displacement that the inner steps of one round take back (a proximal term,
             arXiv 1812.06127); 0: none.
         num_slow: that many peers, the last ones, are `slow_factor` times slower than the others.
@@ -77,6 +78,7 @@ class Arm:
     combine: str = "mean"
     optimizer: str = "adamw"
     inner_lr_scale: float = 1.0
+    beta2: float = 0.95
     pull: float = 0.0
     num_slow: int = 0
     slow_factor: float = 6.0

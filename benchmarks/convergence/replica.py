@@ -43,7 +43,7 @@ class Replica:
             parameter.grad = gradient[inside].view_as(parameter)
         self.ref = live.clone()
         self._optimizer = make_optimizer(
-            model.named_parameters(), replace_model(task.training, optimizer=arm.optimizer), fused=True
+            model.named_parameters(), replace_model(task.training, optimizer=arm.optimizer, beta2=arm.beta2), fused=True
         )
 
     def update(self, step: int) -> None:
