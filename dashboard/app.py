@@ -105,12 +105,14 @@ class ShownRun:
     Attributes:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
         entry: for a private run.
+        served: told the address of its page on this machine, once it answers there.
     """
 
     run_id: str
     peers: Sequence[str]
     choices: Choices
     entry: ObserverEntry | None = None
+    served: Callable[[str], object] = lambda address: None
 
 
 def serve_dashboards(runs: Sequence[ShownRun]) -> int:
@@ -128,12 +130,18 @@ def serve_dashboards(runs: Sequence[ShownRun]) -> int:
     return 0
 
 
-def serve_dashboard(run_id: str, peers: Sequence[str], choices: Choices, *, entry: ObserverEntry | None = None) -> int:
+def serve_dashboard(
+    run_id: str,
+    peers: Sequence[str],
+    choices: Choices,
+    *,
+    entry: ObserverEntry | None = None,
+    served: Callable[[str], object] = lambda address: None,
+) -> int:
     """Serve the page until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     Args:
-        peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
-        entry: for a private run.
+        peers, entry, served: as of `ShownRun`.
 
     Raises:
         UsageFault: the run id is none, the port is taken, or a file cannot be used (exit code 2).
@@ -141,7 +149,7 @@ def serve_dashboard(run_id: str, peers: Sequence[str], choices: Choices, *, entr
     """
     split_run_id(run_id)
     access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
-    asyncio.run(_serve(peers, choices, access, CommitSource(run_id, entry)))
+    asyncio.run(_serve(ShownRun(run_id, peers, choices, entry, served), access))
     return 0
 
 
@@ -213,17 +221,20 @@ def _quiet_logs() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
-async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | None, source: CommitSource) -> None:
+async def _serve(run: ShownRun, access: PageAccess | None) -> None:
+    choices, source = run.choices, CommitSource(run.run_id, run.entry)
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
         doors = Doors(own_limits(), time.monotonic, choices.proxies)
-        page = await _opened(stack, peers, choices, source, access, doors)
+        page = await _opened(stack, run.peers, choices, source, access, doors)
         serving = await start_site(page.app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
-        _announce(choices, bound_port(serving), is_private=access is not None)
-        _say_what_is_shown(peers, choices)
+        port = bound_port(serving)
+        run.served(_place(choices.host, port))
+        _announce(choices, port, is_private=access is not None)
+        _say_what_is_shown(run.peers, choices)
         watching = asyncio.create_task(page.watch())
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
@@ -302,7 +313,10 @@ async def _serve_several(runs: Sequence[ShownRun], choices: Choices, access: Pag
             raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
         serving = await start_site(make_index([page.app for page in pages], missing), choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
-        _announce(choices, bound_port(serving), is_private=access is not None, num_runs=len(pages))
+        port = bound_port(serving)
+        for run in runs:
+            run.served(_place(choices.host, port) + run_path(run.run_id))
+        _announce(choices, port, is_private=access is not None, num_runs=len(pages))
         tasks = [asyncio.create_task(_watch_on(page)) for page in pages]
         try:
             await stopped.wait()
@@ -345,10 +359,14 @@ def _end_of(watching: asyncio.Task[None]) -> None:
         raise
 
 
+def _place(host: str, port: int) -> str:
+    """The address of the server on this machine, without a slash at its end."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 1) -> None:
-    shown_host = f"[{choices.host}]" if ":" in choices.host else choices.host
     private = "; private: open it once with ?token=TOKEN" if is_private else ""
-    print(f"The page is at http://{shown_host}:{port}/ (Ctrl+C ends it{private})", flush=True)
+    print(f"The page is at {_place(choices.host, port)}/ (Ctrl+C ends it{private})", flush=True)
     if num_runs > 1:
         print(f"It shows {num_runs} runs, each with a history of its own", flush=True)
         return

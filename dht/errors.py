@@ -6,7 +6,7 @@
     └── LocalFault       this peer cannot go on; its owner can act on the sentence (exit code 1)
         ├── UsageFault        a flag, file or value is wrong (exit code 2)
         ├── NobodyReachable   no member of the run answered in time (exit code 3)
-        ├── Incompatible      other protocol version, manifest or membership rule (exit code 4)
+        ├── Incompatible      other protocol version, manifest or membership rule, or the run is over (exit code 4)
         ├── DeviceFault       the compute device is missing or too small (exit code 5)
         └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
 
@@ -61,7 +61,7 @@ class NobodyReachable(LocalFault):
 
 
 class Incompatible(LocalFault):
-    """The run needs another software version, manifest or membership."""
+    """The run needs another software version, manifest or membership, or it has ended."""
 
     exit_code = 4
 

@@ -56,12 +56,14 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, on the disk for good; an earlier file survives a crash or a full disk.
 
-    The file has mode 0600 from its first byte on. A missing folder is made with mode 0700.
+    The file has mode 0600 from its first byte on. A missing folder is made with mode 0700, and goes again if the file
+    cannot be written.
 
     Raises:
         OSError: the folder cannot be made or written, or the disk is full.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    new_folders = [one for one in path.parents if not one.exists()]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -71,7 +73,9 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(draft, path)
     except OSError:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            draft.unlink(missing_ok=True)
+            for folder in new_folders:
+                folder.rmdir()
         raise
 
 

@@ -17,6 +17,8 @@ class RunResult:
     held_out_loss: float | None
     held_out_at: float | None
     """When it was first seen, unix seconds."""
+    first_held_out_loss: float | None
+    """The first that this page heard of, if it was higher."""
     train_loss: float | None
     num_people: int
     """With a signed round."""
@@ -32,6 +34,8 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     )
     if state.held_out is not None:
         measured = state.held_out.loss, state.held_out.at
+    first = next((point.held_out_loss for point in points if point.held_out_loss is not None), None)
+    has_fallen = first is not None and measured[0] is not None and measured[0] < first
     train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
     if train_loss is None:
         train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
@@ -41,6 +45,7 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
         num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
         held_out_loss=measured[0],
         held_out_at=measured[1],
+        first_held_out_loss=first if has_fallen else None,
         train_loss=train_loss,
         num_people=sum(row.rank > 0 for row in history.contributors),
         ended_at=max(newest_rounds, default=state.heard_at),

@@ -8,8 +8,8 @@ Exit codes:
 - 0 well
 - 1 a fault of this machine or a bug
 - 2 a wrong flag, file or value
-- 3 nobody reachable
-- 4 incompatible
+- 3 nobody reachable: another try may do
+- 4 the run does not fit, or has ended: another try changes nothing
 - 5 device
 - 130 interrupted with Ctrl+C
 """

@@ -12,6 +12,7 @@ from dht.errors import UsageFault
 from peer.cli.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.progress import tell_progress
 
 commands = Commands()
 data_commands = Commands(
@@ -46,9 +47,10 @@ def tokenizer(
     as_json: AsJson = False,
 ) -> int:
     """Train a byte-level BPE tokenizer and write it as `AutoTokenizer.from_pretrained` reads it."""
+    tell_progress("loading what makes tokenizers")
     from peer.trainer.prepare import train_tokenizer
 
-    made = train_tokenizer(files, vocab_size, out, field)
+    made = train_tokenizer(files, vocab_size, out, field, tell=tell_progress)
     if as_json:
         print(
             json.dumps({"out": str(made.path), "digest": made.digest, "vocab_size": made.vocab_size, "eos": made.eos})
@@ -105,6 +107,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> int:
     """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
+    tell_progress("loading what reads and tokenizes text")
     from dht.quantities import bytes_text, count_text, plural
     from peer.trainer.prepare import prepare_data
 

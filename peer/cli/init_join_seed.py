@@ -16,6 +16,7 @@ from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.progress import tell_progress
 
 commands = Commands()
 
@@ -123,12 +124,13 @@ def init(
                 f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
                 "such a file, or org/name@REVISION; check --model."
             )
+        tell_progress("loading what describes models")
         from peer.trainer.hf.described import AdapterChoice, describe_model
 
         chosen = None
         if adapter is not None:
             chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, _names(targets))
-        described = describe_model(model, task, chosen, _names(freeze))
+        described = describe_model(model, task, chosen, _names(freeze), tell_progress)
     made = create_run(
         *(name, config, out),
         replace=force,
@@ -199,6 +201,7 @@ def _built(folder: Path, manifest: Any) -> Any:
     from peer.trainer.hf.base_weights import find_base
     from peer.trainer.hf.run_model import build_run_architecture
 
+    tell_progress("building the model, to sign what is frozen of it")
     init = manifest.model.init
     return build_run_architecture(manifest, find_base(manifest, folder if init and init.source == "folder" else None))
 

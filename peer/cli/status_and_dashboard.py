@@ -6,12 +6,13 @@ import ipaddress
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dht.errors import NobodyReachable, UsageFault, unwritable
+from dht.errors import Incompatible, NobodyReachable, UsageFault, unwritable
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
@@ -179,7 +180,6 @@ def dashboard(
     if one is not None:
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
-    from dashboard.several_runs.cards import run_path
     from peer.observe.observer_entry import observer_entry
     from peer.observe.runs_here import note_page
     from peer.tracking.run_record import run_record
@@ -205,14 +205,12 @@ def dashboard(
             is_rebuilding=rebuild,
             record=None if track is None else run_record(known, track),
         )
-        if port:
-            place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            note_page(known, place if several is None else place + run_path(known))
-        return ShownRun(known, target.addresses, choices, observer_entry(known, target.observer_folder))
+        entry = observer_entry(known, target.observer_folder)
+        return ShownRun(known, target.addresses, choices, entry, partial(note_page, known))
 
     if one is not None:
         alone = shown(one, db, join_address or (), its_samples)
-        return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry)
+        return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry, served=alone.served)
     return serve_dashboards(
         [
             shown(
@@ -227,11 +225,13 @@ def dashboard(
 
 
 def _say_who_answers(target: Target) -> None:
-    """Refuse the address of another run; a page may wait for its run, and says so."""
+    """Refuse the address of another run; a page may wait for its run, or show one that is over, and says so."""
     try:
         target.look_first(FIRST_LOOK_SECONDS)
     except NobodyReachable:
         print("Nobody of the run answers yet; the page goes on looking.", file=sys.stderr, flush=True)
+    except Incompatible as fault:
+        print(f"{fault} The page shows what its history has.", file=sys.stderr, flush=True)
 
 
 def _line_of(install: str | None) -> str | None:

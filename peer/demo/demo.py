@@ -25,6 +25,7 @@ from averaging.arrays import F32
 from dht.errors import LocalFault, MurmurationError, UsageFault
 from dht.quantities import plural, short_peer
 from peer.config.layouts import seed_sizes
+from peer.config.peer_config import load_config
 from peer.demo.measured import Request, Words
 from peer.demo.report import print_report
 from peer.demo.show import DemoRow, DemoView, Figures, LineView, TableView, explanations
@@ -360,7 +361,18 @@ def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
             view.close()
         swarm.stop(HURRIED_SECONDS)
         raise
-    swarm.stop()
+    else:
+        swarm.stop()
+    finally:
+        _forget(swarm.run_id)
+
+
+def _forget(run_id: str) -> None:
+    """What page and export kept of the run in its usual folder goes; a peer of somebody else that is there stays."""
+    with contextlib.suppress(OSError, UsageFault):
+        usual = load_config({"run_id": run_id})
+        shutil.rmtree(usual.observer_path, ignore_errors=True)
+        usual.data_dir.rmdir()
 
 
 def _wait_for_enter() -> None:

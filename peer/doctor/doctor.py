@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
+from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
@@ -31,6 +33,7 @@ from peer.plan.source import sizes_of
 from peer.progress import tell_progress
 from peer.trainer.data.prepared import data_facts
 from peer.trainer.devices.select import select_device
+from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import SOFTWARE, is_older
 
@@ -119,6 +122,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
             run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data, limit_bytes))
         except LocalFault as fault:
             run = replace(run, data_fault=str(fault))
+        run = await asyncio.to_thread(_with_weights, run, observer.manifest, config.base)
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
 
@@ -137,6 +141,14 @@ async def _asked(
     ) as observer:
         records = await observer.records()
         return observer, records, await _ask_members(observer, records, target, config)
+
+
+def _with_weights(run: ReportedRun, manifest: RunManifest, given: Path | None) -> ReportedRun:
+    """The same, and whether this machine has the weights that the run stands on."""
+    try:
+        return replace(run, weights=base_facts(manifest, given, tell_progress))
+    except LocalFault as fault:
+        return replace(run, weights_fault=str(fault), weights_fault_code=0 if given is None else fault.exit_code)
 
 
 def _model_fault(observer: RunObserver) -> str:

@@ -74,6 +74,9 @@ class ReportedRun:
         model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
         data: what this machine would train on; empty for a model from its owner's own code.
         data_fault: what is missing; empty: nothing.
+        weights: the given ones that the run stands on, and where this machine has them; empty: it needs none.
+        weights_fault: why they cannot be had here; empty: they can.
+        weights_fault_code: of the `weights_fault`; 0: nobody said where they are.
     """
 
     run_id: str
@@ -89,6 +92,9 @@ class ReportedRun:
     model_fault: str = ""
     data: str = ""
     data_fault: str = ""
+    weights: str = ""
+    weights_fault: str = ""
+    weights_fault_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding("data", "note", run.data_fault, "docs/volunteer/join.md says what --data takes")
     elif run.data:
         yield Finding("data", "ok", run.data)
+    yield from _weights(run)
     line = facts.line
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"
@@ -203,6 +204,16 @@ def _manifest(run: ReportedRun) -> Finding:
     if not run.num_members:
         return Finding("manifest", "note", f"{shown}: nobody trains now", "join; the first trainer starts the run")
     return Finding("manifest", "ok", shown)
+
+
+def _weights(run: ReportedRun) -> Iterator[Finding]:
+    """A folder that was named must have them; that none was named may be mended when joining."""
+    if run.weights_fault_code:
+        yield Finding("weights", "stop", run.weights_fault, "", run.weights_fault_code)
+    elif run.weights_fault:
+        yield Finding("weights", "note", run.weights_fault, "`peer doctor` with the same --base DIR checks them")
+    elif run.weights:
+        yield Finding("weights", "ok", run.weights)
 
 
 def _clock(line: LineFacts) -> Finding:

@@ -39,11 +39,15 @@ class RunEnd:
         """What somebody is told who wants to join."""
         return Incompatible(f"{self.known}; nobody can join it any more. {self.remedy}")
 
-    def nobody_left(self, addresses: Sequence[str] = ()) -> NobodyReachable:
-        """What somebody is told who wants to look, and nobody answers at these addresses, or none is known."""
+    def nobody_left(self, addresses: Sequence[str] = ()) -> Incompatible | NobodyReachable:
+        """What somebody is told who wants to look, and nobody answers at these addresses, or none is known.
+
+        The exit code is that of `refusal` where the run is over: waiting changes nothing.
+        """
         others = f" or at {plural(len(addresses) - 1, 'more address')}" if len(addresses) > 1 else ""
         where = f"nobody answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
-        return NobodyReachable(f"{self.known}, and {where}. {self.remedy}")
+        fault = Incompatible if self.is_over else NobodyReachable
+        return fault(f"{self.known}, and {where}. {self.remedy}")
 
 
 def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:

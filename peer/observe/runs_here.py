@@ -80,18 +80,20 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
 
 
 def note_page(run_id: str, address: str) -> None:
-    """Keep in the run's folder where a dashboard on this machine shows it; left out where there is no folder."""
-    with contextlib.suppress(OSError):
-        write_whole(_folder_of(run_id) / PAGE_NAME, f"{address}\n".encode())
+    """Keep in a folder of the run where a dashboard on this machine shows it; left out where there is no folder."""
+    for folder in _folders_of(run_id)[:1]:
+        with contextlib.suppress(OSError):
+            write_whole(folder / PAGE_NAME, f"{address}\n".encode())
 
 
-def noted_page(run_id: str) -> str | None:
-    """What `note_page` kept last; the dashboard may be gone since."""
-    try:
-        said = read_regular(_folder_of(run_id) / PAGE_NAME, MAX_URL_LENGTH).decode("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return said if is_page(said) else None
+def noted_pages(run_id: str) -> list[str]:
+    """What `note_page` kept last in each folder of the run; a dashboard may be gone since."""
+    found = []
+    for folder in _folders_of(run_id):
+        with contextlib.suppress(OSError, ValueError):
+            said = read_regular(folder / PAGE_NAME, MAX_URL_LENGTH).decode("ascii").strip()
+            found += [said] if is_page(said) else []
+    return found
 
 
 def find_page(run_id: str, usual_port: int) -> str:
@@ -102,8 +104,7 @@ def find_page(run_id: str, usual_port: int) -> str:
     """
     if (page := own_run(run_id).page) is not None:
         return page
-    noted = noted_page(run_id)
-    tried = dict.fromkeys([*([noted] if noted else []), f"http://127.0.0.1:{usual_port}"])
+    tried = dict.fromkeys([*noted_pages(run_id), f"http://127.0.0.1:{usual_port}"])
     for address in tried:
         if page_here(run_id, address) is not None:
             return address
@@ -113,9 +114,10 @@ def find_page(run_id: str, usual_port: int) -> str:
     )
 
 
-def _folder_of(run_id: str) -> Path:
-    folder: Path = load_config({"run_id": run_id}).data_dir
-    return folder
+def _folders_of(run_id: str) -> list[Path]:
+    """The usual folder and those named by hand, as far as they are there."""
+    usual: Path = load_config({"run_id": run_id}).data_dir
+    return [one for one in (usual, *(folder for _, folder in known_places(run_id))) if one.is_dir()]
 
 
 def page_here(run_id: str, address: str) -> str | None:

@@ -34,6 +34,7 @@ class Target:
         Raises:
             UsageFault: another run is trained there.
             NobodyReachable: nobody answered in time.
+            Incompatible: nor will anybody, since the run has ended.
         """
         from peer.network.membership.first_look import look_first
 
@@ -64,7 +65,7 @@ def checked_target(
 
     Raises:
         UsageFault: no run or no address is known, or the invite cannot be used.
-        NobodyReachable: the run has ended, and no address is known.
+        Incompatible, NobodyReachable: the run has ended, or is to end, and no address is known.
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
     from peer.observe.known_addresses import addresses_elsewhere, no_address, page_of

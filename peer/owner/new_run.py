@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from peer.config.section import Section, is_later
 from peer.described_model import DescribedModel
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
+from peer.files.store import FILES_NAME
 from peer.owner.own_module import chosen_buffers, frozen_digest
 
 OWNER_KEY_NAME = "owner.key"
@@ -291,14 +294,15 @@ def _write_run(
         owner = Identity.generate()
         run_id = make_run_id(name, owner.public_key)
         folder = user_data_dir_here() / run_id
-        write_owned(folder / OWNER_KEY_NAME, owner.to_bytes())
-        manifest = _with_own_peer(manifest, folder)
-    else:
-        if not replace and (folder / OWNER_KEY_NAME).exists():
-            raise UsageFault(
-                f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
-                "give --force to sign the manifest again with that key."
-            )
+        with _whole_or_nothing(folder):
+            write_owned(folder / OWNER_KEY_NAME, owner.to_bytes())
+            return _signed(run_id, _with_own_peer(manifest, folder), folder, owner, files)
+    if not replace and (folder / OWNER_KEY_NAME).exists():
+        raise UsageFault(
+            f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
+            "give --force to sign the manifest again with that key."
+        )
+    with _whole_or_nothing(folder):
         _make_folder(folder)
         owner = _key(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
@@ -306,11 +310,36 @@ def _write_run(
         manifest = _as_next_revision(
             manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine, keeps_order=not is_order_named
         )
+        return _signed(run_id, manifest, folder, owner, files)
+
+
+def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, files: Sequence[Path]) -> NewRun:
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
     # Before the record, which names them: a run never lists what its owner does not have.
     keep_files(folder, manifest, files)
     write_owned(folder / RUN_RECORD_NAME, record)
     return NewRun(run_id, manifest, folder)
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(folder: Path) -> Iterator[None]:
+    """If the block fails, what it wrote goes again: a key without its run would only stand in the way."""
+    new_folders = [one for one in (folder, *folder.parents) if not one.exists()]
+    named = [folder / name for name in (OWNER_KEY_NAME, IDENTITY_NAME, RUN_RECORD_NAME, FILES_NAME)]
+    new = [path for path in named if not os.path.lexists(path)]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with contextlib.suppress(OSError):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        for one in new_folders:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def _key(path: Path) -> Identity:

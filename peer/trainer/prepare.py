@@ -145,11 +145,14 @@ def train_tokenizer(
     out: Path,
     text_field: str = "text",
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    tell: Callable[[str], object] = lambda sentence: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> TextTokenizer:
     """Write a tokenizer that is made from these texts; returns it.
 
     Args:
         say: takes a sentence about what was left out.
+        tell: takes a sentence about how far it is, at most one in `_SHOWN_SECONDS` of `clock`.
 
     Raises:
         UsageFault: something is missing or wrong.
@@ -157,10 +160,27 @@ def train_tokenizer(
     """
     parts = parts_of(files_of(sources), PART_BYTES)
     complaints = Complaints()
-    made = make_tokenizer(_texts(parts, text_field, complaints), vocab_size, out)
+    tell(f"reading {plural(len({path for part in parts for path, _, _ in part.pieces}), 'file')}")
+    texts = _told(_texts(parts, text_field, complaints), vocab_size, tell, clock)
+    made = make_tokenizer(texts, vocab_size, out)
     if complaints.counts:
         say(f"left out or mended: {complaints.text()}")
     return made
+
+
+def _told(
+    texts: Iterator[str], vocab_size: int, tell: Callable[[str], object], clock: Callable[[], float]
+) -> Iterator[str]:
+    """The same texts; meanwhile how much was read is told, and at the end what comes next."""
+    shown, num_letters = clock(), 0
+    for text in texts:
+        num_letters += len(text)
+        yield text
+        if clock() - shown >= _SHOWN_SECONDS:
+            shown = clock()
+            tell(f"{count_text(num_letters)} letters read")
+    if num_letters:
+        tell(f"{count_text(num_letters)} letters read; choosing {vocab_size} tokens")
 
 
 def _texts(parts: Sequence[TextPart], text_field: str, complaints: Complaints) -> Iterator[str]:

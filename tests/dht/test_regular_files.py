@@ -155,5 +155,8 @@ def test_a_file_is_written_whole_for_its_owner_alone_or_not_at_all(
         write_whole(path, b"third")
     assert path.read_bytes() == b"second"
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "new" / "folder" / "file", b"fourth")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
     with pytest.raises(OSError, match="File exists"):
         write_whole(path / "below a file", b"")

@@ -79,7 +79,12 @@ class Remark:
     text: str
 
 
-ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | SwarmSeen | OwnAddresses
+@dataclass(frozen=True, slots=True)
+class ShutOut:
+    """This peer ends because the run does not take it any more: revoked, refused, or of an older version."""
+
+
+ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | ShutOut | SwarmSeen | OwnAddresses
 
 Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

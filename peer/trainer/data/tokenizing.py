@@ -6,6 +6,7 @@ The library is loaded when something is tokenized, not with this module.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,12 +145,18 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     if not counted.num_texts:
         raise UsageFault("there is no text in these files; expected some to learn words from")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalFault(f"{folder} cannot be written ({error.strerror}); expected room for a tokenizer") from error
-    write_new(folder / _CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
-    write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there
+    try:
+        write_new(folder / _CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
+        write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there
+    except LocalFault:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     return load_tokenizer(folder)
 
 

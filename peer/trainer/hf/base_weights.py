@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
 from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.quantities import bytes_text
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.extras import missing_extra
@@ -124,6 +125,26 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
             "expected the same weights: take them at the very revision that the run's owner used"
         )
     return folder
+
+
+def base_facts(manifest: RunManifest, given: Path | None, tell: Callable[[str], object]) -> str:
+    """Which given weights a run stands on, and where they are, in a phrase; empty: it needs none. No hub is asked.
+
+    Args:
+        given: the volunteer's own folder, which is read whole.
+        tell: takes a sentence before that.
+
+    Raises:
+        UsageFault, Incompatible: as from `find_base`.
+    """
+    init = manifest.model.init
+    if init is not None and given is None and init.source.startswith(HUB):
+        name = init.source.removeprefix(HUB)
+        return f"{name} of the hub, {bytes_text(init.num_bytes)}, which `peer join` fetches unless --base DIR has them"
+    if init is not None and given is not None:
+        tell(f"checking the given weights in {given}")
+    folder = find_base(manifest, given)
+    return "" if init is None else f"{folder} has those that the run stands on, {bytes_text(init.num_bytes)}"
 
 
 def checked_hub_name(name: str) -> tuple[str, str]:

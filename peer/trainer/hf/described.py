@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def describe_model(
     task: str | None = None,
     adapter: AdapterChoice | None = None,
     frozen: tuple[str, ...] = (),
+    tell: Callable[[str], object] = lambda sentence: None,
 ) -> DescribedModel:
     """The model that a config describes, as a manifest has it, with the weights and tokenizer beside it.
 
@@ -68,6 +70,7 @@ def describe_model(
         task: one of `TASKS`; None: the one that the file's `architectures` name, or the first that fits.
         adapter: None: all of the model is trained.
         frozen: names of parameters and modules that are not trained.
+        tell: takes a sentence before each part that may take long.
 
     Raises:
         UsageFault: no such file, no config, something in it leads elsewhere, or transformers is not installed.
@@ -76,6 +79,7 @@ def describe_model(
     path, source = Path(where), "folder"
     if not path.exists() and "/" in str(where) and not str(where).startswith((".", "/", "~")):
         source = f"{HUB}{where}"
+        tell(f"asking the hub for {where}")
         path = from_hub(str(where))
     fields = _read(path / CONFIG_NAME if path.is_dir() else path)
     try:
@@ -96,9 +100,11 @@ def describe_model(
         text = canonical_config(found | {"pad_token_id": _pad_token(tokenizer)})
     init = None
     if has_weights(path):
+        tell(f"reading the weights in {path}")
         found_weights = read_base(path)
         check_weights(text, chosen, path)
         init = {"source": source, "digest": found_weights.digest, "num_bytes": found_weights.num_bytes}
+    tell("counting parameters")
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
     if frozen and adapter is not None:
         raise UsageFault("--freeze is given with --adapter, which freezes all of the model; expected one of them.")

@@ -121,7 +121,7 @@ def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     words = " ".join(text(live(weights=init, flags_to_bring=" --base DIR", needs=HomeNeeds(180_000, 4e8, 1e5))).split())
     assert "180 kB of disk beside the program and the weights that it begins with (16 GB)" in words
     assert f"peer join {LINK} --base DIR" in words
-    assert f"peer doctor {LINK} --base" not in words
+    assert f"peer doctor {LINK} --base DIR" in words
     assert "its owner can tell you where to get them" in words
     hub = text(live(weights=init.model_copy(update={"source": "hub:org/name@main"})))
     assert "--base DIR" not in hub

@@ -25,7 +25,9 @@ def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
     sections = render_sections(state_of(), history_of_run())
     now, past = TextOnly(sections["writes"]), TextOnly(sections["samples"])
     assert "for name in sorted(os.listdir(path)):\n        yield name" in now.text
-    assert "After 335 million tokens, version 3673, held-out loss 1.730" in now.text
+    assert "by the model as it was then, after 335 million tokens. Version 3673, held-out loss 1.730." in now.text
+    further = render_sections(replace(state_of(), committed_tokens=400_000_000), history_of_run())
+    assert "after 335 million tokens; it has learned more since." in TextOnly(further["writes"]).text
     assert past.text.count("def ") >= 5
     assert "Now" in past.text
     assert "First" in past.text

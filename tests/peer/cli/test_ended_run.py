@@ -66,6 +66,9 @@ def test_a_machine_that_saw_the_end_joins_no_more(
         said = capsys.readouterr().err
         assert "nobody can join it any more. This machine has its model: `peer export" in said
         assert f"--checkpoint {owned.folder} --out ours-model`" in said
+    for command in ("status", "export"):
+        assert app.run([command, owned.run_id, "--peers", NOBODY_THERE, "--timeout", "0.1"]) == 4
+        assert f"nobody answers at {NOBODY_THERE}. This machine has its model" in capsys.readouterr().err
     # It can be typed as it stands, so it names what is not there yet.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ours-model").mkdir()
@@ -110,7 +113,7 @@ def test_a_doctor_says_an_end_to_come_before_it_says_that_nobody_answers(
 
 @pytest.mark.usefixtures("ended_page")
 def test_a_page_that_tells_the_end_saves_the_wait(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, code in (("join", 4), ("doctor", 4), ("status", 3), ("export", 3)):
+    for command, code in (("join", 4), ("doctor", 4), ("status", 4), ("export", 4)):
         assert app.run([command, PAGE]) == code
         said = capsys.readouterr().err
         assert f"the run {owned.run_id} has ended, says its page {PAGE}".lower() in said.lower()

@@ -19,7 +19,7 @@ from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
 from peer.observe.remembered_folders import known_places, remember_place
 from peer.observe.run_page import PageSays
-from peer.observe.runs_here import note_page, noted_page
+from peer.observe.runs_here import note_page, noted_pages
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
@@ -213,6 +213,10 @@ def test_the_page_of_a_local_run_is_found_at_any_port(
 
     monkeypatch.setattr("peer.observe.runs_here.ask_page", ask)
     note_page(RUN, "http://127.0.0.1:9")
+    usual = home / "data" / "murmuration" / RUN
+    assert not usual.exists(), "a page with its history elsewhere leaves no run behind"
+    usual.mkdir(parents=True)
+    note_page(RUN, "http://127.0.0.1:9")
     assert app.run(["open", RUN]) == 2
     assert "is not shown at http://127.0.0.1:9 or http://127.0.0.1:8080; ask its owner" in capsys.readouterr().err
     assert asked == ["http://127.0.0.1:9", "http://127.0.0.1:8080"]
@@ -220,5 +224,14 @@ def test_the_page_of_a_local_run_is_found_at_any_port(
     assert app.run(["open", RUN]) == 0
     assert capsys.readouterr().out == "http://127.0.0.1:8123\n"
     for damaged in (b"\xff\xfe", b"", b"file:///etc/passwd", b"x" * 9999):
-        (home / "data" / "murmuration" / RUN / "page.address").write_bytes(damaged)
-        assert noted_page(RUN) is None
+        (usual / "page.address").write_bytes(damaged)
+        assert noted_pages(RUN) == []
+
+
+def test_the_page_of_a_run_in_a_folder_named_by_hand_is_found(home: Path) -> None:
+    named = home / "of the demo"
+    named.mkdir()
+    remember_place(RUN, named)
+    note_page(RUN, "http://127.0.0.1:8123")
+    assert (named / "page.address").exists()
+    assert noted_pages(RUN) == ["http://127.0.0.1:8123"]

@@ -129,6 +129,12 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
     ("manifest", changed("run", own_manifest_hash="cd" * 32), "note", "cdcdcdcdcdcdcdcd here", "--data-dir", 0),
     ("manifest", changed("run", num_others=2), "note", "2 of them with another manifest", "owner", 0),
+    ("weights", changed("run", weights_fault="--base is missing"), "note", "--base is missing", "--base DIR", 0),
+    (
+        *("weights", changed("run", weights_fault="their digest is another", weights_fault_code=4), "stop"),
+        *("their digest is another", "", 4),
+    ),
+    ("weights", changed("run", weights_fault="no such folder", weights_fault_code=2), "stop", "no such folder", "", 2),
     ("manifest", changed("run", num_members=0), "note", "nobody trains now", "first trainer", 0),
     ("line", changed("", line=LineFacts(faults=("peer x: gone",))), "note", "not measured: peer x: gone", "again", 0),
     ("clock", changed("line", clock_offset_seconds=-75.0), "stop", "1 min 15 s ahead of", "time service", 1),

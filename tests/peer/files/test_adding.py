@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -114,7 +115,39 @@ def test_a_full_disk_signs_no_run(tmp_path: Path, paths: list[Path], monkeypatch
     monkeypatch.setattr(adding, "write_whole", full)
     with pytest.raises(LocalFault, match=r"No space left on device; expected .* 2 bytes of free space; no run was"):
         create_run("tiny", None, tmp_path / "owner", files=paths)
-    assert not (tmp_path / "owner" / "run.record").exists()
+    assert not (tmp_path / "owner").exists(), "not even a key, which would stand in the way of the next try"
+
+
+@pytest.mark.parametrize("name", ["owner.key", "run.record"])
+@pytest.mark.parametrize("is_there", [False, True], ids=["a new folder", "a folder of before"])
+def test_a_disk_that_gets_full_leaves_nothing_of_a_run(
+    name: str, is_there: bool, tmp_path: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "some" / "owner"
+    if is_there:
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("keep")
+    sync, opened = os.fsync, os.open
+    descriptors: set[int] = set()
+
+    def note(path: str | Path, *how: int, **beside: Any) -> int:
+        descriptor = opened(path, *how, **beside)
+        if name in str(path):
+            descriptors.add(descriptor)
+        return descriptor
+
+    def full(descriptor: int) -> None:
+        if descriptor in descriptors:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LocalFault, match="No space left on device"):
+        create_run("tiny", None, folder, files=paths)
+    left = sorted(str(path.relative_to(tmp_path / "some")) for path in (tmp_path / "some").rglob("*"))
+    assert left == (["owner", "owner/notes.txt"] if is_there else [])
+    assert (tmp_path / "some").exists() is is_there
 
 
 def test_a_run_that_brings_a_tokenizer_reads_text_through_it_unless_its_owner_says_otherwise(

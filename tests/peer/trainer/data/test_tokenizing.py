@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
+from peer.trainer.prepare import train_tokenizer
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 
 
@@ -37,6 +39,25 @@ def test_the_end_of_a_document_is_found_or_asked_for(tmp_path):
     with pytest.raises(UsageFault, match=r"nothing says which token.*--eos TOKEN"):
         load_tokenizer(made.path)
     assert load_tokenizer(made.path, "<|over|>").eos == 0
+
+
+def test_a_person_is_told_how_far_it_is(tmp_path):
+    (tmp_path / "text.txt").write_text("birds fly over the marsh\n" * 200)
+    seconds = iter(range(0, 1000, 2))
+    told = []
+    train_tokenizer([str(tmp_path / "text.txt")], 300, tmp_path / "made", tell=told.append, clock=lambda: next(seconds))
+    assert told[0] == "reading 1 file"
+    assert told[1:] == ["5000 letters read", "5000 letters read; choosing 300 tokens"]
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("peer.trainer.data.shards.os.replace", full)
+    with pytest.raises(LocalFault, match="No space left on device"):
+        make_tokenizer(sentences(20), 300, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_no_tokenizer_is_a_sentence(tmp_path):
