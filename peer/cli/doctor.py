@@ -40,8 +40,8 @@ def doctor(
     """Say whether joining makes sense: reachability, rates, clock, memory, disk, versions, and the share of rounds.
 
     Give it the flags that `peer join` would get, while that peer is not running. Without a run it looks at this machine
-    alone. It ends with 0 when joining makes sense, else with what stands in the way: 1 this machine, 2 a flag, 3 nobody
-    reachable, 4 versions, weights, or a run that has ended, 5 device.
+    alone. It ends with 0 when joining makes sense. Other codes say what stands in the way: 1 this machine, 2 a flag, 3
+    nobody reachable, 4 the run, 5 device.
     """
     from peer.config.peer_config import user_data_dir_here
     from peer.config.validation import read_toml
