@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def prepare_data(
         raise UsageFault(f"{names}: nothing is in there to read; expected files with text; name others")
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
-        settings["examples"] = json.loads(json.dumps(examples.to_fields()))
+        settings["examples"] = json.loads(json.dumps(asdict(examples)))
     if (out / META_NAME).exists():
         raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
     done = _begin(out, settings)

@@ -19,11 +19,10 @@ import torch
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
 from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
-from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.files.store import run_file_path
 from peer.trainer.data.labelled import LabelledStream
-from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
+from peer.trainer.data.prepared import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.text_stock import TextRules, TextStock
@@ -112,13 +111,12 @@ def open_run_corpus(
         return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules, limit_bytes)
     if source.startswith(WEB):
         return _downloaded(manifest, source, data_dir, note, rules, limit_bytes)
-    named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
     return open_corpus(
         source,
         vocab_size=manifest.model.vocab_size,
         context=manifest.model.context,
         held_out_fraction=data.held_out_fraction,
-        tokenizer_digest=None if named is None else named.digest,
+        tokenizer_digest=tokenizer_digest_of(manifest),
         digest=data.digest,
         rules=rules,
     )
@@ -139,8 +137,7 @@ def _downloaded(
             "of this machine; give --data tokens:DIR"
         )
     stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes)
-    named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
-    check_fits(stock.meta, source, vocab_size, None if named is None else named.digest, rules)
+    check_fits(stock.meta, source, vocab_size, tokenizer_digest_of(manifest), rules)
     training, folder = stock.corpus_parts(vocab_size, rules)
     held_out = folder.held_out(manifest.model.context)
     return Corpus(training, held_out, f"{folder.facts()} here", stock.meta.held_out_bytes_per_token)

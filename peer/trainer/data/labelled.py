@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, Wants, identity_of
+from peer.trainer.data.stock import Stock
+from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, identity_of
 from peer.trainer.examples.rules import HEAD_VALUES, ExampleRules
 from peer.trainer.text.files import Tokens
 
@@ -17,8 +18,8 @@ NO_TOKEN = -1
 """Behind the end of a text that is shorter than others of its batch."""
 
 
-class LabelledStream:
-    """Groups of examples that are opened when they are first asked for; see `GroupedStream`.
+class LabelledStream(GroupedStream):
+    """A `GroupedStream` of examples: each is one position, and counts as a token.
 
     Args:
         limit: values of an example are below it: the vocabulary, or the shades of a pixel.
@@ -31,47 +32,16 @@ class LabelledStream:
         limit: int,
         open_group: Callable[[int], tuple[str, Tokens] | None],
         identity: int,
-        stock: Wants | None = None,
+        stock: Stock | None = None,
     ) -> None:
+        super().__init__(num_groups, max(limit, len(rules.labels), rules.num_values + 1), open_group, identity, stock)
         self._rules = rules
-        self._values = GroupedStream(
-            num_groups, max(limit, len(rules.labels), rules.num_values + 1), open_group, identity, stock
-        )
         self._limit = limit
-        self.identity = identity
-
-    @property
-    def num_groups(self) -> int:
-        """Those that are not here yet, too."""
-        return self._values.num_groups
-
-    @property
-    def is_full(self) -> bool:
-        """See `Groups.is_full`."""
-        return self._values.is_full
-
-    @property
-    def failing(self) -> Collection[int]:
-        """See `Groups.failing`."""
-        return self._values.failing
-
-    @property
-    def num_tokens(self) -> int:
-        """Examples of the groups that are here: one counts as a token."""
-        return sum(length for _, length in filter(None, map(self.group_range, range(self.num_groups))))
 
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(first position, number of examples); see `Groups.group_range`."""
-        found = self._values.group_range(group)
+        found = super().group_range(group)
         return None if found is None else (found[0], found[1] // self._rules.row_values)
-
-    def want(self, groups: Sequence[int]) -> None:
-        """See `Groups.want`."""
-        self._values.want(groups)
-
-    def let_go(self) -> None:
-        """See `Groups.let_go`."""
-        self._values.let_go()
 
     @classmethod
     def of_segments(cls, segments: Sequence[tuple[str, Tokens]], rules: ExampleRules, limit: int) -> LabelledStream:
@@ -91,7 +61,7 @@ class LabelledStream:
         found = []
         for position in positions.tolist():
             group, index = divmod(position, GROUP_POSITIONS)
-            found.append(self._values.read(group, index * size, size))
+            found.append(self.read(group, index * size, size))
         rows = np.stack(found)
         labels, lengths, values = rows[:, 0], rows[:, 1], rows[:, HEAD_VALUES:]
         if labels.max() >= len(self._rules.labels) or values.max(initial=0) >= self._limit:

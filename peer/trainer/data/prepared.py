@@ -13,7 +13,8 @@ from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
-from peer.trainer.data.streams import GroupedStream, TokenStream, Wants, identity_of
+from peer.trainer.data.stock import Stock
+from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.examples.rules import ExampleRules, rules_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
 
@@ -78,8 +79,8 @@ class ShardFolder:
             path.unlink(missing_ok=True)
 
     def training(
-        self, stock: Wants | None = None, opens: Callable[[int], tuple[str, Tokens] | None] | None = None
-    ) -> GroupedStream | LabelledStream:
+        self, stock: Stock | None = None, opens: Callable[[int], tuple[str, Tokens] | None] | None = None
+    ) -> GroupedStream:
         """What is trained on.
 
         Args:
@@ -103,6 +104,12 @@ class ShardFolder:
         size = bytes_text(sum(self.meta.num_bytes(shard) for shard in here))
         tokens = count_text(sum(shard.tokens for shard in here))
         return f"{len(here)} of {plural(len(training), 'shard')}, {size}, {tokens} tokens"
+
+
+def tokenizer_digest_of(manifest: RunManifest) -> str | None:
+    """Of the run's tokenizer; None: the run names none."""
+    named = manifest.data.tokenizer
+    return None if named is None else named_file(manifest.files, named, "data.tokenizer").digest
 
 
 def check_fits(
@@ -144,7 +151,7 @@ def _rows_text(rows: Rows | None) -> str:
     return f"examples of up to {rows.num_values} tokens with {len(rows.labels)} labels ({names})"
 
 
-def training_stream(shards: ShardFolder, context: int) -> GroupedStream | LabelledStream:
+def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
     """What is trained on: the shards that are in the folder.
 
     Raises:
@@ -192,8 +199,7 @@ def _read_here(manifest: RunManifest, source: str) -> str:
     paths = paths_in(rest)
     meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
     if meta is not None:
-        named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
-        check_fits(meta, source, manifest.model.vocab_size, None if named is None else named.digest, rules_of(manifest))
+        check_fits(meta, source, manifest.model.vocab_size, tokenizer_digest_of(manifest), rules_of(manifest))
         return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
     files = [file for path in paths for _, file in files_at(path)[0]]
     return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

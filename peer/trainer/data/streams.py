@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
+from peer.trainer.data.stock import Stock
 from peer.trainer.text.files import Tokens
 
 GROUP_POSITIONS = 1 << 40
@@ -54,17 +55,6 @@ class Groups(Protocol):
         ...
 
 
-class Wants(Protocol):
-    """Brings groups and lets them go, as `peer.trainer.data.stock.Stock` does."""
-
-    @property
-    def is_full(self) -> bool: ...
-    @property
-    def failing(self) -> Collection[int]: ...
-    def want(self, groups: Sequence[int]) -> None: ...
-    def let_go(self) -> Sequence[int]: ...
-
-
 class TrainingStream(Groups, Protocol):
     """What is trained on."""
 
@@ -88,69 +78,19 @@ def identity_of(*parts: object) -> int:
 
 
 class OneGroup:
-    """A sequence whose positions alone are of interest."""
-
-    def __init__(self, num_tokens: int) -> None:
-        self._num_tokens = num_tokens
-        self.identity = identity_of(num_tokens)
-
-    @property
-    def num_groups(self) -> int:
-        """All of it is one group."""
-        return 1
-
-    @property
-    def is_full(self) -> bool:
-        """Nothing has to come."""
-        return False
-
-    @property
-    def failing(self) -> Collection[int]:
-        """None: all of it is here."""
-        return ()
-
-    def group_range(self, group: int) -> tuple[int, int] | None:
-        """(0, number of tokens)."""
-        return 0, self._num_tokens
-
-    def want(self, groups: Sequence[int]) -> None:
-        """All of it is here."""
-
-    def let_go(self) -> None:
-        """All of it stays."""
-
-
-class TokenStream:
-    """One long sequence of tokens made of segments (files), read in any order.
+    """A sequence that is all here, as one group: nothing of it has to come, and nothing goes.
 
     Args:
         identity: see `Groups.identity`; None: that of its length.
     """
 
-    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int, identity: int | None = None) -> None:
-        self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
-        self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
-        self._vocab_size = vocab_size
-        self.identity = identity_of(self.num_tokens) if identity is None else identity
+    num_groups = 1
+    is_full = False
+    failing: Collection[int] = ()
 
-    @property
-    def num_tokens(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    @property
-    def num_groups(self) -> int:
-        """All of it is one group."""
-        return 1
-
-    @property
-    def is_full(self) -> bool:
-        """Nothing has to come."""
-        return False
-
-    @property
-    def failing(self) -> Collection[int]:
-        """None: all of it is here."""
-        return ()
+    def __init__(self, num_tokens: int, identity: int | None = None) -> None:
+        self.num_tokens = num_tokens
+        self.identity = identity_of(num_tokens) if identity is None else identity
 
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(0, number of tokens)."""
@@ -161,6 +101,16 @@ class TokenStream:
 
     def let_go(self) -> None:
         """All of it stays."""
+
+
+class TokenStream(OneGroup):
+    """One long sequence of tokens made of segments (files), read in any order."""
+
+    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int, identity: int | None = None) -> None:
+        self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
+        self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
+        self._vocab_size = vocab_size
+        super().__init__(sum(len(tokens) for _, tokens in self._segments), identity)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -206,7 +156,7 @@ class GroupedStream:
         vocab_size: int,
         open_group: Callable[[int], tuple[str, Tokens] | None],
         identity: int,
-        stock: Wants | None = None,
+        stock: Stock | None = None,
     ) -> None:
         self.num_groups = num_groups
         self._vocab_size = vocab_size

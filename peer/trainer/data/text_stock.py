@@ -215,7 +215,7 @@ class TextStock:
             self._note(f"left out or mended at the beginning of {self._source}: {left_out}")
         return stream, num_bytes / num_tokens if num_bytes and examples is None else None
 
-    def training(self) -> GroupedStream | LabelledStream:
+    def training(self) -> GroupedStream:
         """What is trained on."""
         examples = self._rules.examples
         if examples is not None:

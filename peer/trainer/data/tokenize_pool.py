@@ -6,8 +6,8 @@ import contextlib
 import json
 import queue
 import subprocess
-import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -76,37 +76,25 @@ def tokenize_all(
     Raises:
         UsageFault, LocalFault: the first that a worker said; the others are ended.
     """
-    waiting: queue.SimpleQueue[tuple[int, TokenizeOrder]] = queue.SimpleQueue()
-    num_orders = 0
-    for order in orders:
-        waiting.put(order)
-        num_orders += 1
-    done: queue.SimpleQueue[tuple[int, dict[str, Any] | LocalFault]] = queue.SimpleQueue()
-    workers = [TokenizeWorker(tokenizer, end) for _ in range(min(num_processes, num_orders))]
+    wanted = list(orders)
+    workers = [TokenizeWorker(tokenizer, end) for _ in range(min(num_processes, len(wanted)))]
+    idle: queue.SimpleQueue[TokenizeWorker] = queue.SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
 
-    def work(worker: TokenizeWorker) -> None:
-        while True:
-            try:
-                number, order = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                done.put((number, worker.tokenize(order)))
-            except LocalFault as error:
-                done.put((number, error))
-                return
+    def work(number: int, order: TokenizeOrder) -> tuple[int, dict[str, Any]]:
+        worker = idle.get()
+        try:
+            return number, worker.tokenize(order)
+        finally:
+            idle.put(worker)
 
-    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+    threads = ThreadPoolExecutor(max(1, len(workers)))
     try:
-        for thread in threads:
-            thread.start()
-        for _ in range(num_orders):
-            number, answer = done.get()
-            if isinstance(answer, LocalFault):
-                raise answer
-            yield number, answer
+        for done in as_completed([threads.submit(work, *order) for order in wanted]):
+            yield done.result()
     finally:
+        threads.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.close()
-        for thread in threads:
-            thread.join()
+        threads.shutdown()

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,28 +54,15 @@ class TokenizeOrder:
 
     def to_line(self) -> bytes:
         """One line of JSON."""
-        fields = {
-            "part": self.part.to_fields(),
-            "text_field": self.text_field,
-            "held_out_fraction": self.held_out_fraction,
-            "training": str(self.training),
-            "held_out": str(self.held_out),
-            "examples": None if self.examples is None else self.examples.to_fields(),
-        }
-        return json.dumps(fields).encode() + b"\n"
+        return json.dumps(asdict(self), default=str).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> TokenizeOrder:
         """Back from `to_line`."""
         fields = json.loads(line)
-        return cls(
-            TextPart.from_fields(fields["part"]),
-            fields["text_field"],
-            fields["held_out_fraction"],
-            Path(fields["training"]),
-            Path(fields["held_out"]),
-            None if fields["examples"] is None else ExampleRules.from_fields(fields["examples"]),
-        )
+        paths = {side: Path(fields[side]) for side in ("training", "held_out")}
+        examples = None if fields["examples"] is None else ExampleRules.from_fields(fields["examples"])
+        return cls(**fields | paths | {"part": TextPart.from_fields(fields["part"]), "examples": examples})
 
 
 class _ShardFile:

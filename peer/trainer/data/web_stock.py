@@ -22,7 +22,6 @@ from urllib.parse import urljoin, urlsplit
 from dht.errors import LocalFault, UsageFault
 from dht.fields import clean_text
 from dht.quantities import bytes_text
-from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.prepared import ShardFolder
 from peer.trainer.data.shards import (
     MAX_META_BYTES,
@@ -78,9 +77,7 @@ class WebStock:
         self._stock = Stock(self, note, limit_bytes)
         self._shards: ShardFolder | None = None
 
-    def corpus_parts(
-        self, vocab_size: int, rules: ExampleRules | None = None
-    ) -> tuple[GroupedStream | LabelledStream, ShardFolder]:
+    def corpus_parts(self, vocab_size: int, rules: ExampleRules | None = None) -> tuple[GroupedStream, ShardFolder]:
         """(what is trained on, the folder), after the held-out shards were fetched.
 
         Raises:

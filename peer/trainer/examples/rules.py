@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +16,6 @@ MAX_LABELS = 65_535
 """Classes; the largest published sets of pictures have 21,841."""
 HEAD_VALUES = 2
 """Of a stored row, before its tokens or pixels: the number of the class, and how many tokens follow."""
-USUAL_CHANNELS = 3
 NUM_SHADES = 256
 """Values of a pixel's channel."""
 
@@ -44,13 +43,9 @@ class ExampleRules:
         """Of each stored row."""
         return HEAD_VALUES + self.num_values
 
-    def to_fields(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
-
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """Back from JSON."""
+        """From what JSON makes of its fields."""
         lists = {name: tuple(fields[name]) for name in ("labels", "picture") if fields[name] is not None}
         return cls(**{**fields, **lists})
 

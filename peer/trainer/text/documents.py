@@ -10,7 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Self
@@ -53,13 +53,9 @@ class TextPart:
     kind: str
     pieces: tuple[tuple[str, int, int], ...]
 
-    def to_fields(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
-
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """Back from JSON."""
+        """From what JSON makes of its fields."""
         return cls(fields["kind"], tuple((str(path), int(a), int(b)) for path, a, b in fields["pieces"]))
 
 

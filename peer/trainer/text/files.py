@@ -141,9 +141,9 @@ def library_files() -> FoundFiles:
         UsageFault: this Python has none.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    reader = _Reader()
+    opened = OpenFiles()
     found = [(name, path) for name, path in _walk(root, _NOT_LIBRARY_TEXT) if name.endswith(".py")]
-    segments = [(name, reader.load(path, _BYTES)) for name, path in found if path.is_file()]
+    segments = [(name, _load(opened, path, _BYTES)) for name, path in found if path.is_file()]
     if not segments:
         raise UsageFault(f"no .py files under {root}; this Python has no library text; choose --data text:PATH")
     return FoundFiles(segments)
@@ -156,13 +156,15 @@ def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
         UsageFault: a path is missing, unreadable, or no regular file or folder; a shard does not say its type; there is
             nothing to read.
     """
-    found, reader = FoundFiles(), _Reader()
+    found, opened = FoundFiles(), OpenFiles()
     for path in paths_in(text):
         files, num_left_out = files_at(path)
         found.num_left_out += num_left_out
         if not is_text and path.is_dir():
             files = [(name, file) for name, file in files if file.suffix in _SHARD_SUFFIXES]
-        found.segments += [(name, reader.load(file, _BYTES if is_text else _token_type(file))) for name, file in files]
+        found.segments += [
+            (name, _load(opened, file, _BYTES if is_text else _token_type(file))) for name, file in files
+        ]
     if not any(len(tokens) for _, tokens in found.segments):
         left_out = f" ({found.num_left_out} entries that lead out of it, or are no files, were left out)"
         raise UsageFault(
@@ -256,27 +258,21 @@ def _inside(root: Path) -> tuple[list[tuple[str, Path]], int]:
     return files, num_left_out
 
 
-class _Reader:
-    """Opens files as tokens."""
+def _load(files: OpenFiles, path: Path, dtype: TokenType) -> FileTokens:
+    """The tokens of one regular file, none of them read yet.
 
-    def __init__(self) -> None:
-        self._files = OpenFiles()
-
-    def load(self, path: Path, dtype: TokenType) -> FileTokens:
-        """The tokens of one regular file, none of them read yet.
-
-        Raises:
-            UsageFault: it cannot be read, or has half a token at its end.
-        """
-        try:
-            with open_regular(path) as file:
-                # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
-                num_bytes = os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise unreadable(path, error) from error
-        if num_bytes % dtype.itemsize:
-            raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
-        return FileTokens(self._files, path, dtype, 0, num_bytes // dtype.itemsize)
+    Raises:
+        UsageFault: it cannot be read, or has half a token at its end.
+    """
+    try:
+        with open_regular(path) as file:
+            # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
+            num_bytes = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if num_bytes % dtype.itemsize:
+        raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
+    return FileTokens(files, path, dtype, 0, num_bytes // dtype.itemsize)
 
 
 def unreadable(path: Path, error: OSError) -> UsageFault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_run_with_labels_says_so(tmp_path: Path) -> None:
     )
     rules = rules_of(manifest)
     assert rules == ExampleRules("text", "label", NAMES, 24)
-    assert ExampleRules.from_fields(json.loads(json.dumps(rules.to_fields()))) == rules
+    assert ExampleRules.from_fields(json.loads(json.dumps(asdict(rules)))) == rules
     assert manifest.step_tokens == manifest.training.batch_size * manifest.training.accumulation_steps
     assert rules_of(RunManifest(name="tiny")) is None
 

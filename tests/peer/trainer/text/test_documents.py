@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow
@@ -152,4 +153,4 @@ def test_pipes_are_not_waited_for(tmp_path):
 
 def test_a_part_survives_json():
     part = TextPart("text", ((str(Path("a")), 0, 5), ("b", 1, 2)))
-    assert TextPart.from_fields(json.loads(json.dumps(part.to_fields()))) == part
+    assert TextPart.from_fields(json.loads(json.dumps(asdict(part)))) == part
