@@ -24,7 +24,7 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild
 from peer.network.process.supervisor import NetworkProcess
-from peer.trainer.devices.ranks import Ranks
+from peer.trainer.devices.ranks import ALONE, Ranks
 from peer.trainer.devices.select import describe_device
 from peer.trainer.devices.side_stream import SideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -87,7 +87,7 @@ class RunConnection:
         manifest: RunManifest,
         parameters: Sequence[tuple[str, torch.Tensor]],
         device: torch.device,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         ref_device: torch.device | None = None,
         buffers: Sequence[tuple[str, torch.Tensor]] = (),
     ) -> TrainerLink:
@@ -106,7 +106,7 @@ class RunConnection:
         mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
         self._mailbox = mailbox
         mailbox.trainer.tokens = totals.tokens
-        is_here = ref_device in (None, device) and (ranks is None or not ranks.is_sharded)
+        is_here = ref_device in (None, device) and not ranks.is_sharded
         self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
         link = TrainerLink(
             [*parameters, *buffers],
@@ -119,7 +119,7 @@ class RunConnection:
             ref_device=ref_device,
             side=self._side,
         )
-        self.network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
+        self.network.give_mailbox(mailbox, describe_device(device, ranks.size))
         return link
 
     def close(self, reason: str, idle: Callable[[], None] = lambda: None) -> None:

@@ -41,7 +41,7 @@ from peer.trainer.devices.rank_groups import (
     device_of,
     place_from,
 )
-from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.ranks import ALONE, OrderKind, Ranks
 from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
 from peer.trainer.hf.architecture import Compressed
@@ -204,7 +204,7 @@ def _build_trainer(
         terminal.mention("checking the given weights that this run stands on")
     check_compressed(manifest, config.base_bits)
     base = find_base(manifest, config.base)
-    ranks = None if group is None else _meet(config, manifest, source, base, device, group)
+    ranks = ALONE if group is None else _meet(config, manifest, source, base, device, group)
     compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
     model = build_run_model(manifest, base, compressed=compressed)
     check_frozen_digest(manifest, model)
@@ -238,7 +238,6 @@ def _build_trainer(
         ready_timeout_seconds=READY_SECONDS,
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
-        ranks=ranks,
         order=manifest.data.order,
         choices=choices,
         tell=Tell(terminal.note, tell_smaller),

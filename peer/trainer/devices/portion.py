@@ -136,11 +136,6 @@ class Portion:
         self._aside: dict[str, Tensor] = {}
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every parameter is here entirely."""
-        return not any(is_sharded(parameter) for parameter in self._parameters.values())
-
-    @property
     def live(self) -> Mapping[str, Part]:
         """The live parameters by name."""
         return {name: part_of(parameter) for name, parameter in self._parameters.items()}
@@ -166,10 +161,6 @@ class Portion:
     def device(self) -> torch.device:
         """Where it trains."""
         return next((part.local.device for part in self.live.values()), torch.device("cpu"))
-
-    def num_values(self, fragment: Fragment) -> int:
-        """How many values of a fragment are here."""
-        return sum(piece.place.stop - piece.place.start for piece in self.pieces(fragment))
 
     def pieces(self, fragment: Fragment) -> Iterator[HeldPiece]:
         """What is here of a fragment, in its order."""

@@ -26,6 +26,7 @@ from averaging.outer.layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.portion import Part, Portion
+from peer.trainer.devices.side_stream import SideStream
 
 PATIENCE = timedelta(days=30)
 """For the next order: rank 0 may wait for the swarm as long as that takes; a dead one is noticed at once."""
@@ -62,19 +63,26 @@ class Ranks:
 
     Attributes:
         rank, size: this process's number and how many there are.
-        orders: the gloo group for orders and values.
+        orders: the gloo group for orders and values; None: there is nobody to order.
         is_sharded: whether each rank holds some rows of the parameters, or all of them.
     """
 
     rank: int
     size: int
-    orders: dist.ProcessGroup
+    orders: dist.ProcessGroup | None
     is_sharded: bool
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process needs no other one for anything."""
+        return self.size == 1 and not self.is_sharded
 
     # ------------------------------------------------------------------------------------------------- orders
 
     def order(self, kind: OrderKind, *numbers: float) -> None:
         """Tell all other ranks what comes; rank 0 only."""
+        if self.size == 1:
+            return
         message = torch.zeros(1 + _FIELDS, dtype=torch.float64)
         message[0] = kind
         message[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
@@ -109,9 +117,21 @@ class Ranks:
         self._broadcast(values)
         portion.merge(fragment, kind, values, merge_alpha)
 
-    def gather(self, portion: Portion, fragment: Fragment, kind: OrderKind, out: Tensor) -> None:
-        """Fill `out`, float32 [num_values], with all ranks' parts of work or live parameters; rank 0 only."""
-        (portion.gather_work if kind == OrderKind.SEND_WORK else portion.gather_live)(fragment, out)
+    def gather_work(self, portion: Portion, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
+        """Fill `out`, float32 [num_values], with all ranks' parts of L; rank 0 only.
+
+        Args:
+            side: see `Portion.gather_work`; only where all of it is here.
+        """
+        portion.gather_work(fragment, out, side)
+        self._gather_others(portion, fragment, OrderKind.SEND_WORK, out)
+
+    def gather_live(self, portion: Portion, fragment: Fragment, out: Tensor) -> None:
+        """The same with the live parameters."""
+        portion.gather_live(fragment, out)
+        self._gather_others(portion, fragment, OrderKind.SEND_LIVE, out)
+
+    def _gather_others(self, portion: Portion, fragment: Fragment, kind: OrderKind, out: Tensor) -> None:
         if not self.is_sharded:
             return
         self.order(kind, fragment.index)
@@ -125,9 +145,10 @@ class Ranks:
         portion.measure_anew(fragment)
 
     def show(self, portion: Portion, fragment: Fragment, values: Tensor) -> None:
-        """Put values into the live parameters of all ranks, for a measurement; rank 0 only."""
-        self.order(OrderKind.SHOW, fragment.index)
-        self._broadcast(values)
+        """Put values into the live parameters of all ranks that measure; rank 0 only."""
+        if self.is_sharded:
+            self.order(OrderKind.SHOW, fragment.index)
+            self._broadcast(values)
         portion.show(fragment, values)
 
     def whole(self, part: Part) -> Tensor:
@@ -147,6 +168,8 @@ class Ranks:
 
     def mean(self, value: float) -> float:
         """The mean over all ranks, on each of them; all call it."""
+        if self.size == 1:
+            return value
         total = torch.tensor(value, dtype=torch.float64)
         with _watched():
             dist.all_reduce(total, group=self.orders)
@@ -186,6 +209,8 @@ class Ranks:
     # ------------------------------------------------------------------------------------------------- transport
 
     def _broadcast(self, tensor: Tensor) -> None:
+        if self.size == 1:
+            return
         with _watched():
             dist.broadcast(tensor, 0, group=self.orders)
 
@@ -205,6 +230,10 @@ class Ranks:
         for target in targets:
             target.copy_(values[start : start + target.numel()])
             start += target.numel()
+
+
+ALONE = Ranks(0, 1, None, is_sharded=False)
+"""A peer that is one process."""
 
 
 class RankLost(LocalFault):

@@ -22,7 +22,7 @@ from peer.checkpoint.files import read_json
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
-from peer.trainer.devices.ranks import Ranks
+from peer.trainer.devices.ranks import ALONE, Ranks
 from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
 from peer.trainer.loop.checkpoint_values import Held, joined, split
 from peer.trainer.loop.frozen import check_frozen, frozen_digests
@@ -45,7 +45,7 @@ class PortionKeeper:
     Args:
         folder: of the checkpoints.
         optimizers: of the module, as many as it has.
-        ranks: the processes of this peer; None: this one is alone.
+        ranks: the processes of this peer.
         state: what else is kept, by name; of a peer that is alone.
     """
 
@@ -55,7 +55,7 @@ class PortionKeeper:
         portion: Portion,
         module: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._folder = folder
@@ -71,12 +71,12 @@ class PortionKeeper:
     @property
     def is_sharded(self) -> bool:
         """Whether other ranks hold what is missing here."""
-        return self._ranks is not None and self._ranks.is_sharded
+        return self._ranks.is_sharded
 
     def is_finite(self) -> bool:
         """Whether all live parameters are finite, on all ranks of a sharded model, which call it together."""
         is_finite = all(all_finite(part.local) for part in self._portion.live.values())
-        return self._ranks.agree(is_finite) if self._ranks is not None and self.is_sharded else is_finite
+        return self._ranks.agree(is_finite) if self.is_sharded else is_finite
 
     def content(self) -> tuple[dict[str, Held], dict[str, Any]]:
         """(tensors by name, facts as JSON that refer to them: of the optimizers and what else is kept).
@@ -95,14 +95,7 @@ class PortionKeeper:
 
     def copy_of(self, held: Held) -> Tensor:
         """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
-        if isinstance(held, Part):
-            assert self._ranks is not None
-            return self._ranks.whole(held)
-        return held.detach().to("cpu", copy=True)
-
-    def in_place(self, held: Held) -> Tensor:
-        """The whole tensor on the CPU, from where it is, when nothing changes it any more."""
-        return self.copy_of(held) if isinstance(held, Part) else held.detach().cpu()
+        return self._ranks.whole(held) if isinstance(held, Part) else held.detach().to("cpu", copy=True)
 
     def send_parts(self) -> None:
         """The other ranks' share of a moment."""
@@ -130,7 +123,7 @@ class PortionKeeper:
             self._check(facts, open_tensors(path / TRAINER_TENSORS_NAME), num_fragments)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             complaint = str(error)
-        if self._ranks is not None and not self._ranks.agree(not complaint):
+        if not self._ranks.agree(not complaint):
             complaint = complaint or "another rank cannot read it"
         if not complaint and facts is not None:
             try:

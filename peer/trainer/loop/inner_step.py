@@ -18,45 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dht.errors import LocalFault
+from peer.config.training_section import TrainingSection
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.compiled import CompiledLoss
 from peer.trainer.computing.micro_batch import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.devices.ranks import Ranks
-from peer.trainer.model.optimizer import OptimizerSettings, has_fused, make_optimizer
+from peer.trainer.devices.ranks import ALONE, Ranks
+from peer.trainer.model.optimizer import has_fused, make_optimizer
 
 IGNORED = -100
 """A target that no loss counts, as torch's cross-entropy has it."""
 _COSINE_FLOOR = 0.1
-
-
-class TrainingSettings(OptimizerSettings, Protocol):
-    """What the inner loop reads of the manifest's training section."""
-
-    @property
-    def batch_size(self) -> int:
-        """Sequences per backward pass, as the run's owner thinks of it."""
-        ...
-
-    @property
-    def accumulation_steps(self) -> int:
-        """Backward passes per inner step, once the batch is whole."""
-        ...
-
-    def passes_at(self, tokens: int) -> int:
-        """Of a step when the run's clock shows `tokens`."""
-        ...
-
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def total_steps(self) -> int | None:
-        """Inner steps of the peer's own cosine; None leaves the rate to the run's schedule after the warm-up."""
-        ...
-
-    @property
-    def grad_clip(self) -> float: ...
 
 
 class LanguageModel(Protocol):
@@ -69,7 +42,7 @@ class LanguageModel(Protocol):
         ...
 
 
-def learning_rate_at(step: int, settings: TrainingSettings, factor: float = 1.0) -> float:
+def learning_rate_at(step: int, settings: TrainingSection, factor: float = 1.0) -> float:
     """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not.
 
     Args:
@@ -90,7 +63,7 @@ class InnerStep:
 
     Args:
         model: a module that is also a `LanguageModel`, already on `device`.
-        ranks: the processes of this peer; None: this one is alone.
+        ranks: the processes of this peer.
         choices: of the machine's owner, beside those that `prepare_module` has done; None: none.
         tell: takes news about it.
 
@@ -102,9 +75,9 @@ class InnerStep:
         self,
         model: nn.Module,
         corpus: Corpus,
-        settings: TrainingSettings,
+        settings: TrainingSection,
         device: torch.device,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         choices: ComputeChoices | None = None,
         tell: Tell | None = None,
     ) -> None:
@@ -119,13 +92,12 @@ class InnerStep:
         self._device = device
         self._ranks = ranks
         self._parameters = trained
-        is_sharded = ranks is not None and ranks.is_sharded
-        self._precision = MixedPrecision(choices.precision, device, trained, is_sharded=is_sharded)
+        self._precision = MixedPrecision(choices.precision, device, trained, is_sharded=ranks.is_sharded)
         self._micro_batch = MicroBatch(
-            choices.micro_batch or settings.batch_size, may_halve=ranks is None, tell=tell.smaller
+            choices.micro_batch or settings.batch_size, may_halve=ranks.is_alone, tell=tell.smaller
         )
         self._replicas: nn.parallel.DistributedDataParallel | None = None
-        if ranks is not None and not ranks.is_sharded:
+        if ranks.size > 1 and not ranks.is_sharded:
             devices = [device] if device.type == "cuda" else None
             self._replicas = nn.parallel.DistributedDataParallel(_Loss(model), device_ids=devices)
         self._compiled: CompiledLoss | None = None
@@ -135,14 +107,11 @@ class InnerStep:
     def gradient(self, positions: NDArray[np.int64]) -> tuple[float, float]:
         """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all
         ranks, each of which is given all positions."""
-        mine = positions if self._ranks is None else self._ranks.own_share(positions)
-        mean_loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
+        mine = self._ranks.own_share(positions)
+        mean_loss = self._ranks.mean(self._micro_batch.fitting(partial(self._accumulate, mine), self._forget))
         self._precision.unscale(self.optimizer)
         norm: Any = nn.utils.clip_grad_norm_(self._parameters, self._settings.grad_clip)
-        if self._ranks is not None:
-            norm = norm.full_tensor() if self._ranks.is_sharded else norm
-            mean_loss = self._ranks.mean(mean_loss)
-        return mean_loss, float(norm)
+        return mean_loss, float(norm.full_tensor() if self._ranks.is_sharded else norm)
 
     def _accumulate(self, positions: NDArray[np.int64]) -> float:
         """Add up the gradients of this rank's passes; returns its share of the mean loss."""
@@ -150,11 +119,11 @@ class InnerStep:
         parts = self._micro_batch.parts(positions)
         batches = [self._corpus.training.batch(part, self.language_model.context) for part in parts]
         counts = [_num_counted(targets) for _, targets in batches]
-        whole = float(sum(counts)) if self._ranks is None else self._ranks.mean(sum(counts))
+        whole = self._ranks.mean(float(sum(counts)))
         loss_of = self._compiled or self._replicas or self.language_model.loss
         total = torch.zeros((), device=self._device)
         for number, ((inputs, targets), count) in enumerate(zip(batches, counts, strict=True), 1):
-            if not count and whole and self._ranks is None:
+            if not count and whole and self._ranks.is_alone:
                 continue
             with self._synchronised(number == len(batches)):
                 with self.autocast():

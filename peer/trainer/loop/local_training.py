@@ -27,11 +27,10 @@ from torch import nn
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.streams import Groups, OneGroup
-from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers
-from peer.trainer.loop.trainer_checkpoint import KeptCounts, TrainerKeeper
+from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.order.block_order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
 
 MAX_DATA_WAIT_SECONDS = 30.0
@@ -59,9 +58,6 @@ class LocalTraining:
             from. None when the caller does that itself (simulation).
         checkpoints: folder in which this side of checkpoints is kept; None keeps none.
         first_read: how often earlier sessions have read data.
-        loop: what else checkpoints keep.
-        ranks: the other processes of this peer, which follow this one (see `peer/trainer/devices/ranks.py`); None: it
-            is alone.
         state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
         order: of the data: each block once per epoch over the swarm, or drawn by seed, PeerId and the number of reads.
 
@@ -82,8 +78,6 @@ class LocalTraining:
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
         first_read: int = 0,
-        loop: KeptCounts | None = None,
-        ranks: Ranks | None = None,
         state: Mapping[str, Stateful] | None = None,
         order: OrderKind = "random",
     ) -> None:
@@ -107,8 +101,7 @@ class LocalTraining:
         check_state(state or {}, self._optimizers.all)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
-                *(checkpoints, link, module, self._optimizers.all, lambda: self._num_reads, self._order, loop),
-                ranks=ranks,
+                *(checkpoints, link, module, self._optimizers.all, self._counts, self._order),
                 state=state,
             )
 
@@ -119,8 +112,9 @@ class LocalTraining:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
                 if self._keeper is not None:
                     number = self.link.wait_restored(self._ready_timeout_seconds, self._stop)
-                    if number > 0 and self._keeper.restore(number):
-                        self._new_since = 0
+                    age = self._keeper.restore(number) if number > 0 else None
+                    if age is not None:
+                        self._new_since = self.link.inner_steps - age
                 self.link.wait_ready(self._ready_timeout_seconds, self._stop)
             except BaseException:
                 self._optimizers.unhook()
@@ -139,7 +133,7 @@ class LocalTraining:
         """While the network side leaves, after this block: take what still comes, keep what it asks to keep."""
         self.link.poll()
         if self._keeper is not None:
-            self._keeper.idle()
+            self._keeper.after_step()
 
     def rest(self, is_resting: Callable[[], bool]) -> None:
         """The owner paused training: take what comes and keep what is asked for, until they go on or stop."""
@@ -154,6 +148,9 @@ class LocalTraining:
     def optimizer_age(self) -> int:
         """Inner steps that the optimizers' moments have seen: those of earlier sessions as far as they came back."""
         return self.link.inner_steps - self._new_since
+
+    def _counts(self) -> tuple[int, int]:
+        return self._num_reads, self.optimizer_age
 
     @property
     def should_stop(self) -> bool:

@@ -14,8 +14,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.portion import Portion
-from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.ranks import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream
 from peer.trainer.loop.step_speed import StepSpeed
 from peer.trainer.loop.work_sender import WorkFacts, WorkSender
@@ -54,10 +55,14 @@ class _Progress:
     num_tokens: int = 0
     base_version: int = 0  # in the live parameters when this block of work began
     applied_version: int = 0
-    overdue: bool = False
+    overdue: int = 0  # or 1
     awaits_newer_than: int | None = None  # mode "sync": blocked until a version above this one came
     is_set: bool = False
     initial_posted: bool = False
+
+
+_KEPT = ("num_steps", "num_tokens", "base_version", "applied_version", "overdue")
+"""What a checkpoint has of it."""
 
 
 class TrainerLink:
@@ -74,7 +79,7 @@ class TrainerLink:
         pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
         ref_device: where the float32 reference copies live; by default with their parameters.
         start_inner_step: inner steps already done in earlier sessions.
-        ranks: the other processes of this peer, which this one leads; None: it is alone.
+        ranks: the processes of this peer, which this one leads.
         side: copies work next to the computing, where all of it is here; None: copies at once.
 
     Attributes:
@@ -96,13 +101,13 @@ class TrainerLink:
         pause: Callable[[float], None] | None = time.sleep,
         ref_device: torch.device | None = None,
         start_inner_step: int = 0,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         side: SideStream | None = None,
     ) -> None:
         self.layout = layout
         self.mailbox = mailbox
         self.portion = Portion(dict(parameters), layout, ref_device)
-        self._ranks = ranks
+        self.ranks = ranks
         self._sender = WorkSender(mailbox.outbox, side)
         self._sync_every = sync_every
         self._blocks = mode == "sync"
@@ -152,30 +157,21 @@ class TrainerLink:
     def unsent(self, fragment: int) -> torch.Tensor:
         """L of one fragment: float32 [num_values] on the CPU, a copy."""
         values = torch.empty(self.layout.fragments[fragment].num_values)
-        self._gather_work(self.layout.fragments[fragment], values)
+        self.ranks.gather_work(self.portion, self.layout.fragments[fragment], values)
         return values
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def accounts(self) -> list[dict[str, int]]:
         """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
-        return [
-            {
-                "num_steps": progress.num_steps,
-                "num_tokens": progress.num_tokens,
-                "base_version": progress.base_version,
-                "applied_version": progress.applied_version,
-                "overdue": int(progress.overdue),
-            }
-            for progress in self._progress
-        ]
+        return [{name: int(getattr(progress, name)) for name in _KEPT} for progress in self._progress]
 
-    def resume(self, accounts: Sequence[Mapping[str, int]]) -> None:
+    def resume(self, accounts: Sequence[Mapping[str, Any]]) -> None:
         """Go on with the `accounts` of an earlier session, whose parameters and references are back already."""
-        for progress, account in zip(self._progress, accounts, strict=True):
-            progress.num_steps, progress.num_tokens = account["num_steps"], account["num_tokens"]
-            progress.base_version, progress.applied_version = account["base_version"], account["applied_version"]
-            progress.overdue = bool(account["overdue"])
+        self._progress = [
+            replace(progress, **{name: account[name] for name in _KEPT})
+            for progress, account in zip(self._progress, accounts, strict=True)
+        ]
 
     def wait_restored(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
         """Number of the checkpoint that the network side goes on from; 0 or less when there is none.
@@ -241,9 +237,8 @@ class TrainerLink:
         self.poll()
         due = fragments_due(step, self.sync_every, len(self.layout.fragments))
         for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
-            progress.overdue |= fragment.index in due
-            if progress.overdue:
-                progress.overdue = not self._try_send(fragment, progress)
+            if progress.overdue or fragment.index in due:
+                progress.overdue = int(not self._try_send(fragment, progress))
         if self._blocks:
             self.settle()
         self._counters.exchange_seconds += max(0.0, self._clock() - now)
@@ -308,15 +303,15 @@ class TrainerLink:
             sum of the anchor versions; None when an anchor stayed torn for a second (the network process is being
             restarted), and the live parameters are nobody's.
         """
-        if self._is_sharded:
-            self._leads(OrderKind.MEASURE)
+        if self.ranks.is_sharded:
+            self.ranks.order(OrderKind.MEASURE)
         self.portion.put_aside()
         try:
             versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
             known = [version for version in versions if version is not None]
             is_whole = len(known) == len(versions)
-            if self._is_sharded:
-                self._leads(OrderKind.LOSS, is_whole)
+            if self.ranks.is_sharded:
+                self.ranks.order(OrderKind.LOSS, is_whole)
             yield sum(known) if is_whole else None
         finally:
             self.portion.take_back()
@@ -367,12 +362,10 @@ class TrainerLink:
             self.inner_steps,
             ", ".join(piece.name for piece in fragment.pieces[:3]),
         )
-        posted = self._sender.try_send(facts, partial(self._gather_work, fragment, side=self._sender.side))
+        gather = partial(self.ranks.gather_work, self.portion, fragment, side=self._sender.side)
+        posted = self._sender.try_send(facts, gather)
         if posted:
-            if self._ranks is None:
-                self.portion.measure_anew(fragment)
-            else:
-                self._ranks.measure_anew(self.portion, fragment)
+            self.ranks.measure_anew(self.portion, fragment)
             progress.num_steps = progress.num_tokens = 0
             progress.base_version = progress.applied_version
             progress.awaits_newer_than = progress.applied_version if self._blocks else None
@@ -390,10 +383,7 @@ class TrainerLink:
         fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
         for work in posted:
             values = values - work
-        if self._ranks is None:
-            self.portion.merge(fragment, message.kind, values, message.merge_alpha)
-        else:
-            self._ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha)
+        self.ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha)
         if message.kind == MergeKind.SET:
             progress.num_steps = progress.num_tokens = 0
         progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
@@ -418,28 +408,8 @@ class TrainerLink:
             if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
         ]
 
-    def _gather_work(self, fragment: Fragment, out: torch.Tensor, side: SideStream | None = None) -> None:
-        if self._ranks is None or not self._ranks.is_sharded:
-            self.portion.gather_work(fragment, out, side)
-        else:
-            self._ranks.gather(self.portion, fragment, OrderKind.SEND_WORK, out)
-
     def _write_live(self, fragment: Fragment, slot: F32) -> None:
-        self._gather_live(fragment, torch.from_numpy(slot))
-
-    def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
-        if self._ranks is None:
-            self.portion.gather_live(fragment, out)
-        else:
-            self._ranks.gather(self.portion, fragment, OrderKind.SEND_LIVE, out)
-
-    @property
-    def _is_sharded(self) -> bool:
-        return self._ranks is not None and self._ranks.is_sharded
-
-    def _leads(self, kind: OrderKind, *numbers: float) -> None:
-        assert self._ranks is not None
-        self._ranks.order(kind, *numbers)
+        self.ranks.gather_live(self.portion, fragment, torch.from_numpy(slot))
 
     def _show_anchor(self, fragment: Fragment) -> int | None:
         state = self.mailbox.states[fragment.index]
@@ -447,10 +417,7 @@ class TrainerLink:
         for _ in range(_ANCHOR_READ_TRIES if self._pause is not None else 1):
             version = state.version
             if not state.writing:
-                if self._ranks is not None and self._is_sharded:
-                    self._ranks.show(self.portion, fragment, anchor)
-                else:
-                    self.portion.show(fragment, anchor)
+                self.ranks.show(self.portion, fragment, anchor)
                 if not state.writing and state.version == version:
                     return version
             if self._pause is not None:

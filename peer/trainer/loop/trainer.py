@@ -9,17 +9,17 @@ computed is in `peer/trainer/computing`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from dht.errors import LocalFault
+from peer.config.training_section import TrainingSection
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.devices.ranks import Ranks
-from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
+from peer.trainer.loop.inner_step import InnerStep
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.order.block_order import OrderKind
@@ -39,7 +39,7 @@ class Trainer:
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
-        checkpoints, first_read, ranks, order: see `LocalTraining`.
+        checkpoints, first_read, order: see `LocalTraining`.
         choices, tell: see `InnerStep`.
     """
 
@@ -47,7 +47,7 @@ class Trainer:
         self,
         model: nn.Module,
         corpus: Corpus,
-        settings: TrainingSettings,
+        settings: TrainingSection,
         link: TrainerLink,
         *,
         seed: int,
@@ -58,19 +58,17 @@ class Trainer:
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
         first_read: int = 0,
-        ranks: Ranks | None = None,
         choices: ComputeChoices | None = None,
         tell: Tell | None = None,
         order: OrderKind = "random",
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
-        self._ranks = ranks
         self._corpus = corpus
         self._settings = settings
         self._evaluate_every_steps = evaluate_every_steps
         self._evaluation_batches = evaluation_batches
-        self._inner = InnerStep(model, corpus, settings, self.device, ranks, choices, tell)
+        self._inner = InnerStep(model, corpus, settings, self.device, link.ranks, choices, tell)
         self._stop: Callable[[], bool] = lambda: False
         self.training = LocalTraining(
             model,
@@ -82,11 +80,8 @@ class Trainer:
             ready_timeout_seconds=ready_timeout_seconds,
             checkpoints=checkpoints,
             first_read=first_read,
-            loop=self,
-            ranks=ranks,
             order=order,
         )
-        self._num_steps = 0
         self._skipped_in_a_row = 0
 
     def step(self) -> float:
@@ -104,16 +99,15 @@ class Trainer:
             self._corpus.training,
         )
         factor = self.link.learning_rate_factor
-        if self._ranks is not None:
-            self._ranks.step(positions, self._num_steps, factor)
+        age = self.training.optimizer_age
+        self.link.ranks.step(positions, age, factor)
         mean_loss, norm = self._inner.gradient(positions)
         if not (math.isfinite(mean_loss) and math.isfinite(norm)):
             self._skip(mean_loss, norm)
             return mean_loss
         self._skipped_in_a_row = 0
         self.training.report(mean_loss)
-        self._num_steps += 1
-        self._inner.update(self._num_steps - 1, factor)
+        self._inner.update(age, factor)
         return mean_loss
 
     def run(
@@ -139,23 +133,15 @@ class Trainer:
                 if is_resting():
                     self.training.rest(is_resting)
                     continue
-                before = self._num_steps
+                before = self.training.optimizer_age
                 self.step()
-                taken = self._num_steps > before
-                if taken and self._evaluate_every_steps and self._num_steps % self._evaluate_every_steps == 0:
+                age = self.training.optimizer_age
+                if age > before and self._evaluate_every_steps and age % self._evaluate_every_steps == 0:
                     self.evaluate()
 
     def close_data(self) -> None:
         """End the process that tokenizes, in the middle of a part too; no step is taken after this."""
         self._corpus.close()
-
-    def kept_counts(self) -> dict[str, int]:
-        """For a checkpoint: the optimizer's age, which its rate depends on."""
-        return {"num_steps": self._num_steps}
-
-    def take_counts(self, counts: Mapping[str, int]) -> None:
-        """From a checkpoint."""
-        self._num_steps = counts["num_steps"]
 
     def evaluate(self) -> tuple[float, int] | None:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""

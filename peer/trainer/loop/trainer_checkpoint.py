@@ -11,9 +11,9 @@ import errno
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME,
 from peer.checkpoint.files import OpenFile, open_new, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
-from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.ranks import OrderKind
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
 from peer.trainer.loop.checkpoint_values import Held, split
@@ -36,24 +36,14 @@ FALLBACK_COPY_BYTES = 1 << 30
 log = logging.getLogger(__name__)
 
 
-class KeptCounts(Protocol):
-    """Port: what a training loop wants back after a restart besides its tensors."""
-
-    def kept_counts(self) -> dict[str, int]: ...
-
-    def take_counts(self, counts: Mapping[str, int]) -> None: ...
-
-
 class TrainerKeeper:
     """Writes and restores the trainer's side.
 
     Args:
         folder: of the checkpoints; the network side makes the drafts in it.
-        reads: how often data was read, earlier sessions included.
+        counts: how often data was read, earlier sessions included, and the optimizers' age in inner steps.
         order: of the data, which goes on where it was.
-        loop: what else to keep.
         open_file: makes files.
-        ranks: the other processes of this peer, which have a `PortionKeeper` each; None: it is alone.
         state: see `PortionKeeper`.
     """
 
@@ -63,20 +53,16 @@ class TrainerKeeper:
         link: TrainerLink,
         module: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        reads: Callable[[], int],
+        counts: Callable[[], tuple[int, int]],
         order: BlockOrder,
-        loop: KeptCounts | None = None,
         open_file: OpenFile = open_new,
-        ranks: Ranks | None = None,
         state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._folder = folder
         self._link = link
-        self._kept = PortionKeeper(folder, link.portion, module, optimizers, ranks, state)
-        self._ranks = ranks
-        self._reads = reads
+        self._kept = PortionKeeper(folder, link.portion, module, optimizers, link.ranks, state)
+        self._counts = counts
         self._order = order
-        self._loop = loop
         all_bytes = all_memory_bytes()
         self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
         """Copies that may wait for the disk."""
@@ -84,12 +70,9 @@ class TrainerKeeper:
         self._writer: threading.Thread | None = None
 
     def after_step(self) -> None:
-        """Take a moment if one is asked for: copy everything, and let a thread write it."""
+        """Take a moment if one is asked for: copy everything, and let a thread write it. Also when no step follows."""
         if not self._is_asked():
             return
-        self._take_moment()
-
-    def _take_moment(self) -> None:
         number = self._link.mailbox.network.wanted_moment
         content = self._begin()
         if content is None:
@@ -109,23 +92,6 @@ class TrainerKeeper:
         self._link.mailbox.trainer.moment = number
         self._link.note_pause()
 
-    def idle(self) -> None:
-        """The same for a loop that has ended: nothing changes any more, so it is written from where it is."""
-        if not self._is_asked():
-            return
-        if self._kept.is_sharded:
-            # The other ranks send all of it, also when the disk is full.
-            self._take_moment()
-            return
-        number = self._link.mailbox.network.wanted_moment
-        content = self._begin()
-        if content is None:
-            return
-        facts, tensors = content
-        specs = specs_of(tensors)
-        self._link.mailbox.trainer.moment = number
-        self._write(number, facts, specs, (self._kept.in_place(tensors[spec.name]) for spec in specs))
-
     def _is_asked(self) -> bool:
         mailbox = self._link.mailbox
         is_writing = self._writer is not None and self._writer.is_alive()
@@ -136,8 +102,8 @@ class TrainerKeeper:
         counters.moment_written = 0
         self._link.settle()
         counters.moment_sequence = self._link.mailbox.outbox.last_sequence
-        if self._ranks is not None and self._kept.is_sharded:
-            self._ranks.order(OrderKind.KEEP)
+        if self._kept.is_sharded:
+            self._link.ranks.order(OrderKind.KEEP)
         if not self._kept.is_finite():
             counters.moment_written = -errno.EDOM
             counters.moment = self._link.mailbox.network.wanted_moment
@@ -147,24 +113,25 @@ class TrainerKeeper:
     def _content(self, number: int) -> tuple[dict[str, Any], dict[str, Held]]:
         tensors, kept = self._kept.content()
         counters = self._link.mailbox.trainer
+        num_reads, optimizer_age = self._counts()
         facts = {
             "number": number,
             "inner_steps": counters.inner_steps,
             "tokens": counters.tokens,
-            "reads": self._reads(),
+            "reads": num_reads,
             "order": self._order.state(),
             "accounts": self._link.accounts(),
-            "loop": self._loop.kept_counts() if self._loop is not None else {},
+            "loop": {"num_steps": optimizer_age},
             **kept,
             "frozen": self._kept.frozen,
             "random": split(random_states(self._link.portion.device), "random", tensors),
         }
         return facts, tensors
 
-    def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], tensors: Iterable[Tensor]) -> None:
+    def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], copies: _Copies) -> None:
         path, outcome = draft_path(self._folder, number), -errno.EIO
         try:
-            written = write_tensors(path / TRAINER_TENSORS_NAME, specs, tensors, self._open_file)
+            written = write_tensors(path / TRAINER_TENSORS_NAME, specs, copies, self._open_file)
             sync(path / TRAINER_TENSORS_NAME)
             file = {"num_bytes": written.num_bytes, "digest": written.digest}
             write_json(path / TRAINER_FACTS_NAME, {**facts, "file": file}, self._open_file)
@@ -174,27 +141,25 @@ class TrainerKeeper:
             log.debug("the trainer's side of moment %d was not written: %s", number, error)
             outcome = -(error.errno or errno.EIO)
         finally:
-            if isinstance(tensors, _Copies):
-                tensors.give_up()
+            copies.give_up()
             self._link.mailbox.trainer.moment_written = outcome
 
     # ----------------------------------------------------------------------------------------------------- coming back
 
-    def restore(self, number: int) -> bool:
-        """Go on from the checkpoint of this number; False, with a warning, when that cannot be.
+    def restore(self, number: int) -> int | None:
+        """Go on from the checkpoint of this number: the optimizers' age; None, with a warning, when that cannot be.
 
         Nothing is changed unless names, shapes and types of all tensors fit.
         """
-        if self._ranks is not None:
-            self._ranks.order(OrderKind.RESTORE, number)
+        self._link.ranks.order(OrderKind.RESTORE, number)
         facts = self._kept.restore(number, len(self._link.layout.fragments))
         if facts is None:
-            return False
+            return None
         self._link.resume(facts["accounts"])
         self._order.restore(facts.get("order", {}))
-        if self._loop is not None:
-            self._loop.take_counts(facts["loop"])
-        return True
+        # Of an own loop earlier versions said nothing: all of its steps.
+        age: int = facts["loop"].get("num_steps", self._link.inner_steps)
+        return age
 
 
 class _Copies:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,22 +10,8 @@ from torch import Tensor, nn
 from dht.errors import UsageFault
 from peer.config.layouts import is_hidden_matrix
 from peer.config.peer_config import OptimizerBits
+from peer.config.training_section import TrainingSection
 from peer.trainer.model.muon import Muon
-
-
-class OptimizerSettings(Protocol):
-    """What an optimizer reads of the manifest's training section."""
-
-    @property
-    def optimizer(self) -> Literal["adamw", "muon"]: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def beta1(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
 
 
 def load_optimizers() -> None:
@@ -45,7 +30,7 @@ def has_fused(parameters: Iterable[Tensor]) -> bool:
 
 def make_optimizer(
     parameters: Iterable[tuple[str, nn.Parameter]],
-    settings: OptimizerSettings,
+    settings: TrainingSection,
     *,
     fused: bool = False,
     bits: OptimizerBits = "32",

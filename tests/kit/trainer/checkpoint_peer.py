@@ -172,7 +172,7 @@ class Peer:
         found = []
         for fragment in self.layout.fragments:
             values = torch.empty(fragment.num_values)
-            self.link._gather_live(fragment, values)
+            self.link.ranks.gather_live(self.link.portion, fragment, values)
             found.append((values, self.link.unsent(fragment.index)))
         return found
 
@@ -223,7 +223,7 @@ def resumed(folder: Path, **options: Any) -> Peer:
     assert saved.has_trainer
     for fragment in peer.fragments:
         saved.restore(fragment.index, fragment.state)
-    assert peer.trainer_keeper.restore(saved.number)
+    assert peer.trainer_keeper.restore(saved.number) is not None
     return peer
 
 

@@ -50,7 +50,7 @@ class LoneSwarm(Swarm):
         link = TrainerLink(parameters, layout, mailbox, sync_every=1000, clock=lambda: 0.0, pause=None)
         for fragment in layout.fragments:
             with mailbox.states[fragment.index].changing():
-                link._gather_live(fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
+                link.ranks.gather_live(link.portion, fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
                 mailbox.states[fragment.index].version = 1
         self.manifest = MANIFESTS[-1]
         self._training = LocalTraining(

@@ -78,7 +78,7 @@ def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:
         await starting
         number = peer.mailbox.network.restored_moment
         assert number > 0
-        assert peer.trainer_keeper.restore(number)
+        assert peer.trainer_keeper.restore(number) is not None
         handing = asyncio.create_task(start.hand_over())
         while not handing.done():
             peer.link.poll()

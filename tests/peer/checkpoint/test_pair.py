@@ -277,7 +277,7 @@ def test_a_trainers_part_of_another_module_or_optimizer_changes_nothing(tmp_path
     peer = saved_pair(tmp_path)
     number = peer.mailbox.trainer.moment
     other = Peer(tmp_path, torch.optim.SGD)
-    assert other.trainer_keeper.restore(number)
+    assert other.trainer_keeper.restore(number) is not None
     assert "no state of an optimizer SGD" in caplog.text
     wider = torch.nn.Linear(6, 9)
     layout = build_layout([(name, tuple(value.shape)) for name, value in wider.named_parameters()], 2)
@@ -286,7 +286,8 @@ def test_a_trainers_part_of_another_module_or_optimizer_changes_nothing(tmp_path
     )
     optimizer = torch.optim.AdamW(wider.parameters())
     before = [value.clone() for value in wider.parameters()]
-    assert not TrainerKeeper(tmp_path, link, wider, [optimizer], lambda: 0, RandomOrder(0, "me", 0)).restore(number)
+    keeper = TrainerKeeper(tmp_path, link, wider, [optimizer], lambda: (0, 0), RandomOrder(0, "me", 0))
+    assert keeper.restore(number) is None
     assert all(torch.equal(old, new) for old, new in zip(before, wider.parameters(), strict=True))
     assert not optimizer.state
     assert "has no live.weight" in caplog.text
@@ -300,4 +301,4 @@ def test_an_optimizer_that_json_cannot_hold_is_left_out_with_a_sentence(tmp_path
     saved_pair(tmp_path, make_optimizer=Odd)
     assert caplog.text.count("optimizer.odd is a object") == 1
     again = Peer(tmp_path, Odd)
-    assert again.trainer_keeper.restore(1)
+    assert again.trainer_keeper.restore(1) is not None

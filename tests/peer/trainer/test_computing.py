@@ -22,6 +22,7 @@ from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.out_of_memory import memory_fault
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus, TokenStream
+from peer.trainer.devices.ranks import ALONE
 from peer.trainer.loop.inner_step import IGNORED, InnerStep
 from peer.trainer.model.gpt import GPT, initialise
 from peer.trainer.model.optimizer import has_fused, make_optimizer
@@ -44,7 +45,7 @@ def step_of(
     corpus: Corpus | None = None,
     settings: Settings = SETTINGS,
 ) -> InnerStep:
-    return InnerStep(model or model_of(), corpus or corpus_of(), settings, CPU, None, choices, tell)
+    return InnerStep(model or model_of(), corpus or corpus_of(), settings, CPU, ALONE, choices, tell)
 
 
 def gradients(model: nn.Module) -> list[torch.Tensor]:

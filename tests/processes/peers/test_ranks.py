@@ -34,7 +34,7 @@ from peer.simulation.scenarios.spec import tiny_manifest
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import part_of
 from peer.trainer.devices.rank_groups import RankGroup, RankSetup
-from peer.trainer.devices.ranks import OrderKind, RankLost, Ranks
+from peer.trainer.devices.ranks import ALONE, OrderKind, RankLost, Ranks
 from peer.trainer.devices.sharding import shard
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.described import AdapterChoice, describe_model
@@ -106,7 +106,7 @@ class OnePeer:
         self,
         ends: ExitStack,
         manifest: RunManifest,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         *,
         is_sharded: bool = False,
         offloads: bool = False,
@@ -137,7 +137,6 @@ class OnePeer:
             self.link,
             seed=manifest.seed,
             peer_id=PEER,
-            ranks=ranks,
             checkpoints=folder,
             evaluation_batches=manifest.data.evaluation_batches,
         )
@@ -149,7 +148,7 @@ class OnePeer:
         found = []
         for fragment in self.layout.fragments:
             values = torch.empty(fragment.num_values)
-            self.link._gather_live(fragment, values)
+            self.link.ranks.gather_live(self.link.portion, fragment, values)
             found.append(values)
         return found
 
@@ -263,7 +262,7 @@ def test_two_processes_are_one_peer(ends: ExitStack, manifest: RunManifest, tmp_
         for peer in (pair, third):
             keeper = peer.trainer.training._keeper
             assert keeper is not None
-            assert keeper.restore(1)
+            assert keeper.restore(1) is not None
             assert all(torch.equal(one, other) for one, other in zip(peer.live(), saved, strict=True))
         assert all(torch.equal(one, other) for one, other in zip(optimizer_values(pair), optimizer, strict=True))
         # The pair has read since; the next step of both is on the same blocks.
@@ -311,7 +310,7 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     third = OnePeer(ends, run, folder=folder, base=base)
     keeper = third.trainer.training._keeper
     assert keeper is not None
-    assert keeper.restore(1)
+    assert keeper.restore(1) is not None
     assert all(torch.equal(one, other) for one, other in zip(third.live(), saved, strict=True))
 
 
