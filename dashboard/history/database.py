@@ -125,14 +125,14 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
             _check_content(database, path, run_id)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a question that this file cannot be asked
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, error) from error
         remedy = "close the other program that uses it" if is_locked(error) else "check its disk and its folder"
         raise UsageFault(
             f"the history {path} cannot be opened ({error}); expected a file that nothing else uses; {remedy}, or "
             "give another with --db"
         ) from error
-    except sqlite3.DatabaseError as error:
-        raise _damaged(path, str(error)) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
     return True
 
 
@@ -212,14 +212,19 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
         )
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _damaged(path, str(verdict))
+        raise damaged(path, str(verdict))
     found = database.execute("SELECT value FROM meta WHERE name = 'run_id'").fetchone()
     if found is None or found[0] != run_id:
         other = f"run {found[0]}" if found else "no run"
         raise UsageFault(f"the history {path} is of {other}; expected {run_id}; give another file with --db")
 
 
-def _damaged(path: Path, detail: str) -> LocalFault:
+def damaged(path: Path, found: str | Exception) -> LocalFault:
+    """The sentence about a file whose content SQLite cannot read.
+
+    Its message can quote the file's bytes. Where they are no text, Python raises `UnicodeDecodeError` in its place.
+    """
+    detail = "its texts are no UTF-8" if isinstance(found, UnicodeDecodeError) else str(found)
     return LocalFault(
         f"the history {path} is damaged ({detail.splitlines()[0][:120]}); it was left as it is; move it away or put a "
         "copy in its place: a new one begins with what members still remember"

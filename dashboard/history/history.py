@@ -22,7 +22,7 @@ import aiosqlite
 from dashboard.credit.commit_counting import Booking, Outcome
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
-from dashboard.history.database import MEMORY, check_file, is_locked, read_only, sole_writer
+from dashboard.history.database import MEMORY, check_file, damaged, is_locked, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
 from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
 from dashboard.history.trend import MAX_POINTS, Trend, thinned
@@ -464,6 +464,8 @@ async def open_history(
                 f"the history {path} cannot be used ({error}); expected a file on a disk with room; free some space, "
                 "or give another file with --db"
             ) from error
+        except UnicodeDecodeError as error:
+            raise damaged(path or Path(MEMORY), error) from error
         history = History(loaded, path, clock(), warn)
         writing = asyncio.create_task(history.run(database, clock), name="history")
         try:

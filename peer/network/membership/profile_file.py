@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import UsageFault, unwritable
+from dht.fields import check_real
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
@@ -163,5 +164,6 @@ def _checked(found: Any) -> Choice:
         raise ValueError("expected a whole number as sequence, and true or false as is_hidden")
     if not all(type(text) is str for text in (choice.name, choice.country, choice.team, *choice.machines)):
         raise ValueError("expected texts as name, country, team and machines")
+    check_real("issued_at", choice.issued_at, at_least=0.0)
     kept = changed(choice, float(choice.issued_at), is_hidden=choice.is_hidden)
     return replace(kept, sequence=choice.sequence)

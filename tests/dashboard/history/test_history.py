@@ -190,6 +190,13 @@ def _damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+def _damage_names(path: Path) -> None:
+    """What SQLite says of this file quotes bytes that are no text."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE looks", b"CREATE T\x90BLE loo\xff\xfe"))
+
+
 def _as_newer(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -206,6 +213,7 @@ BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
     (_write_other, "another program", 2),
     (lambda path: _write_other(path, application_id=APPLICATION_ID), "damaged", 1),
     (_damage, "damaged .*move it away", 1),
+    (_damage_names, "damaged .*move it away", 1),
     (_as_newer, f"schema {SCHEMA_VERSION + 1}, written by newer software", 1),
     (_as_other_run, f"of run other.* expected {RUN_ID}", 2),
 ]
@@ -214,7 +222,7 @@ BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
 @pytest.mark.parametrize(
     ("spoil", "sentence", "exit_code"),
     BAD_FILES,
-    ids=["text", "no database", "another program", "same mark", "damaged", "newer", "another run"],
+    ids=["text", "no database", "another program", "same mark", "damaged", "names", "newer", "another run"],
 )
 def test_a_file_that_cannot_be_used_is_named_and_left_alone(
     tmp_path: Path, spoil: Callable[[Path], object], sentence: str, exit_code: int
@@ -225,7 +233,7 @@ def test_a_file_that_cannot_be_used_is_named_and_left_alone(
         async with opened(path) as (history, _):
             feed(history, range(40))
 
-    if spoil in (_damage, _as_newer, _as_other_run):
+    if spoil in (_damage, _damage_names, _as_newer, _as_other_run):
         asyncio.run(make())
     spoil(path)
     before = path.read_bytes()

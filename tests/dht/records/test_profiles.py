@@ -134,7 +134,8 @@ def test_a_choice_survives_its_file(tmp_path: Path):
     path.write_bytes(json.dumps(old).encode())
     assert read_choice(path) == replace(CHOICE, machines=())
     wrong = {"sequence": "x", "issued_at": 0, "name": "", "country": "", "is_hidden": False, "machines": []}
-    for content in (b"", b"[]", b"{}", b'{"name": 3}', json.dumps(wrong).encode()):
+    endless = json.dumps({**old, "issued_at": 1e308}).replace("1e+308", "1e999")
+    for content in (b"", b"[]", b"{}", b'{"name": 3}', json.dumps(wrong).encode(), endless.encode()):
         path.write_bytes(content)
         with pytest.raises(UsageFault, match="is no profile"):
             read_choice(path)
