@@ -38,9 +38,7 @@ from averaging.rounds.flat_scope import FlatScope, ScopedRounds
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.round_facts import RoundAbandoned
 from averaging.rounds.timing import HEARTBEAT_SECONDS, patience_factor
-from averaging.wire.cell_checks import MAX_CELL_ROSTER
 from averaging.wire.cell_messages import (
-    MAX_CELLS,
     CellOffer,
     CellPart,
     CellsCommit,
@@ -53,6 +51,8 @@ from averaging.wire.cell_messages import (
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import (
     HISTORY_COMMITS,
+    MAX_CELL_ROSTER,
+    MAX_CELLS,
     Abandon,
     CellRow,
     Commit,

@@ -20,8 +20,8 @@ from itertools import pairwise, repeat
 
 from averaging.codec.codec import Codec, make_codec
 from averaging.rounds.shard_plan import MIN_SHARD_VALUES, plan_shards
-from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, SliceRow
-from averaging.wire.messages import CellRow, Commit, ShardPlan
+from averaging.wire.cell_messages import MAX_GRID_SHARDS, SliceRow
+from averaging.wire.messages import MAX_CELLS, MAX_SLICES, CellRow, Commit, ShardPlan
 from dht.host import PeerId
 from dht.records.key_levels import prefix_of
 

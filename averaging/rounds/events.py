@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from averaging.rounds.round_facts import Fact
+from averaging.rounds.round_facts import Effect
 from averaging.wire.cell_messages import SliceOrder
 from averaging.wire.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId
@@ -12,15 +12,21 @@ from dht.host import PeerId
 # ------------------------------------------------------------------------------------------------- events, in
 
 
+class Event:
+    """What a round machine is told."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Event):
     """This peer's contribution is encoded; `offer.version` and `offer.attempt` are filled in by the machine."""
 
     offer: Offer
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Event):
     """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners).
 
     `num_known` counts also the trainers that do not answer now though their records are alive. A peer that lost its own
@@ -39,7 +45,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Event):
     """A checked message arrived."""
 
     sender: PeerId
@@ -47,7 +53,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Event):
     """The connection to a peer broke or it could not be reached."""
 
     peer_id: PeerId
@@ -55,7 +61,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class ContributionArrived:
+class ContributionArrived(Event):
     """A shard's contribution for the round (attempt, leader) is here, from `sender`; or, late, for the previous one."""
 
     sender: PeerId
@@ -66,7 +72,7 @@ class ContributionArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultArrived:
+class ResultArrived(Event):
     """A result of the current version is here, from `sender`."""
 
     sender: PeerId
@@ -74,7 +80,7 @@ class ResultArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardReduced:
+class ShardReduced(Event):
     """This peer's reduction of a shard finished."""
 
     attempt: int
@@ -85,7 +91,7 @@ class ShardReduced:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class Advanced(Event):
     """The anchor is now at `version`: the commit under way was applied, or the fragment was fetched.
 
     `adopted` are the recent commits of the lineage that was fetched, and None after a commit. `passed_over` are not
@@ -100,14 +106,14 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyFailed:
+class ApplyFailed(Event):
     """The commit's results cannot be had from anyone; the anchor is where it was."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
-class PartialArrived:
+class PartialArrived(Event):
     """Cell number `cell`'s mean of a slice is here, from `sender`, for the round above the cells (attempt, leader)."""
 
     sender: PeerId
@@ -118,7 +124,7 @@ class PartialArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceReduced:
+class SliceReduced(Event):
     """This peer's averaging of slice `order.numbers[position]` across cells finished; `included` are cells."""
 
     order: SliceOrder
@@ -128,36 +134,21 @@ class SliceReduced:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Event):
     """Time passed."""
 
-
-Event = (
-    Ready
-    | View
-    | Heard
-    | Lost
-    | ContributionArrived
-    | ResultArrived
-    | ShardReduced
-    | Advanced
-    | ApplyFailed
-    | PartialArrived
-    | SliceReduced
-    | Tick
-)
 
 # ------------------------------------------------------------------------------------------------ effects, out
 
 
 @dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(Effect):
     to: PeerId
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
-class SendShards:
+class SendShards(Effect):
     """Send this peer's contribution's shards to their reducers."""
 
     plan: Plan
@@ -165,7 +156,7 @@ class SendShards:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceShard:
+class ReduceShard(Effect):
     """Average these members' contributions of one shard, encode, report `ShardReduced`."""
 
     plan: Plan
@@ -175,7 +166,7 @@ class ReduceShard:
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(Effect):
     """Stream the encoded mean of one shard to the other members."""
 
     plan: Plan
@@ -184,7 +175,7 @@ class SendResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SendPartials:
+class SendPartials(Effect):
     """Send this peer's cell's means of these slices to their owners; `leader` is the cell's."""
 
     order: SliceOrder
@@ -192,7 +183,7 @@ class SendPartials:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceSlice:
+class ReduceSlice(Effect):
     """Average these cells' means of slice `order.numbers[position]`, encode, report `SliceReduced`."""
 
     order: SliceOrder
@@ -202,7 +193,7 @@ class ReduceSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSlice:
+class SendSlice(Effect):
     """Stream the encoded mean of a slice of which this peer is the owner."""
 
     order: SliceOrder
@@ -211,14 +202,14 @@ class SendSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Effect):
     """Fetch missing result shards, apply the commit, report `Advanced`."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Effect):
     """Fetch the fragment's anchor from the swarm; `peer_id` has a heavier one."""
 
     peer_id: PeerId
@@ -226,24 +217,8 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class WronglySigned:
+class WronglySigned(Effect):
     """A member sent something that must be signed by it and is not."""
 
     peer_id: PeerId
     what: str
-
-
-Effect = (
-    SendMessage
-    | SendShards
-    | ReduceShard
-    | SendResult
-    | SendPartials
-    | ReduceSlice
-    | SendSlice
-    | Apply
-    | Repair
-    | WronglySigned
-    | Fact
-)
-"""What must be done, or, as a `Fact`, what happened."""

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from averaging.rounds.events import Effect, Event, Heard, View
+from averaging.rounds.events import Event, Heard, View
 from averaging.rounds.leader import Leading
+from averaging.rounds.round_facts import Effect
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary

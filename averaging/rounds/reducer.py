@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from averaging.rounds.events import Effect, ReduceShard
-from averaging.rounds.round_facts import DeadlineExpired
+from averaging.rounds.events import ReduceShard
+from averaging.rounds.round_facts import DeadlineExpired, Effect
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.messages import Plan
 from dht.host import PeerId

@@ -16,8 +16,14 @@ from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
 
 
+class Effect:
+    """What a round machine asks for, or, as a `Fact`, what happened."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Effect):
     """Base of everything that is written into the event log."""
 
     def sentence(self) -> str:

@@ -27,7 +27,6 @@ from averaging.rounds.events import (
     Apply,
     ApplyFailed,
     ContributionArrived,
-    Effect,
     Event,
     Heard,
     Lost,
@@ -44,7 +43,7 @@ from averaging.rounds.flat_scope import FlatScope, ScopeOf
 from averaging.rounds.leader import Leading
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.reducer import Reducing
-from averaging.rounds.round_facts import LeaderReplaced, RoundAbandoned, RoundStarted
+from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.frames import commit_digest
@@ -219,7 +218,7 @@ class RoundMachine:
         elif isinstance(message, Plan) and message.version < self.version + (self.applying is not None):
             # Its leader would wait for contributions and means of those who have left its round.
             self.tell_outcome(sender, message.version)
-        elif getattr(message, "version", -1) != self.version or self.applying is not None:
+        elif message.version != self.version or self.applying is not None:
             return
         elif isinstance(message, Plan):
             self._hear_plan(sender, message, now)

@@ -2,10 +2,10 @@
 
 The files, each built on those above it:
 
-    messages.py       messages of a round, and the limits that they keep
-    cell_messages.py  messages of two-level rounds, and the commit that closes one
     checks.py         checks of single values in frames
-    cell_checks.py    checks of the frames of two-level rounds
+    messages.py       messages of a round, the limits that they keep, and the check of each field
+    cell_messages.py  messages of two-level rounds, and the commit that closes one
+    cell_checks.py    what spans the fields of messages of two-level rounds
     frames.py         the frames of all messages
     file_chunks.py    how the files of a run are cut into chunks
 

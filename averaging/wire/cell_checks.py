@@ -1,110 +1,20 @@
-"""Frames of two-level rounds: the checks that `frames.py` applies to them. Pure."""
+"""Frames of two-level rounds: what spans the fields of a message, for `frames.py`. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from averaging.wire.cell_messages import (
-    MAX_CELLS,
     MAX_GRID_SHARDS,
-    MAX_SLICES,
-    PART_DIGEST_BYTES,
     CellOffer,
     CellPart,
     CellsCommit,
     Partial,
     SliceOrder,
     SlicePlan,
-    SliceReport,
-    SliceRow,
 )
-from averaging.wire.checks import (
-    ATTEMPT,
-    VALUE,
-    VERSION,
-    Check,
-    Limits,
-    WholeCheck,
-    digest,
-    digest_or_void,
-    fail,
-    fragment,
-    integer,
-    members,
-    number,
-    peer_id,
-    rows,
-    signature,
-    signature_or_void,
-    structure,
-)
-from averaging.wire.messages import MAX_COMMIT_TOKENS, MAX_TOKENS, CellRow, Commit, SliceResult, TopCommit
+from averaging.wire.checks import Limits, WholeCheck
+from averaging.wire.messages import MAX_CELL_ROSTER, MAX_COMMIT_TOKENS, MAX_TOKENS, Commit, TopCommit
 from dht.errors import PeerFault
 from dht.host import PeerId
-
-MAX_CELL_NAME = 60
-"""Characters: `site ` and a site, or `DEPTH/NUMBER`."""
-MAX_CELL_ROSTER = 128
-"""Members of one cell: so that its part and the commit of all cells fit one header."""
-CELL_KINDS = (CellPart, CellOffer, SlicePlan, SliceOrder, Partial, SliceReport, TopCommit, CellsCommit)
-_CELL = integer(0, MAX_CELLS - 1)
-_SLICE = integer(0, MAX_SLICES - 1)
-_TOKENS = integer(0, MAX_CELL_ROSTER * MAX_TOKENS)
-_COUNT = integer(0, 2**60)
-_WEIGHT = number(1e30)
-
-
-def _name(value: Any, _limits: Limits) -> str:
-    if type(value) is not str or not 0 < len(value) <= MAX_CELL_NAME or not value.isprintable():
-        raise fail(value, f"the name of a cell, at most {MAX_CELL_NAME} printable characters")
-    return value
-
-
-def _peer_or_nobody(value: Any, limits: Limits) -> PeerId:
-    return PeerId("") if type(value) is str and not value else PeerId(peer_id(value, limits))
-
-
-def _part_digest(value: Any, _limits: Limits) -> bytes:
-    if type(value) is not bytes or len(value) != PART_DIGEST_BYTES:
-        raise fail(value, f"a digest of {PART_DIGEST_BYTES} bytes")
-    return value
-
-
-_CELL_ROW = structure(
-    CellRow,
-    "the nine fields of a cell",
-    *(_name, peer_id, _part_digest, integer(1, MAX_CELL_ROSTER), _TOKENS, _WEIGHT, _TOKENS, _WEIGHT, _COUNT),
-)
-_SLICE_ROW = structure(SliceRow, "[start, end, cell, owner]", VALUE, VALUE, _CELL, _peer_or_nobody)
-_SLICE_RESULT = structure(
-    SliceResult,
-    "[start, end, cell, owner, digest, included, signature]",
-    *(VALUE, VALUE, _CELL, _peer_or_nobody, digest_or_void, members, signature_or_void),
-)
-_CELL_ROWS = rows(_CELL_ROW, MAX_CELLS)
-_SLICE_ROWS = rows(_SLICE_ROW, MAX_SLICES)
-_SLICE_RESULTS = rows(_SLICE_RESULT, MAX_SLICES)
-_TOP_COMMIT = structure(
-    TopCommit,
-    "the nine fields of the commit of all cells",
-    *(fragment, VERSION, ATTEMPT, peer_id, digest, _CELL_ROWS, _SLICE_RESULTS, digest_or_void, signature),
-)
-
-CELL_CHECKS: dict[str, Check] = {
-    "row": _CELL_ROW,
-    "cells": _CELL_ROWS,
-    "numbers": rows(_SLICE, MAX_SLICES),
-    "cell": _CELL,
-    "cell_attempt": ATTEMPT,
-    "slice": _SLICE,
-    "weight": _WEIGHT,
-    "run_start": VALUE,
-    "run_end": VALUE,
-    "credential": signature,
-    "partial_deadline_seconds": number(86_400),
-    "upper": _TOP_COMMIT,
-}
-SLICE_CHECKS: dict[type, Check] = {SlicePlan: _SLICE_ROWS, SliceOrder: _SLICE_ROWS, TopCommit: _SLICE_RESULTS}
 
 
 def _check_part(part: Commit, sender: PeerId, _limits: Limits) -> None:

@@ -11,41 +11,54 @@ its own cell.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar
 
+from averaging.wire.checks import integer, rows, structure
 from averaging.wire.messages import (
+    CELL_ROW,
+    MAX_SLICES,
+    Attempt,
+    Cell,
     CellLevel,
     CellRow,
+    CellRows,
     Commit,
+    Digest,
+    Members,
+    Peer,
+    PeerOrNobody,
+    Seconds,
     ShardResult,
+    Signature,
     SliceResult,
     TopCommit,
+    Value,
+    Weight,
     fields_of_commit,
 )
 from dht.host import PeerId
 
-MAX_CELLS = 256
-"""Of one round."""
-MAX_SLICES = 256
-"""So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
 MAX_GRID_SHARDS = 128
 """So that the signed commit of a cell stays below 20 kB."""
-PART_DIGEST_BYTES = 32
+SliceNumber = Annotated[int, integer(0, MAX_SLICES - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRow:
     """Values [start, end) are averaged across cells by `owner`, a reducer of cell number `cell`; nobody: void."""
 
-    start: int
-    end: int
-    cell: int
-    owner: PeerId
+    start: Value
+    end: Value
+    cell: Cell
+    owner: PeerOrNobody
 
     def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> SliceResult:
         """What became of it; void by default."""
         return SliceResult(self.start, self.end, self.cell, self.owner, digest, included, signature)
+
+
+SliceRows = Annotated[tuple[SliceRow, ...], rows(structure(SliceRow), MAX_SLICES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +73,9 @@ class CellOffer(CellLevel):
     """Cell leader to the top leader: my cell is ready. The top leader keeps the part for members who missed it."""
 
     KIND: ClassVar[str] = "cell_offer"
-    anchor_digest: bytes
-    row: CellRow
-    part: Commit
+    anchor_digest: Digest
+    row: Annotated[CellRow, CELL_ROW]
+    part: Annotated[Commit, structure(Commit, f"the {len(fields(Commit))} fields of a commit")]
 
     @property
     def reducers(self) -> tuple[PeerId, ...]:
@@ -76,13 +89,13 @@ class SlicePlan(CellLevel):
     """Top leader to the cell leaders, who pass it on: which cells take part, who averages which slice, until when."""
 
     KIND: ClassVar[str] = "cross_plan"
-    leader: PeerId
-    anchor_digest: bytes
-    cells: tuple[CellRow, ...]
-    slices: tuple[SliceRow, ...]
-    partial_deadline_seconds: float
-    commit_deadline_seconds: float
-    signature: bytes = b""
+    leader: Peer
+    anchor_digest: Digest
+    cells: CellRows
+    slices: SliceRows
+    partial_deadline_seconds: Seconds
+    commit_deadline_seconds: Seconds
+    signature: Signature = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +107,17 @@ class SliceOrder(CellLevel):
     """
 
     KIND: ClassVar[str] = "cross"
-    leader: PeerId
-    anchor_digest: bytes
-    cell_attempt: int
-    cell: int
-    cells: tuple[CellRow, ...]
-    numbers: tuple[int, ...]
-    slices: tuple[SliceRow, ...]
-    run_start: int
-    run_end: int
-    credential: bytes
-    partial_deadline_seconds: float
+    leader: Peer
+    anchor_digest: Digest
+    cell_attempt: Attempt
+    cell: Cell
+    cells: CellRows
+    numbers: Annotated[tuple[int, ...], rows(integer(0, MAX_SLICES - 1), MAX_SLICES)]
+    slices: SliceRows
+    run_start: Value
+    run_end: Value
+    credential: Signature
+    partial_deadline_seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +125,15 @@ class Partial(CellLevel):
     """Reducer to the owner of a slice: its cell's mean of it, and the weight behind that; the payload is the blocks."""
 
     KIND: ClassVar[str] = "partial"
-    leader: PeerId
-    slice: int
-    start: int
-    end: int
-    cell: int
-    weight: float
-    run_start: int
-    run_end: int
-    credential: bytes
+    leader: Peer
+    slice: SliceNumber
+    start: Value
+    end: Value
+    cell: Cell
+    weight: Weight
+    run_start: Value
+    run_end: Value
+    credential: Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +141,10 @@ class SliceReport(CellLevel):
     """Owner to the top leader: the mean of this slice is ready, from these cells, and I sign that it is so."""
 
     KIND: ClassVar[str] = "crossed"
-    slice: int
-    digest: bytes
-    included: tuple[int, ...]
-    signature: bytes
+    slice: SliceNumber
+    digest: Digest
+    included: Members
+    signature: Signature
 
 
 _NO_TOP = TopCommit(0, 0, 0, PeerId(""), b"", (), ())
@@ -142,7 +155,7 @@ class CellsCommit(Commit):
     """The commit of a two-level round as the members of one cell know it: their part, and what all cells made of it."""
 
     KIND: ClassVar[str] = "cells_commit"
-    upper: TopCommit = _NO_TOP
+    upper: Annotated[TopCommit, structure(TopCommit, "the nine fields of the commit of all cells")] = _NO_TOP
 
     @property
     def tokens(self) -> int:

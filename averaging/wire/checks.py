@@ -1,18 +1,17 @@
 """Checks of single values in the frames of rounds: what was got, what was expected. Pure.
 
-`frames.py` and `cell_checks.py` put them together.
+Each field of a message declares its check beside its type (`messages.py`); `structure` applies them in order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
 
-from averaging.wire.messages import DIGEST_BYTES, MAX_NUM_ROUNDS, MAX_ROSTER, MAX_STEPS, MAX_TOKENS, SIGNATURE_BYTES
 from dht.host import PeerId
-from dht.records.lineages import MAX_VERSION
 
 FRAME_HEAD_BYTES = 5
 """Wire version and header length."""
@@ -65,10 +64,13 @@ def boolean(value: Any, _limits: Limits) -> bool:
     return value
 
 
-def text(value: Any, _limits: Limits) -> str:
-    if type(value) is not str or len(value) > 200 or not value.isprintable():
-        raise fail(value, "printable text of at most 200 characters")
-    return value
+def text(at_least: int, at_most: int, expected: str) -> Check:
+    def check(value: Any, _limits: Limits) -> str:
+        if type(value) is not str or not at_least <= len(value) <= at_most or not value.isprintable():
+            raise fail(value, expected)
+        return value
+
+    return check
 
 
 def peer_id(value: Any, _limits: Limits) -> PeerId:
@@ -77,68 +79,71 @@ def peer_id(value: Any, _limits: Limits) -> PeerId:
     return PeerId(value)
 
 
-def digest(value: Any, _limits: Limits) -> bytes:
-    if type(value) is not bytes or len(value) != DIGEST_BYTES:
-        raise fail(value, f"a digest of {DIGEST_BYTES} bytes")
-    return value
+def octets(what: str, num_bytes: int) -> Check:
+    """Exactly so many bytes."""
+
+    def check(value: Any, _limits: Limits) -> bytes:
+        if type(value) is not bytes or len(value) != num_bytes:
+            raise fail(value, f"{what} of {num_bytes} bytes")
+        return value
+
+    return check
 
 
-def digest_or_void(value: Any, limits: Limits) -> bytes:
-    return b"" if value == b"" and type(value) is bytes else digest(value, limits)
+def or_void(check_it: Check, void: bytes | str) -> Check:
+    """What `check_it` takes, or this empty value."""
 
+    def check(value: Any, limits: Limits) -> Any:
+        return void if type(value) is type(void) and not value else check_it(value, limits)
 
-def signature(value: Any, _limits: Limits) -> bytes:
-    if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
-        raise fail(value, f"a signature of {SIGNATURE_BYTES} bytes")
-    return value
-
-
-def signature_or_void(value: Any, limits: Limits) -> bytes:
-    return b"" if value == b"" and type(value) is bytes else signature(value, limits)
+    return check
 
 
 def fragment(value: Any, limits: Limits) -> int:
     return int(integer(0, len(limits.fragment_sizes) - 1)(value, limits))
 
 
-def structure(kind: Callable[..., Any], expected: str, *checks: Check) -> Check:
-    """The fields of a value within a message, as a list in the order of its dataclass."""
-
-    def check(value: Any, limits: Limits) -> Any:
-        if type(value) is not list or len(value) != len(checks):
-            raise fail(value, expected)
-        return kind(*(check_field(item, limits) for check_field, item in zip(checks, value, strict=True)))
-
-    return check
-
-
-def rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> Check:
-    def check(value: Any, limits: Limits) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) > most:
-            raise fail(value, f"a list of at most {most}")
-        return tuple(check_row(row, limits) for row in value)
-
-    return check
-
-
-VERSION = integer(0, MAX_VERSION)
-TOKENS = integer(1, MAX_TOKENS)
-STEPS = integer(1, MAX_STEPS)
-VALUE = integer(0, 2**40)
-MEMBER = integer(0, MAX_ROSTER - 1)
-ATTEMPT = integer(0, 10_000)
-NUM_ROUNDS = integer(0, MAX_NUM_ROUNDS)
-
-
-def members(value: Any, _limits: Limits) -> tuple[int, ...]:
+def members(most: int) -> Check:
     """Roster numbers from their mask: bit n of the little-endian number stands for member n."""
-    if type(value) is not bytes or len(value) > MAX_ROSTER // 8 or value.endswith(b"\0"):
-        raise fail(value, f"a mask of at most {MAX_ROSTER // 8} bytes, the last one not zero")
-    mask = int.from_bytes(value, "little")
-    return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
+
+    def check(value: Any, _limits: Limits) -> tuple[int, ...]:
+        if type(value) is not bytes or len(value) > most // 8 or value.endswith(b"\0"):
+            raise fail(value, f"a mask of at most {most // 8} bytes, the last one not zero")
+        mask = int.from_bytes(value, "little")
+        return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
+
+    return check
 
 
 def mask_of(members: tuple[int, ...]) -> bytes:
     """Roster numbers as the mask that stands for them on the wire."""
     mask = sum(1 << index for index in set(members))
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+@cache
+def checks_of(kind: type[Any]) -> dict[str, Check]:
+    """Field -> the check that its annotation declares, in the order in which the fields travel."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name].__metadata__[0] for field in fields(kind)}
+
+
+def structure(kind: type[Any], expected: str = "") -> Check:
+    """The fields of a value within a message, as a list in the order of its dataclass."""
+
+    def check(value: Any, limits: Limits) -> Any:
+        checks = checks_of(kind)
+        if type(value) is not list or len(value) != len(checks):
+            raise fail(value, expected or f"[{', '.join(checks)}]")
+        return kind(*(check_field(item, limits) for check_field, item in zip(checks.values(), value, strict=True)))
+
+    return check
+
+
+def rows(check_row: Check, most: int) -> Check:
+    def check(value: Any, limits: Limits) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) > most:
+            raise fail(value, f"a list of at most {most}")
+        return tuple(check_row(row, limits) for row in value)
+
+    return check

@@ -13,45 +13,23 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import fields
-from functools import cache
 from typing import Any
 
 import msgpack
 
-from averaging.wire.cell_checks import CELL_CHECKS, CELL_KINDS, CELL_ROUND_CHECKS, SLICE_CHECKS
-from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial
-from averaging.wire.checks import (
-    ATTEMPT,
-    MAX_HEADER_BYTES,
-    MEMBER,
-    NUM_ROUNDS,
-    STEPS,
-    TOKENS,
-    VALUE,
-    VERSION,
-    Check,
-    Limits,
-    WholeCheck,
-    boolean,
-    digest,
-    digest_or_void,
-    fail,
-    fragment,
-    integer,
-    mask_of,
-    members,
-    number,
-    peer_id,
-    rows,
-    signature,
-    signature_or_void,
-    structure,
-    text,
+from averaging.wire.cell_checks import CELL_ROUND_CHECKS
+from averaging.wire.cell_messages import (
+    CellOffer,
+    CellPart,
+    CellsCommit,
+    Partial,
+    SliceOrder,
+    SlicePlan,
+    SliceReport,
 )
+from averaging.wire.checks import MAX_HEADER_BYTES, Limits, WholeCheck, checks_of, mask_of
 from averaging.wire.messages import (
     DIGEST_BYTES,
-    MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
     Accusation,
@@ -68,82 +46,19 @@ from averaging.wire.messages import (
     Reduced,
     Result,
     ResultRequest,
-    RosterEntry,
-    ShardPlan,
-    ShardResult,
-    SignedInput,
     TopCommit,
     VersionIs,
     Wait,
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 WIRE_VERSION = 4
 """First byte of every round message."""
 _PREFIX = struct.Struct(">BI")
 
 
-_ROSTER_ROW = structure(
-    RosterEntry,
-    "[peer_id, tokens, steps, base_version, sequence, num_rounds]",
-    *(peer_id, TOKENS, STEPS, VERSION, VERSION, NUM_ROUNDS),
-)
-_SHARD_PLAN_ROW = structure(ShardPlan, "[start, end, reducer]", VALUE, VALUE, MEMBER)
-_SHARD_RESULT_ROW = structure(
-    ShardResult,
-    "[start, end, reducer, digest, included, signature]",
-    *(VALUE, VALUE, MEMBER, digest_or_void, members, signature_or_void),
-)
-_SIGNED_INPUT_ROW = structure(SignedInput, "[member, digest, signature]", MEMBER, digest, signature)
-
-
-_CHECKS: dict[str, Check] = {
-    "fragment": fragment,
-    "version": VERSION,
-    "base_version": VERSION,
-    "sequence": VERSION,
-    "attempt": ATTEMPT,
-    "num_rounds": NUM_ROUNDS,
-    "tokens": TOKENS,
-    "lineage_tokens": integer(0, MAX_LINEAGE_TOKENS),
-    "steps": STEPS,
-    "shard": integer(0, MAX_SHARDS - 1),
-    "start": VALUE,
-    "end": VALUE,
-    "num_offers": integer(0, MAX_ROSTER),
-    "quorum": integer(0, 2**20),
-    "upload_bits_per_second": number(1e15),
-    "contribution_deadline_seconds": number(86_400),
-    "commit_deadline_seconds": number(86_400),
-    "reachable": boolean,
-    "reason": text,
-    "leader": peer_id,
-    "anchor_digest": digest,
-    "digest": digest,
-    "previous": digest_or_void,
-    "signature": signature,
-    "included": members,
-    "roster": rows(_ROSTER_ROW, MAX_ROSTER),
-    "inputs": rows(_SIGNED_INPUT_ROW, MAX_ROSTER),
-    **CELL_CHECKS,
-}
-_SHARD_CHECKS: dict[type, Check] = {
-    Plan: rows(_SHARD_PLAN_ROW, MAX_SHARDS),
-    **dict.fromkeys((Commit, CellPart, CellsCommit), rows(_SHARD_RESULT_ROW, MAX_SHARDS)),
-}
-
-
-def _part(value: Any, limits: Limits) -> Commit:
-    """A commit within another message."""
-    if type(value) is not list or len(value) != len(fields(Commit)):
-        raise fail(value, f"the {len(fields(Commit))} fields of a commit")
-    named = zip(fields(Commit), value, strict=True)
-    return Commit(**{field.name: _check_of(Commit, field.name)(item, limits) for field, item in named})
-
-
-KINDS: dict[str, type[Any]] = {
+KINDS: dict[str, type[Message]] = {
     kind.KIND: kind
     for kind in (
         Offer,
@@ -162,7 +77,14 @@ KINDS: dict[str, type[Any]] = {
         AuditShare,
         Accusation,
         Defence,
-        *CELL_KINDS,
+        CellPart,
+        CellOffer,
+        SlicePlan,
+        SliceOrder,
+        Partial,
+        SliceReport,
+        TopCommit,
+        CellsCommit,
     )
 }
 _WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
@@ -178,13 +100,8 @@ def _plain(value: Any) -> Any:
 
 
 def _fields_of(value: Any) -> list[Any]:
-    named = ((name, getattr(value, name)) for name in _names_of(value.__class__))
+    named = ((name, getattr(value, name)) for name in checks_of(value.__class__))
     return [mask_of(item) if name == "included" else _plain(item) for name, item in named]
-
-
-@cache
-def _names_of(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
 
 
 def encode(message: Message) -> bytes:
@@ -254,29 +171,19 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
         raise PeerFault(sender, f"sent a message of unknown kind {got}; expected one of {', '.join(KINDS)}")
     message_type = KINDS[values[0]]
     kind = str(values[0])
-    names = [field.name for field in fields(message_type)]
-    if len(values) != len(names) + 1:
-        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind}; expected {len(names)}")
+    checks = checks_of(message_type)
+    if len(values) != len(checks) + 1:
+        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind}; expected {len(checks)}")
     checked: dict[str, Any] = {}
-    for name, value in zip(names, values[1:], strict=True):
+    for (name, check), value in zip(checks.items(), values[1:], strict=True):
         try:
-            checked[name] = _check_of(message_type, name)(value, limits)
+            checked[name] = check(value, limits)
         except ValueError as error:
             raise PeerFault(sender, f"field {name} of {kind}: {error}") from error
-    message: Message = message_type(**checked)
+    message = message_type(**checked)
     payload = body[header_bytes:]
     _check_whole(message, payload, sender, limits)
     return message, payload
-
-
-def _check_of(message_type: type[Any], name: str) -> Check:
-    if name == "shards":
-        return _SHARD_CHECKS[message_type]
-    if name == "signature" and message_type is Contribution:
-        return signature_or_void
-    if name == "part":
-        return _part
-    return SLICE_CHECKS[message_type] if name == "slices" else _CHECKS[name]
 
 
 def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: Limits) -> None:

@@ -7,9 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
+from averaging.wire.checks import (
+    boolean,
+    fragment,
+    integer,
+    members,
+    number,
+    octets,
+    or_void,
+    peer_id,
+    rows,
+    structure,
+    text,
+)
 from dht.host import PeerId
+from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 
 MAX_ROSTER = 256
 """Members of one round; larger swarms average in cells."""
@@ -33,27 +47,79 @@ MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit, and of all cells of a round on two levels."""
 MAX_NUM_ROUNDS = 100
 """Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
+MAX_CELLS = 256
+"""Of one round."""
+MAX_SLICES = 256
+"""So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
+MAX_CELL_NAME = 60
+"""Characters: `site ` and a site, or `DEPTH/NUMBER`."""
+MAX_CELL_ROSTER = 128
+"""Members of one cell: so that its part and the commit of all cells fit one header."""
+PART_DIGEST_BYTES = 32
+
+# -------------------------------------------------------------------- types of fields, each with the check of its value
+
+FragmentNumber = Annotated[int, fragment]
+Version = Annotated[int, integer(0, MAX_VERSION)]
+Attempt = Annotated[int, integer(0, 10_000)]
+Tokens = Annotated[int, integer(1, MAX_TOKENS)]
+Steps = Annotated[int, integer(1, MAX_STEPS)]
+NumRounds = Annotated[int, integer(0, MAX_NUM_ROUNDS)]
+Value = Annotated[int, integer(0, 2**40)]
+Member = Annotated[int, integer(0, MAX_ROSTER - 1)]
+Members = Annotated[tuple[int, ...], members(MAX_ROSTER)]
+Shard = Annotated[int, integer(0, MAX_SHARDS - 1)]
+Peer = Annotated[PeerId, peer_id]
+PeerOrNobody = Annotated[PeerId, or_void(peer_id, "")]
+Digest = Annotated[bytes, octets("a digest", DIGEST_BYTES)]
+DigestOrVoid = Annotated[bytes, or_void(octets("a digest", DIGEST_BYTES), b"")]
+Signature = Annotated[bytes, octets("a signature", SIGNATURE_BYTES)]
+SignatureOrVoid = Annotated[bytes, or_void(octets("a signature", SIGNATURE_BYTES), b"")]
+Seconds = Annotated[float, number(86_400)]
+Cell = Annotated[int, integer(0, MAX_CELLS - 1)]
+CellTokens = Annotated[int, integer(0, MAX_CELL_ROSTER * MAX_TOKENS)]
+Weight = Annotated[float, number(1e30)]
+_CELL_NAME = f"the name of a cell, at most {MAX_CELL_NAME} printable characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What every message begins with."""
+
+    KIND: ClassVar[str] = ""
+    fragment: FragmentNumber
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class OfAttempt(Message):
+    """A message of one attempt at a round."""
+
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
     """One contribution of a round, as its weight needs it."""
 
-    peer_id: PeerId
-    tokens: int
-    steps: int
-    base_version: int
-    sequence: int
-    num_rounds: int = 0
+    peer_id: Peer
+    tokens: Tokens
+    steps: Steps
+    base_version: Version
+    sequence: Version
+    num_rounds: NumRounds = 0
+
+
+Roster = Annotated[tuple[RosterEntry, ...], rows(structure(RosterEntry), MAX_ROSTER)]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """Values [start, end) of the fragment are averaged by roster member number `reducer`."""
 
-    start: int
-    end: int
-    reducer: int
+    start: Value
+    end: Value
+    reducer: Member
 
     def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> ShardResult:
         """What became of it; void by default."""
@@ -67,12 +133,12 @@ class ShardResult:
     The reducer signs this (a void shard has no signature).
     """
 
-    start: int
-    end: int
-    reducer: int
-    digest: bytes
-    included: tuple[int, ...]
-    signature: bytes = b""
+    start: Value
+    end: Value
+    reducer: Member
+    digest: DigestOrVoid
+    included: Members
+    signature: SignatureOrVoid = b""
 
 
 class CommittedResult(Protocol):
@@ -87,58 +153,47 @@ class CommittedResult(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(OfAttempt):
     """Member to leader: I have work for this fragment at this version, computed on this anchor."""
 
     KIND: ClassVar[str] = "offer"
-    fragment: int
-    version: int
-    attempt: int
-    anchor_digest: bytes
-    base_version: int
-    tokens: int
-    steps: int
-    sequence: int
-    upload_bits_per_second: float
-    reachable: bool
-    num_rounds: int = 0
+    anchor_digest: Digest
+    base_version: Version
+    tokens: Tokens
+    steps: Steps
+    sequence: Version
+    upload_bits_per_second: Annotated[float, number(1e15)]
+    reachable: Annotated[bool, boolean]
+    num_rounds: NumRounds = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(OfAttempt):
     """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in."""
 
     KIND: ClassVar[str] = "wait"
-    fragment: int
-    version: int
-    attempt: int
-    num_offers: int
-    quorum: int
+    num_offers: Annotated[int, integer(0, MAX_ROSTER)]
+    quorum: Annotated[int, integer(0, 2**20)]
 
 
 @dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(Message):
     """I do not lead this round; `leader` does."""
 
     KIND: ClassVar[str] = "redirect"
-    fragment: int
-    version: int
-    leader: PeerId
+    leader: Peer
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(OfAttempt):
     """Leader to members: who takes part, who reduces what, and until when."""
 
     KIND: ClassVar[str] = "plan"
-    fragment: int
-    version: int
-    attempt: int
-    anchor_digest: bytes
-    roster: tuple[RosterEntry, ...]
-    shards: tuple[ShardPlan, ...]
-    contribution_deadline_seconds: float
-    commit_deadline_seconds: float
+    anchor_digest: Digest
+    roster: Roster
+    shards: Annotated[tuple[ShardPlan, ...], rows(structure(ShardPlan), MAX_SHARDS)]
+    contribution_deadline_seconds: Seconds
+    commit_deadline_seconds: Seconds
 
     def reducer_of(self, shard: int) -> PeerId:
         """The reducer of a shard."""
@@ -146,28 +201,22 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(OfAttempt):
     """Reducer to leader: this shard's mean is ready, from these roster members, and I sign that it is so."""
 
     KIND: ClassVar[str] = "reduced"
-    fragment: int
-    version: int
-    attempt: int
-    shard: int
-    digest: bytes
-    included: tuple[int, ...]
-    signature: bytes = b""
+    shard: Shard
+    digest: Digest
+    included: Members
+    signature: Signature = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(OfAttempt):
     """Leader to members: this attempt failed; offer to the next in rank."""
 
     KIND: ClassVar[str] = "abandon"
-    fragment: int
-    version: int
-    attempt: int
-    reason: str
+    reason: Annotated[str, text(0, 200, "printable text of at most 200 characters")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +227,19 @@ class CellRow:
     `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
     """
 
-    name: str
-    leader: PeerId
-    digest: bytes
-    num_members: int
-    tokens: int
-    weight: float
-    fresh_tokens: int
-    rho_tokens: float
-    late_tokens: int
+    name: Annotated[str, text(1, MAX_CELL_NAME, _CELL_NAME)]
+    leader: Peer
+    digest: Annotated[bytes, octets("a digest", PART_DIGEST_BYTES)]
+    num_members: Annotated[int, integer(1, MAX_CELL_ROSTER)]
+    tokens: CellTokens
+    weight: Weight
+    fresh_tokens: CellTokens
+    rho_tokens: Weight
+    late_tokens: Annotated[int, integer(0, 2**60)]
+
+
+CELL_ROW = structure(CellRow, "the nine fields of a cell")
+CellRows = Annotated[tuple[CellRow, ...], rows(CELL_ROW, MAX_CELLS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +249,18 @@ class SliceResult:
     The owner signs this.
     """
 
-    start: int
-    end: int
-    cell: int
-    owner: PeerId
-    digest: bytes
-    included: tuple[int, ...]
-    signature: bytes = b""
+    start: Value
+    end: Value
+    cell: Cell
+    owner: PeerOrNobody
+    digest: DigestOrVoid
+    included: Members
+    signature: SignatureOrVoid = b""
 
 
 @dataclass(frozen=True, slots=True)
-class CellLevel:
-    """What the messages between cells have in common; `cell_messages.py` has them."""
-
-    KIND: ClassVar[str] = ""
-    fragment: int
-    version: int
-    attempt: int
+class CellLevel(OfAttempt):
+    """A message between cells; `cell_messages.py` has the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +268,12 @@ class TopCommit(CellLevel):
     """Closes a two-level round for all cells; signed by the top leader. `previous` is as in `Commit`."""
 
     KIND: ClassVar[str] = "upper"
-    leader: PeerId
-    anchor_digest: bytes
-    cells: tuple[CellRow, ...]
-    slices: tuple[SliceResult, ...]
-    previous: bytes = b""
-    signature: bytes = b""
+    leader: Peer
+    anchor_digest: Digest
+    cells: CellRows
+    slices: Annotated[tuple[SliceResult, ...], rows(structure(SliceResult), MAX_SLICES)]
+    previous: DigestOrVoid = b""
+    signature: Signature = b""
 
     @property
     def tokens(self) -> int:
@@ -240,22 +288,19 @@ class TopCommit(CellLevel):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(OfAttempt):
     """Closes a round: takes the fragment's anchor from `version` to `version + 1`. Signed by its leader.
 
     `previous` is the digest of the commit that led to `version`; empty when the leader does not know it.
     """
 
     KIND: ClassVar[str] = "commit"
-    fragment: int
-    version: int
-    attempt: int
-    leader: PeerId
-    anchor_digest: bytes
-    roster: tuple[RosterEntry, ...]
-    shards: tuple[ShardResult, ...]
-    previous: bytes = b""
-    signature: bytes = b""
+    leader: Peer
+    anchor_digest: Digest
+    roster: Roster
+    shards: Annotated[tuple[ShardResult, ...], rows(structure(ShardResult), MAX_SHARDS)]
+    previous: DigestOrVoid = b""
+    signature: Signature = b""
 
     @property
     def tokens(self) -> int:
@@ -323,147 +368,107 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(Message):
     """Please send the commit that left `version` of this fragment."""
 
     KIND: ClassVar[str] = "commit_request"
-    fragment: int
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
-class VersionIs:
+class VersionIs(Message):
     """My anchor of this fragment: its version, digest and the tokens committed into it."""
 
     KIND: ClassVar[str] = "version_is"
-    fragment: int
-    version: int
-    anchor_digest: bytes
-    lineage_tokens: int
+    anchor_digest: Digest
+    lineage_tokens: Annotated[int, integer(0, MAX_LINEAGE_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
-class ResultRequest:
+class ResultRequest(Message):
     """Please send the result of this shard of the round that left `version`."""
 
     KIND: ClassVar[str] = "result_request"
-    fragment: int
-    version: int
-    shard: int
-    digest: bytes
+    shard: Shard
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(OfAttempt):
     """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks.
 
     Signed where means are audited (`averaging/exchange/audit.py`), empty elsewhere.
     """
 
     KIND: ClassVar[str] = "contribution"
-    fragment: int
-    version: int
-    attempt: int
-    leader: PeerId
-    shard: int
-    sequence: int
-    start: int
-    end: int
-    tokens: int
-    signature: bytes = b""
+    leader: Peer
+    shard: Shard
+    sequence: Version
+    start: Value
+    end: Value
+    tokens: Tokens
+    signature: SignatureOrVoid = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Message):
     """Reducer (or any holder) to member: the encoded mean of one shard; the payload is the encoded blocks."""
 
     KIND: ClassVar[str] = "result"
-    fragment: int
-    version: int
-    shard: int
-    start: int
-    end: int
+    shard: Shard
+    start: Value
+    end: Value
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRequest:
+class AuditRequest(Message):
     """Auditor to member: please show me what you sent to the reducer of values [start, end) of `version`."""
 
     KIND: ClassVar[str] = "audit_request"
-    fragment: int
-    version: int
-    start: int
-    end: int
+    start: Value
+    end: Value
 
 
 @dataclass(frozen=True, slots=True)
-class AuditShare:
+class AuditShare(Message):
     """Member to auditor: this is it, signed as it was then; the payload is the encoded blocks."""
 
     KIND: ClassVar[str] = "audit_share"
-    fragment: int
-    version: int
-    sequence: int
-    start: int
-    end: int
-    tokens: int
-    signature: bytes
+    sequence: Version
+    start: Value
+    end: Value
+    tokens: Tokens
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class Accusation:
+class Accusation(Message):
     """Auditor to everybody: the mean of this shard is not that of its contributions; see for yourselves.
 
     `digest` is that of the commit; `signature` is the auditor's.
     """
 
     KIND: ClassVar[str] = "accusation"
-    fragment: int
-    version: int
-    shard: int
-    digest: bytes
-    signature: bytes
+    shard: Shard
+    digest: Digest
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
 class SignedInput:
     """Digest of the contribution that a roster member sent to a reducer, and the member's signature."""
 
-    member: int
-    digest: bytes
-    signature: bytes
+    member: Member
+    digest: Digest
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class Defence:
+class Defence(Message):
     """Accused reducer to everybody: these are the contributions that I combined, as their senders signed them."""
 
     KIND: ClassVar[str] = "defence"
-    fragment: int
-    version: int
-    shard: int
-    inputs: tuple[SignedInput, ...]
-
-
-Message = (
-    Offer
-    | Wait
-    | Redirect
-    | Plan
-    | Reduced
-    | Abandon
-    | Commit
-    | CommitRequest
-    | VersionIs
-    | ResultRequest
-    | Contribution
-    | Result
-    | CellLevel
-    | AuditRequest
-    | AuditShare
-    | Accusation
-    | Defence
-)
+    shard: Shard
+    inputs: Annotated[tuple[SignedInput, ...], rows(structure(SignedInput), MAX_ROSTER)]
 
 
 def fields_of_commit(commit: Commit) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from averaging.wire.cell_messages import (
-    PART_DIGEST_BYTES,
     CellOffer,
     Partial,
     SliceOrder,
@@ -15,6 +14,7 @@ from averaging.wire.cell_messages import (
 )
 from averaging.wire.messages import (
     DIGEST_BYTES,
+    PART_DIGEST_BYTES,
     SIGNATURE_BYTES,
     Abandon,
     Accusation,

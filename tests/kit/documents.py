@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
-from averaging.wire.cell_checks import CELL_KINDS
-from averaging.wire.messages import CellLevel, Message
+from averaging.wire.frames import KINDS
 from peer.config.manifest import RunManifest
 from peer.config.validation import section_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
-MESSAGES: tuple[type[Any], ...] = (*(kind for kind in get_args(Message) if kind is not CellLevel), *CELL_KINDS)
+MESSAGES: tuple[type[Any], ...] = tuple(KINDS.values())
 HIDDEN_FOLDERS = ("node_modules", "build", "dist", "runs")
 ALL_DOCUMENTS = sorted(
     path

@@ -11,10 +11,12 @@ from averaging.cells.formation import grid_of, plan_cell, plan_slices, relayed_t
 from averaging.signing.commit_credit import counted, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from averaging.wire import frames
-from averaging.wire.cell_checks import MAX_CELL_ROSTER
-from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, as_part, with_upper
+from averaging.wire.cell_messages import MAX_GRID_SHARDS, as_part, with_upper
 from averaging.wire.checks import MAX_HEADER_BYTES
 from averaging.wire.messages import (
+    MAX_CELL_ROSTER,
+    MAX_CELLS,
+    MAX_SLICES,
     MAX_STEPS,
     MAX_TOKENS,
     CellRow,

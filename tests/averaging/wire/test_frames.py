@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgpack
 import pytest
@@ -258,14 +258,14 @@ plain_values = st.recursive(
 @settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(frames.KINDS)), st.data())
 def test_well_formed_headers_with_wrong_values_are_refused(kind, data):
-    names = [field.name for field in frames.fields(frames.KINDS[kind])]
+    names = [field.name for field in fields(frames.KINDS[kind])]
     values = data.draw(st.lists(plain_values, min_size=len(names), max_size=len(names)))
     decoded = decode_or_fault(packed([kind, *values]))
     assert decoded is None or frames.encode(decoded) is not None
 
 
 def replaced(message, **changes):
-    values = {field.name: getattr(message, field.name) for field in frames.fields(message)} | changes
+    values = {field.name: getattr(message, field.name) for field in fields(message)} | changes
     return frames.encode(type(message)(**values))
 
 
@@ -370,7 +370,7 @@ def test_lists_beyond_the_limits_are_refused():
 def test_a_commit_digest_names_every_field():
     assert frames.commit_digest(COMMIT) == frames.commit_digest(frames.decode(frames.encode(COMMIT), SENDER, LIMITS)[0])
     for change in ({"version": 8}, {"leader": named(2)}, {"attempt": 1}, {"roster": ROSTER[:1]}, {"previous": DIGEST}):
-        values = {field.name: getattr(COMMIT, field.name) for field in frames.fields(COMMIT)}
+        values = {field.name: getattr(COMMIT, field.name) for field in fields(COMMIT)}
         assert frames.commit_digest(Commit(**{**values, **change})) != frames.commit_digest(COMMIT)
     # A commit that was signed twice is still one commit.
     assert frames.commit_digest(replace(COMMIT, signature=bytes(SIGNATURE_BYTES))) == frames.commit_digest(COMMIT)

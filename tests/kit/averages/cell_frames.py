@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from averaging.wire.cell_messages import (
-    PART_DIGEST_BYTES,
     CellOffer,
     Partial,
     SliceOrder,
@@ -18,7 +17,15 @@ from averaging.wire.cell_messages import (
     as_part,
     with_upper,
 )
-from averaging.wire.messages import DIGEST_BYTES, MAX_TOKENS, SIGNATURE_BYTES, CellRow, SliceResult, TopCommit
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    MAX_TOKENS,
+    PART_DIGEST_BYTES,
+    SIGNATURE_BYTES,
+    CellRow,
+    SliceResult,
+    TopCommit,
+)
 from tests.kit.network.memory_networks import named
 
 versions = st.integers(0, 2**53)
