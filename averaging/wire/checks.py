@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, get_type_hints
 
 from dht.host import PeerId
@@ -121,11 +120,15 @@ def mask_of(members: tuple[int, ...]) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
-@cache
+_CHECKS: dict[type[Any], dict[str, Check]] = {}
+
+
 def checks_of(kind: type[Any]) -> dict[str, Check]:
     """Field -> the check that its annotation declares, in the order in which the fields travel."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name].__metadata__[0] for field in fields(kind)}
+    if kind not in _CHECKS:
+        hints = get_type_hints(kind, include_extras=True)
+        _CHECKS[kind] = {field.name: hints[field.name].__metadata__[0] for field in fields(kind)}
+    return _CHECKS[kind]
 
 
 def structure(kind: type[Any], expected: str = "") -> Check:

@@ -212,6 +212,23 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
     return public_key
 
 
+def peer_id_bytes(peer_id: PeerId) -> bytes:
+    """The binary form of a PeerId."""
+    content: bytes = base58.b58decode(peer_id)
+    return content
+
+
+def peer_id_of_bytes(content: bytes) -> PeerId:
+    """The inverse of `peer_id_bytes`.
+
+    Raises:
+        ValueError: not an Ed25519 PeerId.
+    """
+    text: str = base58.b58encode(content[:_MAX_PEER_ID_LENGTH]).decode("ascii")
+    public_key_of(text)
+    return PeerId(text)
+
+
 def verify(peer_id: PeerId | str, message: bytes, signature: bytes) -> bool:
     """Whether `signature` over `message` was made by the key inside `peer_id`. Never raises on bad input."""
     try:

@@ -6,7 +6,9 @@ Only the protocols that can occur in addresses of this software are known (multi
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -163,6 +165,15 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
         parts.append((name, _decode_value(kind, data[position : position + num_bytes])))
         position += num_bytes
     return Multiaddr(tuple(parts))
+
+
+def known_multiaddrs(contents: Iterable[bytes]) -> list[Multiaddr]:
+    """Those of binary addresses whose kinds are known: newer transports announce others, which are nobody's mistake."""
+    addresses = []
+    for content in contents:
+        with contextlib.suppress(ValueError):
+            addresses.append(multiaddr_from_bytes(content))
+    return addresses
 
 
 def encode_varint(value: int) -> bytes:

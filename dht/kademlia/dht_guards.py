@@ -31,7 +31,7 @@ from dht.admission.proofs import nonce_of
 from dht.errors import PeerFault, UsageFault
 from dht.fields import unpack
 from dht.host import PeerId
-from dht.identity.keys import public_key_of
+from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.records.key_levels import keys_for, peers_key
 from dht.records.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
@@ -327,9 +327,7 @@ def _check_size(request: Any) -> None:
 @functools.lru_cache(maxsize=4096)
 def _peer_text(remote: bytes) -> PeerId | None:
     """Base58 of an Ed25519 PeerId; None for ids whose key cannot be read from them."""
-    text = PeerID(remote[:64]).to_base58()
     try:
-        public_key_of(text)
+        return peer_id_of_bytes(remote)
     except ValueError:
         return None
-    return PeerId(text)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
-from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from dht.errors import PeerFault, PeerUnreachable
+from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.identity.multiaddr import encode_varint
 from dht.p2pd.host import P2pdHost
@@ -31,17 +30,11 @@ CALL_SECONDS: Final = 10.0
 
 logger = logging.getLogger(__name__)
 
-ByteHandler = Callable[[Any, PeerId], Awaitable[None]]
-
 
 class RpcTransport(Protocol):
-    """hivemind's `P2P`, as far as DHTNode uses it, and its end."""
+    """hivemind's `P2P`, as far as a DHTNode that nobody asks uses it, and its end."""
 
     peer_id: PeerID
-
-    async def add_protobuf_handler(self, name: str, handler: Any, input_type: Any, **options: Any) -> None: ...
-
-    async def remove_protobuf_handler(self, name: str, **options: Any) -> None: ...
 
     async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any: ...
 
@@ -53,10 +46,6 @@ class ByteHost(Protocol):
 
     @property
     def peer_id(self) -> PeerId: ...
-
-    def handle_bytes(self, protocol: str, handler: ByteHandler) -> None: ...
-
-    def remove_handler(self, protocol: str) -> None: ...
 
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
 
@@ -77,42 +66,11 @@ async def attach_to_daemon(host: P2pdHost) -> RpcTransport:
 
 
 class StreamCalls:
-    """Calls between members over streams of `host`."""
+    """Calls to members over streams of `host`; nobody calls back."""
 
     def __init__(self, host: ByteHost) -> None:
         self.peer_id = PeerID.from_base58(host.peer_id)
         self._host = host
-        self._names: set[str] = set()
-
-    async def add_protobuf_handler(self, name: str, handler: Any, input_type: Any, **options: Any) -> None:
-        """Answer calls of `name`; `handler(request, context)` returns the answer or raises."""
-
-        async def serve(stream: Any, remote: PeerId) -> None:
-            try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    request = await _read(stream)
-            except (DecodeError, ValueError) as error:
-                raise PeerFault(remote, f"sent what is no DHT call ({error}); the stream is closed") from error
-            context = P2PContext(handle_name=name, local_id=self.peer_id, remote_id=PeerID.from_base58(remote))
-            try:
-                answer = await handler(input_type.FromString(request.callUnary.data), context)
-                outcome = p2pd_pb2.CallUnaryResponse(response=answer.SerializeToString())
-            except (P2PDaemonError, DecodeError, AttributeError, TypeError, ValueError) as error:
-                # Refused by the gate, or a request of another form; the caller is told, as the daemon would.
-                logger.debug("a DHT call of %s was refused: %r", remote, error)
-                outcome = p2pd_pb2.CallUnaryResponse(error=repr(error).encode()[:1024])
-            # A caller that takes its time to read holds one of few places.
-            async with asyncio.timeout(CALL_SECONDS):
-                await _write(stream, p2pd_pb2.PersistentConnectionRequest(callId=request.callId, unaryResponse=outcome))
-                stream.close()
-                await stream.wait_closed()
-
-        self._host.handle_bytes(name, serve)
-        self._names.add(name)
-
-    async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
-        self._host.remove_handler(name)
-        self._names.discard(name)
 
     async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
         """Ask a member and wait for its answer.
@@ -142,8 +100,7 @@ class StreamCalls:
         return output_type.FromString(answer.response)
 
     async def shutdown(self) -> None:
-        for name in list(self._names):
-            await self.remove_protobuf_handler(name)
+        """Nothing stays open between calls."""
 
 
 async def _write(stream: Any, message: Any) -> None:

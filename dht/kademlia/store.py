@@ -64,7 +64,7 @@ class HivemindStore:
         admit: whether a PeerId is a member; everybody by default.
         now: returns unix seconds.
         serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
-            others: an observer that comes and goes must not be counted on.
+            others: an observer that comes and goes must not be counted on. Without a daemon there is no other kind.
         admission: the proofs of a private run; without one nobody shows any.
         after_dial: awaited in each `bootstrap` with the addresses that were dialled, before anybody is greeted; what it
             raises, `bootstrap` raises.
@@ -86,6 +86,7 @@ class HivemindStore:
         self._after_dial = after_dial
         self._now = now
         self._records = SignedRecords(now)
+        serves = serves and isinstance(host, P2pdHost)
         self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves, admission)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}

@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import base58
 from google.protobuf.message import DecodeError
 
 from dht.host import PeerId
-from dht.identity.keys import public_key_of
-from dht.identity.multiaddr import Multiaddr, decode_varint, encode_varint, multiaddr_from_bytes
+from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
+from dht.identity.multiaddr import Multiaddr, decode_varint, encode_varint, known_multiaddrs
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.streams.byte_stream import ByteStream
 from dht.streams.framing import READ_BUFFER_BYTES, ByteReader
@@ -71,12 +70,12 @@ class P2pdControl:
     async def identify(self) -> tuple[PeerId, list[Multiaddr]]:
         """The daemon's PeerId and the addresses it tells others."""
         identity = _field_of(await self._request(Request(type=Request.IDENTIFY)), "identify")
-        return _peer_id(identity.id), _known_addresses(identity.addrs)
+        return peer_id_of_bytes(identity.id), known_multiaddrs(identity.addrs)
 
     async def connect(self, peer_id: PeerId, address: Multiaddr, timeout_seconds: float) -> None:
         """Dial `address` and make sure that `peer_id` answers there."""
         addresses, seconds = [address.to_bytes()], _whole_seconds(timeout_seconds)
-        connect = ConnectRequest(peer=_peer_bytes(peer_id), addrs=addresses, timeout=seconds)
+        connect = ConnectRequest(peer=peer_id_bytes(peer_id), addrs=addresses, timeout=seconds)
         await self._request(Request(type=Request.CONNECT, connect=connect))
 
     async def list_connections(self) -> list[ConnectedPeer]:
@@ -85,20 +84,20 @@ class P2pdControl:
         connections = []
         for peer in response.peers:
             with contextlib.suppress(ValueError):
-                peer_id = _peer_id(peer.id)
-                connections += [ConnectedPeer(peer_id, address) for address in _known_addresses(peer.addrs)]
+                peer_id = peer_id_of_bytes(peer.id)
+                connections += [ConnectedPeer(peer_id, address) for address in known_multiaddrs(peer.addrs)]
         return connections
 
     async def disconnect(self, peer_id: PeerId) -> None:
         """Close all connections to a peer, with the streams on them."""
-        disconnect = DisconnectRequest(peer=_peer_bytes(peer_id))
+        disconnect = DisconnectRequest(peer=peer_id_bytes(peer_id))
         await self._request(Request(type=Request.DISCONNECT, disconnect=disconnect))
 
     async def find_peer(self, peer_id: PeerId) -> list[Multiaddr]:
         """Addresses under which a peer says it can be dialled; for a connected one they are known already."""
-        asked = DHTRequest(type=DHTRequest.FIND_PEER, peer=_peer_bytes(peer_id), timeout=1)
+        asked = DHTRequest(type=DHTRequest.FIND_PEER, peer=peer_id_bytes(peer_id), timeout=1)
         response = await self._request(Request(type=Request.DHT, dht=asked))
-        return _known_addresses(_field_of(_field_of(response, "dht"), "peer").addrs)
+        return known_multiaddrs(_field_of(_field_of(response, "dht"), "peer").addrs)
 
     async def add_stream_handler(self, protocol: str, socket_path: Path) -> None:
         """Have the daemon hand incoming streams of `protocol` to the unix socket at `socket_path`."""
@@ -109,7 +108,7 @@ class P2pdControl:
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> ByteStream:
         """Open a stream; the connection to the daemon becomes the stream."""
         seconds = _whole_seconds(timeout_seconds)
-        wanted = StreamOpenRequest(peer=_peer_bytes(peer_id), proto=[protocol], timeout=seconds)
+        wanted = StreamOpenRequest(peer=peer_id_bytes(peer_id), proto=[protocol], timeout=seconds)
         return await self._open_for(Request(type=Request.STREAM_OPEN, streamOpen=wanted))
 
     async def open_lifeline(self) -> ByteStream:
@@ -157,7 +156,7 @@ async def read_stream_header(reader: ByteReader) -> tuple[PeerId, str]:
     """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
     header = StreamInfo()
     _parse(header, await _read_delimited(reader))
-    return _peer_id(header.peer), header.proto
+    return peer_id_of_bytes(header.peer), header.proto
 
 
 async def _exchange(stream: ByteStream, request: Request) -> Response:
@@ -201,23 +200,3 @@ def _field_of(answer: Any, name: str) -> Any:
 
 def _whole_seconds(timeout_seconds: float) -> int:
     return max(1, math.ceil(timeout_seconds))
-
-
-def _peer_bytes(peer_id: PeerId) -> bytes:
-    content: bytes = base58.b58decode(peer_id)
-    return content
-
-
-def _peer_id(content: bytes) -> PeerId:
-    text: str = base58.b58encode(content[:64]).decode("ascii")
-    public_key_of(text)
-    return PeerId(text)
-
-
-def _known_addresses(contents: Iterable[bytes]) -> list[Multiaddr]:
-    addresses = []
-    for content in contents:
-        # Newer transports announce addresses this software cannot dial; they are nobody's mistake.
-        with contextlib.suppress(ValueError):
-            addresses.append(multiaddr_from_bytes(content))
-    return addresses

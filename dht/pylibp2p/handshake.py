@@ -6,9 +6,7 @@ Nothing here is sent or believed before that proof but protocol names.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -53,30 +51,13 @@ class HandshakeError(Exception):
 
 
 class RawStream(Protocol):
-    """What asyncio's stream pairs, the encrypted channel and multiplexed streams have in common."""
+    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
 
     async def readexactly(self, num_bytes: int, /) -> bytes: ...
 
     def write(self, data: bytes, /) -> None: ...
 
     async def drain(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SocketStream:
-    """A TCP connection as a `RawStream`, and as the raw connection that py-libp2p's Noise reads and writes."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def readexactly(self, num_bytes: int, /) -> bytes:
-        return await self.reader.readexactly(num_bytes)
-
-    def write(self, data: bytes, /) -> None:
-        self.writer.write(data)
-
-    async def drain(self) -> None:
-        await self.writer.drain()
 
 
 class SecureChannel:
@@ -155,17 +136,6 @@ class Securer:
         if channel.remote != expected:
             raise HandshakeError("another peer lives there")
         await propose(channel, YAMUX_PROTOCOL)
-        return channel
-
-    async def accept(self, stream: RawStream) -> SecureChannel:
-        """Secure a connection that the remote opened; raises as `dial`."""
-        await choose(stream, (str(NOISE_PROTOCOL),))
-        try:
-            session = await self._transport.secure_inbound(_RawConnection(stream))
-        except _NOISE_ERRORS as error:
-            raise HandshakeError(f"no proof of a PeerId was given ({_reason(error)})") from error
-        channel = _channel_of(session)
-        await choose(channel, (YAMUX_PROTOCOL,))
         return channel
 
 

@@ -1,7 +1,6 @@
 """`Libp2pHost`: the `Host` port in pure Python, on py-libp2p's Noise, keys and messages; no daemon, no child process.
 
-For observers and other light members: they speak with p2pd peers, in one network with them. By default the host only
-dials. It listens, and says in identify that it routes for others, when it is given addresses to listen on.
+For observers: they speak with p2pd peers, in one network with them. The host only dials, and routes for nobody.
 
 py-libp2p's own Swarm and yamux are not used. They block a peer for a minute after one failed dial, try a single address
 per peer, and hold what a remote sends without limit. They run on trio, which would have to be a guest in our event
@@ -18,38 +17,31 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from dht.ending import end_tasks
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
-from dht.identity.keys import Identity, public_key_of
-from dht.identity.multiaddr import Multiaddr, encode_varint, parse_multiaddr, parse_peer_multiaddr
+from dht.identity.keys import Identity, peer_id_bytes, public_key_of
+from dht.identity.multiaddr import Multiaddr, encode_varint, parse_peer_multiaddr
 from dht.pylibp2p.connections import Connections, MuxedConnection
 from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose, read_varint
 from dht.pylibp2p.messages import (
     HOP_PROTOCOL,
     IDENTIFY_PROTOCOL,
     KAD_PROTOCOL,
-    MAX_CLOSER_PEERS,
     MAX_MESSAGE_BYTES,
     PING_PROTOCOL,
     MessageError,
     check_hop_status,
     decode_closer_peers,
-    decode_find_node,
     decode_identify,
-    encode_closer_peers,
     encode_find_node,
     encode_hop_connect,
     encode_identify,
-    peer_id_bytes,
 )
 from dht.pylibp2p.yamux import YamuxStream
 from dht.streams.framing import FramedStream
-
-AGENT: Final = "murmuration"
 
 MAX_OPENING_STREAMS: Final = 30
 MAX_INCOMING_STREAMS: Final = 512
@@ -70,7 +62,7 @@ FIND_WIDTH: Final = 4
 """A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
 
 IDLE_SECONDS: Final = 60.0
-"""Between two questions of a remote on one stream about addresses or life; it can open another."""
+"""Between two questions of a remote on one stream about life; it can open another."""
 
 PING_BYTES: Final = 32
 
@@ -83,27 +75,15 @@ logger = logging.getLogger(__name__)
 
 
 class Libp2pHost:
-    """One libp2p identity on the network. Call `start` once, `close` at the end; or use it with ``async with``.
+    """One libp2p identity on the network. Call `close` at the end; or use it with ``async with``."""
 
-    Args:
-        identity: the peer's key, or the path of its key file.
-        listen: TCP multiaddrs to listen on; none makes a host that only dials and routes for nobody.
-
-    Raises:
-        UsageFault: a multiaddr or the key file is wrong.
-    """
-
-    def __init__(self, identity: Identity | str | Path, listen: Sequence[str] = ()) -> None:
-        self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
-        self._listen = [parse_multiaddr(text) for text in listen]
-        self._bound: list[Multiaddr] = []
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
         self._connections = Connections(Securer(self._identity), self._on_connection, self._on_stream)
         self._handlers: dict[str, ByteHandler] = {
             IDENTIFY_PROTOCOL: self._serve_identify,
             PING_PROTOCOL: _serve_ping,
         }
-        if self._listen:
-            self._handlers[KAD_PROTOCOL] = self._serve_find_node
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
         self._incoming: Counter[PeerId] = Counter()
@@ -113,7 +93,6 @@ class Libp2pHost:
         self._is_closed = False
 
     async def __aenter__(self) -> Libp2pHost:
-        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -128,26 +107,12 @@ class Libp2pHost:
         """Whether the host is open; there is no daemon that could be down."""
         return not self._is_closed
 
-    async def start(self) -> None:
-        """Listen, if asked to.
-
-        Raises:
-            LocalFault: a port is taken, or an address is not of this machine.
-            UsageFault: an address that cannot be listened on.
-        """
-        try:
-            self._bound = await self._connections.listen(self._listen)
-        except BaseException:
-            await self.close()
-            raise
-
     def addresses(self) -> list[str]:
-        """Dialable multiaddrs with this PeerId; loopback ones only when there are no others. Empty if it only dials."""
-        outside = [address for address in self._bound if not address.is_loopback]
-        return [str(address.with_peer_id(self.peer_id)) for address in outside or self._bound]
+        """None: it only dials."""
+        return []
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve incoming streams of `protocol`; a second call replaces the handler."""
+        """Serve the streams of `protocol` that dialled peers open; a second call replaces the handler."""
 
         async def serve(stream: YamuxStream, remote: PeerId) -> None:
             framed = FramedStream(stream, stream, remote)
@@ -156,15 +121,7 @@ class Libp2pHost:
             finally:
                 await framed.close()
 
-        self.handle_bytes(protocol, serve)
-
-    def handle_bytes(self, protocol: str, handler: ByteHandler) -> None:
-        """Serve incoming streams of `protocol` whose content is not in our frames."""
-        self._handlers[protocol] = handler
-
-    def remove_handler(self, protocol: str) -> None:
-        """Serve `protocol` no more."""
-        self._handlers.pop(protocol, None)
+        self._handlers[protocol] = serve
 
     def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None:
         """Never called: there is no daemon that restarts."""
@@ -213,7 +170,7 @@ class Libp2pHost:
         }
 
     async def close(self) -> None:
-        """End streams, handlers, connections and listeners. Never raises."""
+        """End streams, handlers and connections. Never raises."""
         self._is_closed = True
         await end_tasks(self._tasks)
         await self._connections.close()
@@ -399,22 +356,9 @@ class Libp2pHost:
             stream.abort()
 
     async def _serve_identify(self, stream: YamuxStream, remote: PeerId) -> None:
-        introduction = encode_identify(self.peer_id, self._bound, self._handlers, AGENT)
-        await _send_message(stream, introduction)
+        await _send_message(stream, encode_identify(self.peer_id, self._handlers))
         stream.close()
         await stream.wait_closed()
-
-    async def _serve_find_node(self, stream: YamuxStream, remote: PeerId) -> None:
-        while True:
-            async with asyncio.timeout(IDLE_SECONDS):
-                key = decode_find_node(await _read_message(stream))
-            known = {
-                connection.remote: self._known[connection.remote]
-                for connection in self._connections.live()
-                if connection.remote in self._known and connection.remote != remote
-            }
-            nearest = sorted(known, key=lambda peer: _distance(key, peer))[:MAX_CLOSER_PEERS]
-            await _send_message(stream, encode_closer_peers(key, [(peer, known[peer]) for peer in nearest]))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

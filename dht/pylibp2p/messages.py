@@ -7,20 +7,21 @@ address or PeerId that cannot be used is left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-import base58
 from google.protobuf.message import DecodeError
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
 
 from dht.host import PeerId
-from dht.identity.keys import public_key_of
-from dht.identity.multiaddr import Multiaddr, multiaddr_from_bytes
+from dht.identity.keys import peer_id_bytes, peer_id_of_bytes, public_key_of
+from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 
+AGENT: Final = "murmuration"
 IDENTIFY_PROTOCOL: Final = "/ipfs/id/1.0.0"
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
 PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
@@ -33,6 +34,7 @@ MAX_ADDRESSES: Final = 8
 """Believed of one peer; a machine with two interfaces and a relay announces about five."""
 
 MAX_CLOSER_PEERS: Final = 20
+"""Believed of one answer."""
 
 _PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
 
@@ -50,32 +52,12 @@ class Introduction:
     protocols: frozenset[str]
 
 
-def peer_id_bytes(peer_id: PeerId) -> bytes:
-    """The binary form of a PeerId."""
-    return base58.b58decode(peer_id)
-
-
-def peer_id_of_bytes(data: bytes) -> PeerId:
-    """The inverse of `peer_id_bytes`.
-
-    Raises:
-        MessageError: not an Ed25519 PeerId.
-    """
-    text = base58.b58encode(data[:64]).decode("ascii")
-    try:
-        public_key_of(text)
-    except ValueError as error:
-        raise MessageError(str(error)) from error
-    return PeerId(text)
-
-
-def encode_identify(peer_id: PeerId, addresses: Iterable[Multiaddr], protocols: Iterable[str], agent: str) -> bytes:
-    """Our own introduction."""
+def encode_identify(peer_id: PeerId, protocols: Iterable[str]) -> bytes:
+    """Our own introduction; nobody can dial us."""
     message = Identify(
         protocol_version="ipfs/0.1.0",
-        agent_version=agent,
+        agent_version=AGENT,
         public_key=_PUBLIC_KEY_PREFIX + public_key_of(peer_id),
-        listen_addrs=[address.to_bytes() for address in addresses],
         protocols=sorted(protocols),
     )
     data: bytes = message.SerializeToString()
@@ -89,37 +71,12 @@ def decode_identify(data: bytes) -> Introduction:
         MessageError: not an identify message.
     """
     message = _parse(Identify, data)
-    return Introduction(known_addresses(message.listen_addrs), frozenset(message.protocols))
+    return Introduction(_known_addresses(message.listen_addrs), frozenset(message.protocols))
 
 
 def encode_find_node(target: PeerId) -> bytes:
     """The question: who is near `target`, and where is it?"""
     data: bytes = Message(type=Message.FIND_NODE, key=peer_id_bytes(target)).SerializeToString()
-    return data
-
-
-def decode_find_node(data: bytes) -> bytes:
-    """The key that somebody asks for: bytes of a PeerId, or of anything else.
-
-    Raises:
-        MessageError: another question.
-    """
-    message = _parse(Message, data)
-    if message.type != Message.FIND_NODE:
-        raise MessageError(f"a kad message of type {message.type}; expected FIND_NODE")
-    return bytes(message.key)
-
-
-def encode_closer_peers(key: bytes, peers: Iterable[tuple[PeerId, Sequence[Multiaddr]]]) -> bytes:
-    """The answer to FIND_NODE."""
-    answer = Message(type=Message.FIND_NODE, key=key)
-    for peer_id, addresses in peers:
-        answer.closerPeers.add(
-            id=peer_id_bytes(peer_id),
-            addrs=[address.to_bytes() for address in addresses],
-            connection=Message.CONNECTED,
-        )
-    data: bytes = answer.SerializeToString()
     return data
 
 
@@ -132,8 +89,8 @@ def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
     message = _parse(Message, data)
     found: dict[PeerId, tuple[Multiaddr, ...]] = {}
     for peer in message.closerPeers[:MAX_CLOSER_PEERS]:
-        with contextlib.suppress(MessageError):
-            found[peer_id_of_bytes(peer.id)] = known_addresses(peer.addrs)
+        with contextlib.suppress(ValueError):
+            found[peer_id_of_bytes(peer.id)] = _known_addresses(peer.addrs)
     return found
 
 
@@ -154,15 +111,10 @@ def check_hop_status(data: bytes) -> None:
         raise MessageError(f"the relay refused with status {message.status}")
 
 
-def known_addresses(found: Iterable[bytes]) -> tuple[Multiaddr, ...]:
+def _known_addresses(found: Iterable[bytes]) -> tuple[Multiaddr, ...]:
     """Addresses of kinds that are known here, without PeerIds; at most `MAX_ADDRESSES`."""
-    addresses: list[Multiaddr] = []
-    for data in found:
-        with contextlib.suppress(ValueError):
-            address = multiaddr_from_bytes(bytes(data))
-            if address.parts and len(addresses) < MAX_ADDRESSES:
-                addresses.append(address.without_peer_id())
-    return tuple(addresses)
+    known = (address.without_peer_id() for address in known_multiaddrs(found) if address.parts)
+    return tuple(islice(known, MAX_ADDRESSES))
 
 
 def _parse(kind: Any, data: bytes) -> Any:

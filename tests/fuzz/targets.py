@@ -38,7 +38,7 @@ from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello
 from dht.admission.proofs import make_proof, open_proof
 from dht.errors import LocalFault, PeerFault
 from dht.identity import multiaddr
-from dht.identity.keys import Identity, make_run_id, split_run_id
+from dht.identity.keys import Identity, make_run_id, peer_id_bytes, peer_id_of_bytes, split_run_id
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.pylibp2p.yamux import Yamux
 from dht.records import profiles
@@ -491,18 +491,19 @@ def _model_headers() -> list[Target]:
 
 
 def _libp2p() -> list[Target]:
+    from libp2p.kad_dht.pb.kademlia_pb2 import Message
+
     from dht.pylibp2p import messages
 
-    address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001")
-    identify = messages.encode_identify(ALICE.peer_id, [address], ["/a/1"], "x")
-    question = messages.encode_find_node(ALICE.peer_id)
-    answer = messages.encode_closer_peers(b"k", [(BOB.peer_id, [address])])
+    answer = Message(type=Message.FIND_NODE, key=b"k")
+    address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001").to_bytes()
+    answer.closerPeers.add(id=peer_id_bytes(BOB.peer_id), addrs=[address])
+    identify = messages.encode_identify(ALICE.peer_id, ["/a/1"])
     hop = bytes([0x08, 2, 0x28, 100])
     allowed = (*_FAULTS, messages.MessageError)
     return [
         Target("identify", messages.decode_identify, (identify,), allowed),
-        Target("find_node", messages.decode_find_node, (question,), allowed),
-        Target("closer_peers", messages.decode_closer_peers, (answer,), allowed),
+        Target("closer_peers", messages.decode_closer_peers, (answer.SerializeToString(),), allowed),
         Target("hop_status", messages.check_hop_status, (hop,), allowed),
-        Target("peer_id_bytes", messages.peer_id_of_bytes, (messages.peer_id_bytes(ALICE.peer_id),), allowed),
+        Target("peer_id_bytes", peer_id_of_bytes, (peer_id_bytes(ALICE.peer_id),), (ValueError,)),
     ]
