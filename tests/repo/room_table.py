@@ -23,8 +23,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dht.streams": ("", False, ""),
     "dht.records": ("dht.identity", True, "msgpack"),
     "dht.admission": ("dht.identity dht.records", True, "msgpack"),
-    "dht.p2pd": ("dht.identity dht.streams", False, "base58 google hivemind"),
-    "dht.pylibp2p": ("dht.identity dht.streams", False, "base58 cryptography google libp2p noise"),
+    "dht.p2pd": ("dht.identity dht.streams", False, "google hivemind"),
+    "dht.pylibp2p": ("dht.identity dht.streams", False, "cryptography google libp2p noise"),
     "dht.simulated": ("dht.identity dht.records", False, ""),
     "dht.kademlia": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd",
