@@ -101,7 +101,7 @@ async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
         batch = Batch()
         loaded = await load(database, 10, 10, 10)
         for index in range(int(num_rounds * ROUND_SECONDS / 60)):
-            loaded.rollup.add(_point(NOW - num_rounds * ROUND_SECONDS + 60 * index, index), batch)
+            batch.looks.append(_point(NOW - num_rounds * ROUND_SECONDS + 60 * index, index))
         await write(database, batch, loaded.nums)
         await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {
@@ -122,7 +122,7 @@ async def growth() -> dict[str, float]:
             loaded = await load(database, 10, 10, 10)
             batch = Batch()
             for index in range(int(DAY / 2)):
-                loaded.rollup.add(_point(NOW + 2 * index, index), batch)
+                batch.looks.append(_point(NOW + 2 * index, index))
             await write(database, batch, loaded.nums)
             await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             whole = _size(path) - before

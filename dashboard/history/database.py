@@ -14,7 +14,9 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import aiosqlite
 
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import open_regular
@@ -89,6 +91,11 @@ UPDATE rounds SET is_counted = 0;
     3: "CREATE TABLE samples (at REAL PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;",
 }
 """From a schema to the next one."""
+
+
+async def fetch_rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The answer to a query, all of it."""
+    return [tuple(row) for row in await database.execute_fetchall(query, values)]
 
 
 def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:

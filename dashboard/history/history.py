@@ -13,7 +13,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,7 +24,15 @@ from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.history.database import MEMORY, check_file, damaged, is_locked, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
-from dashboard.history.rows import Batch, StoredCommit, StoredEvent, event_of_news, round_facts_of, stored_point
+from dashboard.history.rows import (
+    MARK_KINDS,
+    Batch,
+    StoredCommit,
+    StoredEvent,
+    event_of_news,
+    round_facts_of,
+    sample_row,
+)
 from dashboard.history.trend import MAX_POINTS, Trend, thinned
 from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
 from dashboard.history_facts import (
@@ -32,7 +40,6 @@ from dashboard.history_facts import (
     ContributorRow,
     Gap,
     HistoryView,
-    MarkKind,
     MissingRounds,
     ModelSample,
     Picture,
@@ -64,13 +71,6 @@ MAX_WAITING_LOOKS: Final = 3600
 """Two hours of looks while nothing can be written; older ones are dropped, and shown as a gap."""
 MAX_WAITING_EVENTS: Final = 10_000
 
-_MARK_KINDS: Final[dict[str, MarkKind]] = {
-    "joined": "join",
-    "returned": "join",
-    "left": "leave",
-    "silent": "leave",
-    "revised": "revision",
-}
 
 OpenCheck = Callable[[bytes], CheckCommit]
 """From an encoded run record to the check of that run's signed commits."""
@@ -89,7 +89,6 @@ class History:
         self.problem = ""
         self.path = path
         self._nums = loaded.nums
-        self._rollup = loaded.rollup
         self._warn = warn
         self._next_commit = loaded.next_commit
         self._batch = Batch()
@@ -102,7 +101,7 @@ class History:
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
         """The encoded record that an earlier session kept; not checked."""
-        self._marks = deque((_mark(*row) for row in loaded.marks if row[2] in _MARK_KINDS), maxlen=MAX_MARKS)
+        self._marks = deque(loaded.marks, maxlen=MAX_MARKS)
         self._feed = Feed()
         self._people_news = deque(loaded.people_news, maxlen=MAX_PEOPLE_NEWS)
         self._rounds: dict[tuple[int, int], RoundFacts] = {}
@@ -158,7 +157,7 @@ class History:
                 self._event("revised", "", now, state.committed_tokens, is_kept=True)
             self._revision = state.run.revision
         if not state.problem:
-            self._rollup.add(stored_point(self.trend.points[-1]), self._batch)
+            self._batch.looks.append(self.trend.points[-1])
         if self._last_look_at is not None:
             self._batch.meta["last_look_at"] = self._last_look_at
         self._state, self._view = state, None
@@ -247,13 +246,13 @@ class History:
         if rows == [row for row in self._missing if row.fragment == fragment]:
             return
         self._missing = sorted([*others, *rows], key=lambda row: (row.fragment, row.first_version))
-        self._batch.replace_missing(self._missing)
+        self._batch.whole["missing"] = [astuple(row) for row in self._missing]
         self._view = None
 
     def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
         """What the model wrote, oldest first, in the place of what was kept before."""
         self.samples, self._view = samples, None
-        self._batch.replace_samples(samples)
+        self._batch.whole["samples"] = [sample_row(sample) for sample in samples]
 
     def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
         """Scores of the model; they are kept in a file of their own, not here."""
@@ -375,8 +374,6 @@ class History:
         """Write what is new, once. Trouble, whatever it is, is told once, and again when it is over."""
         self._settle()
         batch, self._batch = self._batch, Batch()
-        if not (batch or batch.meta):
-            return
         try:
             await write(database, batch, self._nums)
         except BaseException as error:
@@ -412,8 +409,8 @@ class History:
 
     def _event(self, kind: str, peer_id: str, at: float, tokens: int, is_kept: bool) -> None:
         self._batch.events.append(StoredEvent(at, kind, peer_id, tokens, {}, is_kept))
-        if kind in _MARK_KINDS:
-            self._marks.append(_mark(at, tokens, kind, peer_id))
+        if kind in MARK_KINDS:
+            self._marks.append(ChartMark(at, tokens, MARK_KINDS[kind], peer_id))
 
     def _add_gap(self, gap: Gap) -> None:
         self._gaps.append(gap)
@@ -478,7 +475,3 @@ async def open_history(
 
 def _real(value: object, otherwise: Default) -> float | Default:
     return float(value) if isinstance(value, int | float) else otherwise
-
-
-def _mark(at: float, tokens: int, kind: str, peer_id: str) -> ChartMark:
-    return ChartMark(at, tokens, _MARK_KINDS[kind], peer_id)

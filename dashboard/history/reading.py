@@ -10,6 +10,7 @@ from typing import Any, Final
 import aiosqlite
 
 from dashboard.credit.ledger import SECONDS_PER_HOUR
+from dashboard.history.database import fetch_rows
 from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
 from dashboard.history.writing import points_between
 from dashboard.history_facts import HistoryPoint, RoundFacts, WorkPoint
@@ -46,42 +47,39 @@ class HistoryReader:
     async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
         """(number, round), newest first; `before` a number that an earlier answer gave."""
         query = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted = 1 AND id < ? ORDER BY id DESC LIMIT ?"
-        return self._round_facts(await self._rows(query, (before if before is not None else 1 << 62, limit)))
+        first = before if before is not None else 1 << 62
+        return self._round_facts(await fetch_rows(self._database, query, (first, limit)))
 
     async def rounds_of(self, machines: Sequence[int], limit: int) -> list[RoundFacts]:
         """Newest rounds that one of the machines was planned in, newest first."""
-        marks = ", ".join("?" * len(machines))
         query = (
-            f"SELECT {ROUND_COLUMNS} FROM rounds WHERE id IN (SELECT DISTINCT round FROM credits WHERE machine IN "
-            f"({marks}) ORDER BY round DESC LIMIT ?) ORDER BY id DESC"
+            f"SELECT {ROUND_COLUMNS} FROM rounds WHERE id IN (SELECT DISTINCT round FROM credits WHERE "
+            f"{_is_of(machines)} ORDER BY round DESC LIMIT ?) ORDER BY id DESC"
         )
-        rows = await self._rows(query, (*machines, limit))
-        return [facts for _, facts in self._round_facts(rows)]
+        return [facts for _, facts in self._round_facts(await fetch_rows(self._database, query, (limit,)))]
 
     async def leaders(self, machines: Sequence[int]) -> set[str]:
         """PeerIds of those that led and signed the newest rounds of these machines, at most `MAX_LED` of them."""
-        marks = ", ".join("?" * len(machines))
         query = (
             f"SELECT DISTINCT leader FROM rounds WHERE is_counted AND id IN (SELECT round FROM credits WHERE "
-            f"machine IN ({marks}) ORDER BY round DESC LIMIT ?)"
+            f"{_is_of(machines)} ORDER BY round DESC LIMIT ?)"
         )
-        return {str(leader) for (leader,) in await self._rows(query, (*machines, MAX_LED))}
+        return {str(leader) for (leader,) in await fetch_rows(self._database, query, (MAX_LED,))}
 
     async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[WorkPoint]:
         """Work over time. It is nothing at `first_at`, then the totals at the end of each minute, or after a day of
         each hour, up to `now`. There are at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among
         them.
         """
-        marks = ", ".join("?" * len(machines))
         is_new = now - first_at <= FIRST_DAY_SECONDS
         table, place, seconds = ("work_minutes", "minute", 60) if is_new else ("hours", "hour", SECONDS_PER_HOUR)
         query = (
-            f"SELECT {place}, sum(witnessed), sum(reported), sum(rounds) FROM {table} WHERE machine IN ({marks}) "
+            f"SELECT {place}, sum(witnessed), sum(reported), sum(rounds) FROM {table} WHERE {_is_of(machines)} "
             f"GROUP BY {place} ORDER BY {place}"
         )
         witnessed = reported = rounds = 0
         points: list[WorkPoint] = []
-        for at, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
+        for at, more_witnessed, more_reported, more_rounds in await fetch_rows(self._database, query):
             if not points:
                 points.append(WorkPoint(first_at if first_at < (at + 1) * seconds else at * seconds, 0, 0, 0))
             elif points[-1].at < at * seconds < now:
@@ -96,20 +94,19 @@ class HistoryReader:
 
     async def proof(self, machines: Sequence[int]) -> AsyncIterator[bytes]:
         """Every counted signed commit that names one of the machines, oldest first."""
-        marks = ", ".join("?" * len(machines))
         query = (
-            f"SELECT DISTINCT id, raw FROM credits JOIN commits ON round = id WHERE machine IN ({marks}) AND id > ? "
+            f"SELECT DISTINCT id, raw FROM credits JOIN commits ON round = id WHERE {_is_of(machines)} AND id > ? "
             "ORDER BY id LIMIT ?"
         )
         after = 0
-        while rows := await self._rows(query, (*machines, after, PROOF_PAGE)):
+        while rows := await fetch_rows(self._database, query, (after, PROOF_PAGE)):
             for after, raw in rows:  # noqa: B007 (the next page begins after the last row)
                 yield raw
 
     async def events(self, after: int, limit: int) -> list[EventRow]:
         """What happened after event number `after`, oldest first."""
         query = "SELECT id, at, kind, peer_id, tokens, detail FROM events WHERE id > ? ORDER BY id LIMIT ?"
-        return list(readable(await self._rows(query, (after, limit)), _event_of_row))
+        return list(readable(await fetch_rows(self._database, query, (after, limit)), _event_of_row))
 
     async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
         """About `max_points` of the run since `begin_at`, oldest first."""
@@ -122,8 +119,10 @@ class HistoryReader:
 
         return list(readable(rows, facts_of))
 
-    async def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in await self._database.execute_fetchall(query, values)]
+
+def _is_of(machines: Sequence[int]) -> str:
+    """The condition that a row is of one of these machines."""
+    return f"machine IN ({', '.join(map(str, machines))})"
 
 
 def _event_of_row(number: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:

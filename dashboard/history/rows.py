@@ -10,18 +10,19 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from averaging.signing.commit_credit import MAX_SHARE_MILLI, MachineShare
 from dashboard.credit.commit_counting import Booking
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import MachineTotals
-from dashboard.history.trend import mean_point
 from dashboard.history_facts import (
+    ChartMark,
     Gap,
     HistoryPoint,
+    MarkKind,
     MissingRounds,
     ModelSample,
     PeopleNews,
@@ -97,38 +98,18 @@ class Batch:
     profiles: list[tuple[ProfileFacts, bytes]] = field(default_factory=list)
     events: list[StoredEvent] = field(default_factory=list)
     looks: list[HistoryPoint] = field(default_factory=list)
-    minutes: dict[float, HistoryPoint] = field(default_factory=dict)
-    hours: dict[float, HistoryPoint] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
-    missing: list[MissingRounds] | None = None
-    """All of them, when they changed."""
-    samples: tuple[ModelSample, ...] | None = None
-    """All of them, when they changed."""
+    whole: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    """By table, all its rows: of tables that are written anew when something of them changes."""
     meta: dict[str, float | bytes] = field(default_factory=dict)
-
-    def replace_missing(self, missing: Sequence[MissingRounds]) -> None:
-        """All that is missing now."""
-        self.missing = list(missing)
-
-    def replace_samples(self, samples: tuple[ModelSample, ...]) -> None:
-        """All that are kept now."""
-        self.samples = samples
 
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""
-        self.commits += later.commits
-        self.bookings += later.bookings
-        self.released += later.released
-        self.machines |= later.machines
-        self.profiles += later.profiles
-        self.events += later.events
-        self.looks += later.looks
-        self.minutes |= later.minutes
-        self.hours |= later.hours
-        self.gaps += later.gaps
-        self.missing = self.missing if later.missing is None else later.missing
-        self.samples = self.samples if later.samples is None else later.samples
-        self.meta |= later.meta
+        for name, held in vars(self).items():
+            if isinstance(held, dict):
+                held.update(getattr(later, name))
+            else:
+                held.extend(getattr(later, name))
 
     def trim(self, max_looks: int, max_events: int) -> HistoryPoint | None:
         """Drop the oldest looks and events beyond the limits; returns the first look that went. Commits stay."""
@@ -138,33 +119,8 @@ class Batch:
         return dropped
 
 
-@dataclass
-class Rollup:
-    """The points of the present minute and hour, so that their rows say what the stored ones add up to."""
-
-    looks: list[HistoryPoint] = field(default_factory=list)
-    minutes: dict[float, HistoryPoint] = field(default_factory=dict)
-
-    def add(self, look: HistoryPoint, batch: Batch) -> None:
-        """Put a look, and the minute and hour that it changes, into `batch`."""
-        minute, hour = look.at // 60 * 60, look.at // 3600 * 3600
-        if self.looks and self.looks[-1].at // 60 * 60 != minute:
-            self.looks.clear()
-        if self.minutes and next(iter(self.minutes)) // 3600 * 3600 != hour:
-            self.minutes.clear()
-        self.looks.append(look)
-        self.minutes[minute] = batch.minutes[minute] = rolled_up(self.looks, minute)
-        batch.hours[hour] = rolled_up(list(self.minutes.values()), hour)
-        batch.looks.append(look)
-
-
-def rolled_up(points: list[HistoryPoint], at: float) -> HistoryPoint:
-    """The stored mean of stored points, at the beginning of its minute or hour."""
-    return stored_point(replace(mean_point(points), at=at))
-
-
-def point_text(point: HistoryPoint) -> str:
-    """A point without its time, as JSON."""
+def point_row(point: HistoryPoint) -> tuple[float, str]:
+    """Its time, to the millisecond, and the rest as JSON."""
     values = (
         point.tokens,
         point.rounds,
@@ -176,11 +132,11 @@ def point_text(point: HistoryPoint) -> str:
         _short(point.upload_bits_per_second),
         _short(point.download_bits_per_second),
     )
-    return json.dumps(values, separators=(",", ":"))
+    return round(point.at, 3), json.dumps(values, separators=(",", ":"))
 
 
-def point_of_text(at: float, text: str) -> HistoryPoint:
-    """What `point_text` wrote."""
+def point_of_row(at: float, text: str) -> HistoryPoint:
+    """What `point_row` wrote."""
     values = json.loads(text)
     if type(values) is not list or len(values) != 9:
         raise ValueError(f"{text!r:.60}; expected nine values")
@@ -191,11 +147,6 @@ def point_of_text(at: float, text: str) -> HistoryPoint:
     if not math.isfinite(sum(rates) + sum(loss for loss in (held_out_loss, train_loss) if loss is not None)):
         raise ValueError(f"{text!r:.60}; expected finite numbers")
     return HistoryPoint(_real(at), *values)
-
-
-def stored_point(point: HistoryPoint) -> HistoryPoint:
-    """The point as it will be read again."""
-    return point_of_text(round(point.at, 3), point_text(point))
 
 
 def shares_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
@@ -328,6 +279,21 @@ def news_of_row(at: Any, kind: Any, contributor_id: Any, tokens: Any, detail: An
     return PeopleNews(_real(at), NEWS_KINDS[_text(kind)], _text(contributor_id), other_id, whole(tokens), country)
 
 
+MARK_KINDS: Final[dict[str, MarkKind]] = {
+    "joined": "join",
+    "returned": "join",
+    "left": "leave",
+    "silent": "leave",
+    "revised": "revision",
+}
+"""Kinds of events that are marks beside the curves."""
+
+
+def mark_of_row(at: Any, tokens: Any, kind: Any, peer_id: Any) -> ChartMark:
+    """The mark of an event."""
+    return ChartMark(_real(at), whole(tokens), MARK_KINDS[_text(kind)], _text(peer_id))
+
+
 def profile_text(profile: ProfileFacts) -> str:
     facts = [profile.sequence, profile.issued_at, profile.name, profile.country, profile.is_hidden, profile.machines]
     return json.dumps([*facts, profile.team])
@@ -352,25 +318,38 @@ def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((_text(reason), whole(count)) for reason, count in json.loads(text))
 
 
+_MACHINE_FIELDS: Final = (
+    *("peer_id", "contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds"),
+    *("milli_witnessed", "milli_reported", "rounds", "rounds_missed"),
+)
+"""Of a machine, in the order of the columns after its number."""
+
+
+def machine_row(num: int, machine: MachineTotals) -> tuple[Any, ...]:
+    """A row of `machines`."""
+    facts = [getattr(machine, name) for name in _MACHINE_FIELDS]
+    return num, *(stored(value) if isinstance(value, int) else value for value in facts)
+
+
 def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, MachineTotals]:
     """(number, machine) of a row of `machines`; its totals follow from the rounds. Without number and PeerId there is
     no row; whatever else is unreadable is as if it had never been seen."""
     machine = MachineTotals(_text(peer_id))
-    names = ("contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
-    for name, value, check in zip(names, facts, (_text, _text, _text, _real, _real, _real), strict=False):
+    checks = (_text, _text, _text, _real, _real, _real)
+    for name, value, check in zip(_MACHINE_FIELDS[1:], facts, checks, strict=False):
         with contextlib.suppress(ValueError):
             setattr(machine, name, check(value))
     return whole(num), machine
 
 
-def sample_text(sample: ModelSample) -> str:
-    """A sample without its time, as JSON."""
+def sample_row(sample: ModelSample) -> tuple[float, str]:
+    """Its time, and the rest as JSON."""
     texts = [(one.prompt, one.text) for one in sample.texts]
-    return json.dumps((sample.version, sample.tokens, _short(sample.held_out_loss), texts))
+    return sample.at, json.dumps((sample.version, sample.tokens, _short(sample.held_out_loss), texts))
 
 
 def sample_of_row(at: Any, text: Any) -> ModelSample:
-    """What `sample_text` wrote."""
+    """What `sample_row` wrote."""
     version, tokens, loss, texts = json.loads(_text(text))
     shown = tuple(WrittenText(_text(prompt), _text(said)) for prompt, said in texts)
     return ModelSample(_real(at), whole(version), whole(tokens), None if loss is None else _real(loss), shown)

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,31 +16,33 @@ import aiosqlite
 from dashboard.credit.commit_counting import Booking
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, MachineTotals
-from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
+from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES, fetch_rows
 from dashboard.history.rows import (
+    MARK_KINDS,
     NEWS_KINDS,
     ROUND_COLUMNS,
     Batch,
-    Rollup,
     StoredCommit,
     StoredRound,
+    Value,
     gap_of_row,
     machine_of_row,
+    machine_row,
+    mark_of_row,
     missing_of_row,
     news_of_row,
-    point_of_text,
-    point_text,
+    point_of_row,
+    point_row,
     profile_of_text,
     profile_text,
     readable,
-    rolled_up,
     round_of_row,
     round_row,
     sample_of_row,
-    sample_text,
     stored,
 )
-from dashboard.history_facts import Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
+from dashboard.history.trend import mean_point
+from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.observe.dashboard_state import MAX_PEERS
 from dht.errors import UsageFault
 
@@ -55,6 +57,8 @@ LOAD_ROWS: Final = 1000
 """Rounds read at a time at a start."""
 MAX_HOUR: Final = 2**53
 """A machine's sums of one hour saturate there: 10^13 tokens; a person's machines together stay in 64 bits."""
+ROLLUPS: Final = (("looks", "minutes", 60), ("minutes", "run_hours", SECONDS_PER_HOUR))
+"""(table of points, table of their means, over how many seconds), the finest first."""
 
 CheckCommit = Callable[[bytes], CommitCredit]
 """Checks a signed commit's every signature and says whom it credits; raises `PeerFault`."""
@@ -63,12 +67,6 @@ _WORK_ADD = (
     "INSERT INTO {} VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, {}) DO UPDATE SET "
     f"witnessed = min(witnessed + excluded.witnessed, {MAX_HOUR}), "
     f"reported = min(reported + excluded.reported, {MAX_HOUR}), rounds = rounds + excluded.rounds"
-)
-_MACHINE_PUT = (
-    "INSERT INTO machines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (num) DO UPDATE SET "
-    "contributor_key = excluded.contributor_key, device = excluded.device, name = excluded.name, "
-    "first_at = excluded.first_at, last_at = excluded.last_at, uptime_seconds = excluded.uptime_seconds, "
-    "witnessed = excluded.witnessed, reported = excluded.reported, rounds = excluded.rounds, missed = excluded.missed"
 )
 
 
@@ -118,7 +116,6 @@ class Loaded:
 
     ledger: Ledger = field(default_factory=Ledger)
     nums: MachineNums = field(default_factory=MachineNums)
-    rollup: Rollup = field(default_factory=Rollup)
     points: list[HistoryPoint] = field(default_factory=list)
     people_news: list[PeopleNews] = field(default_factory=list)
     """The newest, oldest first."""
@@ -128,8 +125,8 @@ class Loaded:
     meta: dict[str, Any] = field(default_factory=dict)
     rounds: list[StoredRound] = field(default_factory=list)
     """The newest ones, whether they count or not, oldest first."""
-    marks: list[tuple[Any, ...]] = field(default_factory=list)
-    """(at, tokens, kind, peer_id), oldest first."""
+    marks: list[ChartMark] = field(default_factory=list)
+    """Oldest first."""
     conditions: dict[str, Condition] = field(default_factory=dict)
     """Peers that were there when the last session ended."""
     next_commit: int = 1
@@ -158,31 +155,30 @@ async def load(
     database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int, num_news: int = 0
 ) -> Loaded:
     """Everything that is held in memory."""
-    loaded = Loaded(meta=dict(await _rows(database, "SELECT name, value FROM meta")))
-    skipped = loaded.skipped
+    loaded = Loaded(meta=dict(await fetch_rows(database, "SELECT name, value FROM meta")))
+
+    async def newest(
+        table: str, columns: str, condition: str, make: Callable[..., Value], num: int = -1
+    ) -> list[Value]:
+        """Values of the last rows, oldest first; -1: of all."""
+        found = await fetch_rows(database, f"SELECT {columns} FROM {table} {condition} DESC LIMIT {num}")
+        return list(readable(found[::-1], make, table, loaded.skipped))
+
     await _load_ledger(database, loaded, num_rounds)
-    gaps = await _rows(database, "SELECT * FROM gaps ORDER BY begin_at")
-    loaded.gaps = list(readable(gaps, gap_of_row, "gaps", skipped))
-    missing = await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")
-    loaded.missing = list(readable(missing, missing_of_row, "missing", skipped))
-    samples = await _rows(database, "SELECT at, facts FROM samples ORDER BY at")
-    loaded.samples = list(readable(samples, sample_of_row, "samples", skipped))
-    loaded.points = await points_between(database, 0.0, num_points, skipped)
-    kinds = ", ".join(f"'{kind}'" for kind in NEWS_KINDS)
-    news = f"SELECT at, kind, peer_id, tokens, detail FROM events WHERE kind IN ({kinds}) ORDER BY id DESC LIMIT ?"
-    found_news = [*reversed(await _rows(database, news, (num_news,)))]
-    loaded.people_news = list(readable(found_news, news_of_row, "events", skipped))
-    others = f"kind NOT IN ('committed', {kinds})"
-    marks = f"SELECT at, tokens, kind, peer_id FROM events WHERE {others} ORDER BY id DESC LIMIT ?"
-    found_marks = [*reversed(await _rows(database, marks, (num_marks,)))]
-    loaded.marks = list(readable(found_marks, _mark_row, "events", skipped))
+    loaded.gaps = await newest("gaps", "*", "ORDER BY begin_at", gap_of_row)
+    loaded.missing = await newest("missing", "*", "ORDER BY fragment DESC, first_version", missing_of_row)
+    loaded.samples = await newest("samples", "*", "ORDER BY at", sample_of_row)
+    loaded.points = await points_between(database, 0.0, num_points, loaded.skipped)
+    of_kinds = "WHERE kind IN {} ORDER BY id"
+    news, marks = (of_kinds.format(tuple(kinds)) for kinds in (NEWS_KINDS, MARK_KINDS))
+    loaded.people_news = await newest("events", "at, kind, peer_id, tokens, detail", news, news_of_row, num_news)
+    loaded.marks = await newest("events", "at, tokens, kind, peer_id", marks, mark_of_row, num_marks)
     comings = (
         "SELECT peer_id FROM (SELECT peer_id, kind, max(id) AS id FROM events WHERE kind IN ('joined', 'returned', "
         "'left', 'silent') GROUP BY peer_id) WHERE kind IN ('joined', 'returned') ORDER BY id DESC LIMIT ?"
     )
-    loaded.conditions = {peer_id: "here" for (peer_id,) in await _rows(database, comings, (MAX_PEERS,))}
-    await _load_rollup(database, loaded)
-    (found,) = await _rows(database, "SELECT max(id) FROM commits")
+    loaded.conditions = {peer_id: "here" for (peer_id,) in await fetch_rows(database, comings, (MAX_PEERS,))}
+    (found,) = await fetch_rows(database, "SELECT max(id) FROM commits")
     loaded.next_commit = (found[0] or 0) + 1
     return loaded
 
@@ -194,38 +190,35 @@ async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums)
         sqlite3.Error: nothing was written.
     """
     async with _transaction(database):
-        rows = [_machine_row(machine, nums) for machine in batch.machines.values()]
-        await database.executemany(_MACHINE_PUT, rows)
-        await _write_commits(database, batch.commits, nums)
+        await _put(database, "machines", _machine_rows(batch.machines.values(), nums))
+        await _put(database, "commits", [(commit.num, commit.credit.digest, commit.raw) for commit in batch.commits])
+        await _put(database, "rounds", [round_row(commit, nums.by_id) for commit in batch.commits])
         await _write_bookings(database, batch.bookings, nums)
         for table in ("commits", "rounds"):
             await database.executemany(f"DELETE FROM {table} WHERE id = ?", [(num,) for num in batch.released])
         profiles = [(profile.contributor_id, profile_text(profile), raw) for profile, raw in batch.profiles]
-        await database.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?)", profiles)
+        await _put(database, "profiles", profiles)
         events = [
-            (event.at, event.kind, event.peer_id, stored(event.tokens), json.dumps(event.detail), int(event.is_kept))
-            for event in batch.events
+            (None, one.at, one.kind, one.peer_id, stored(one.tokens), json.dumps(one.detail), int(one.is_kept))
+            for one in batch.events
         ]
-        await database.executemany(
-            "INSERT INTO events (at, kind, peer_id, tokens, detail, is_kept) VALUES (?, ?, ?, ?, ?, ?)", events
-        )
-        for table, points in (
-            ("looks", batch.looks),
-            ("minutes", batch.minutes.values()),
-            ("run_hours", batch.hours.values()),
-        ):
-            await _write_points(database, table, points)
-        gaps = [(gap.begin_at, gap.end_at, gap.reason) for gap in batch.gaps]
-        await database.executemany("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gaps)
-        if batch.missing is not None:
-            await database.execute("DELETE FROM missing")
-            missing = [(row.fragment, row.first_version, row.last_version) for row in batch.missing]
-            await database.executemany("INSERT INTO missing VALUES (?, ?, ?)", missing)
-        if batch.samples is not None:
-            await database.execute("DELETE FROM samples")
-            samples = [(sample.at, sample_text(sample)) for sample in batch.samples]
-            await database.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?)", samples)
-        await database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(batch.meta.items()))
+        await _put(database, "events", events)
+        await _put(database, "looks", map(point_row, batch.looks))
+        for fine, coarse, seconds in ROLLUPS:
+            await _roll_up(database, fine, coarse, seconds, {int(look.at // seconds) for look in batch.looks})
+        await _put(database, "gaps", map(astuple, batch.gaps))
+        for table, rows in batch.whole.items():
+            await database.execute(f"DELETE FROM {table}")
+            await _put(database, table, rows)
+        await _put(database, "meta", batch.meta.items())
+
+
+async def _put(database: aiosqlite.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write rows, each in the place of one with the same key."""
+    found = list(rows)
+    if found:
+        marks = ", ".join("?" * len(found[0]))
+        await database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", found)
 
 
 async def forget_old(database: aiosqlite.Connection, now: float) -> None:
@@ -246,7 +239,7 @@ async def points_between(
     """
     points: list[HistoryPoint] = []
     for table, seconds in (("run_hours", SECONDS_PER_HOUR), ("minutes", 60), ("looks", 0)):
-        (found,) = await _rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
+        (found,) = await fetch_rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
         count, first_at = found
         if not count or (points and count > 20 * max_points):
             break
@@ -255,8 +248,8 @@ async def points_between(
             f"SELECT at, point FROM (SELECT at, point, row_number() OVER (ORDER BY at) AS place FROM {table} "
             "WHERE at >= ?) WHERE (place - 1) % ? = 0 OR place = ? ORDER BY at"
         )
-        found_points = await _rows(database, query, (begin_at, step, count))
-        finer = list(readable(found_points, point_of_text, table, skipped))
+        found_points = await fetch_rows(database, query, (begin_at, step, count))
+        finer = list(readable(found_points, point_of_row, table, skipped))
         points = [point for point in points if point.at <= first_at]
         # A mean stands at the beginning of its minute or hour in the file, and says how far the run was at the end.
         points += [replace(point, at=point.at + seconds) for point in finer]
@@ -275,7 +268,7 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
     await _load_machines(database, loaded)
     ledger, nums = loaded.ledger, loaded.nums
     async with _transaction(database):
-        seen = dict(await _rows(database, "SELECT id, seen_at FROM rounds"))
+        seen = dict(await fetch_rows(database, "SELECT id, seen_at FROM rounds"))
         await database.execute("DELETE FROM rounds")
         count = 0
         async with database.execute("SELECT id, raw FROM commits ORDER BY id") as cursor:
@@ -284,19 +277,21 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
                 seen_at = float(seen.get(num, 0.0))
                 ledger.put(credit, seen_at, num)
                 at = seen_at if credit.at is None else credit.at
-                await _write_rounds(database, [StoredCommit(num, b"", credit, at, seen_at)], nums)
+                await _put(database, "rounds", [round_row(StoredCommit(num, b"", credit, at, seen_at), nums.by_id)])
                 count += 1
         ledger.settle()
         await _write_credit_again(database, ledger, nums)
-        await _roll_up_again(database, "looks", "minutes", 60)
-        await _roll_up_again(database, "minutes", "run_hours", SECONDS_PER_HOUR)
+        for fine, coarse, seconds in ROLLUPS:
+            query = f"SELECT DISTINCT CAST(at / {seconds} AS INTEGER) FROM {fine} WHERE typeof(at) = 'real' ORDER BY 1"
+            # The oldest may have lost some of its points to retention; its mean was made while they were there.
+            _, *places = await fetch_rows(database, query) or [()]
+            await _roll_up(database, fine, coarse, seconds, [place for (place,) in places])
     return count
 
 
 async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nums: MachineNums) -> None:
     """Everything that follows from which commits count."""
-    rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
-    await database.executemany(_MACHINE_PUT, rows)
+    await _put(database, "machines", _machine_rows(ledger.machines.values(), nums))
     for table in ("credits", "hours", "work_minutes"):
         await database.execute(f"DELETE FROM {table}")
     await database.execute("UPDATE rounds SET is_counted = 0 WHERE is_counted")
@@ -312,7 +307,7 @@ async def _execute_all(database: aiosqlite.Connection, statements: str) -> None:
 
 
 async def _upgrade(database: aiosqlite.Connection) -> None:
-    ((version,),) = await _rows(database, "PRAGMA user_version")
+    ((version,),) = await fetch_rows(database, "PRAGMA user_version")
     if version == SCHEMA_VERSION:
         return
     async with _transaction(database):
@@ -326,7 +321,7 @@ async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes
     Raises:
         UsageFault: there is none, so nothing can be checked.
     """
-    found = await _rows(database, "SELECT value FROM meta WHERE name = 'run_record'")
+    found = await fetch_rows(database, "SELECT value FROM meta WHERE name = 'run_record'")
     if not found:
         raise UsageFault(
             f"the history {path or 'in memory'} has no run record yet, so its commits cannot be checked; run the "
@@ -335,32 +330,14 @@ async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes
     return bytes(found[0][0])
 
 
-async def _roll_up_again(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int) -> None:
-    groups: dict[float, list[HistoryPoint]] = {}
-    found = await _rows(database, f"SELECT at, point FROM {fine} ORDER BY at")
-    for point in readable(found, point_of_text):
-        groups.setdefault(point.at // seconds * seconds, []).append(point)
-    # The oldest group may have lost some of its points to retention; its mean was made while they were there.
-    oldest = min(groups, default=0.0)
-    whole = [rolled_up(points, at) for at, points in groups.items() if at != oldest]
-    await _write_points(database, coarse, whole)
-
-
-async def _write_points(database: aiosqlite.Connection, table: str, points: Iterable[HistoryPoint]) -> None:
-    rows = [(point.at, point_text(point)) for point in points]
-    await database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
-
-
-async def _write_commits(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
-    rows = [(commit.num, commit.credit.digest, commit.raw) for commit in commits]
-    await database.executemany("INSERT INTO commits VALUES (?, ?, ?)", rows)
-    await _write_rounds(database, commits, nums)
-
-
-async def _write_rounds(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
-    rows = [round_row(commit, nums.by_id) for commit in commits]
-    marks = ", ".join("?" * len(ROUND_COLUMNS.split(", ")))
-    await database.executemany(f"INSERT INTO rounds ({ROUND_COLUMNS}) VALUES ({marks})", rows)
+async def _roll_up(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int, places: Iterable[int]) -> None:
+    """Write the means of these minutes or hours (counted from 1970), from the points that the file has of them."""
+    query = f"SELECT at, point FROM {fine} WHERE at >= ? AND at < ? ORDER BY at"
+    for place in places:
+        begin_at = float(place * seconds)
+        points = list(readable(await fetch_rows(database, query, (begin_at, begin_at + seconds)), point_of_row))
+        if points:
+            await _put(database, coarse, [point_row(replace(mean_point(points), at=begin_at))])
 
 
 async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Booking], nums: MachineNums) -> None:
@@ -395,29 +372,12 @@ def _work_rows(booking: Booking, nums: MachineNums, seconds: int) -> list[tuple[
     ]
 
 
-def _machine_row(machine: MachineTotals, nums: MachineNums) -> tuple[Any, ...]:
-    return (
-        nums.num_of(machine.peer_id),
-        machine.peer_id,
-        machine.contributor_key,
-        machine.device,
-        machine.name,
-        machine.first_at,
-        machine.last_at,
-        machine.uptime_seconds,
-        stored(machine.milli_witnessed),
-        stored(machine.milli_reported),
-        machine.rounds,
-        machine.rounds_missed,
-    )
-
-
-def _mark_row(at: Any, tokens: Any, kind: Any, peer_id: Any) -> tuple[Any, ...]:
-    return float(at), int(tokens), str(kind), str(peer_id)
+def _machine_rows(machines: Iterable[MachineTotals], nums: MachineNums) -> list[tuple[Any, ...]]:
+    return [machine_row(nums.num_of(machine.peer_id), machine) for machine in machines]
 
 
 async def _load_machines(database: aiosqlite.Connection, loaded: Loaded) -> None:
-    rows = await _rows(database, "SELECT * FROM machines ORDER BY num")
+    rows = await fetch_rows(database, "SELECT * FROM machines ORDER BY num")
     for num, machine in readable(rows, machine_of_row, "machines", loaded.skipped):
         loaded.ledger.machines[machine.peer_id] = machine
         loaded.nums.set(num, machine.peer_id)
@@ -426,7 +386,7 @@ async def _load_machines(database: aiosqlite.Connection, loaded: Loaded) -> None
 async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_rounds: int) -> None:
     await _load_machines(database, loaded)
     ledger = loaded.ledger
-    profiles = await _rows(database, "SELECT contributor_id, facts FROM profiles")
+    profiles = await fetch_rows(database, "SELECT contributor_id, facts FROM profiles")
     for profile in readable(profiles, profile_of_text, "profiles", loaded.skipped):
         ledger.add_profile(profile)
     is_counted: dict[int, int] = {}
@@ -452,18 +412,3 @@ async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_round
         # Another rule made it (schema 1), or some of its rows cannot be read any more.
         async with _transaction(database):
             await _write_credit_again(database, ledger, loaded.nums)
-
-
-async def _load_rollup(database: aiosqlite.Connection, loaded: Loaded) -> None:
-    (found,) = await _rows(database, "SELECT max(at) FROM looks WHERE typeof(at) = 'real'")
-    if found[0] is None:
-        return
-    minute, hour = found[0] // 60 * 60, found[0] // 3600 * 3600
-    looks = await _rows(database, "SELECT at, point FROM looks WHERE at >= ? ORDER BY at", (minute,))
-    loaded.rollup.looks.extend(readable(looks, point_of_text))
-    minutes = await _rows(database, "SELECT at, point FROM minutes WHERE at >= ? ORDER BY at", (hour,))
-    loaded.rollup.minutes.update((point.at, point) for point in readable(minutes, point_of_text))
-
-
-async def _rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in await database.execute_fetchall(query, values)]

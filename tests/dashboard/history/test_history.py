@@ -427,7 +427,7 @@ def test_points_are_bounded_and_span_the_whole_history(tmp_path: Path) -> None:
             batch = Batch()
             for index in range(4000):
                 point = HistoryPoint(NOW + 10 * index, index, index, 3.0, None, 2, 3, 1.0, 2.0, 3.0)
-                loaded.rollup.add(point, batch)
+                batch.looks.append(point)
             await write(database, batch, loaded.nums)
             for max_points in (2, 50, 300, 5000):
                 points = await points_between(database, 0.0, max_points)
