@@ -47,6 +47,7 @@ from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
+from dashboard.server.site import Site
 from tests.kit.dashboard.records import RUN_ID
 
 LATENCY_VIEWERS = 50
@@ -96,7 +97,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     history, answers = await stack.enter_async_context(kept)
     history.look(state)
     live = Live(state, "boot", history.view)
-    runner = await start_site(make_app(live, history, answers, doors=_behind_proxy()), "127.0.0.1", 0)
+    runner = await start_site(make_app(Site(live, history, answers, doors=_behind_proxy())), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
     reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None
@@ -215,7 +216,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
             began = time.monotonic()
             live.publish(_changed(state, 3), live_view)
             facts["look_ms"] = {"fold_and_view": _ms(looks), "render": round(1000 * (time.monotonic() - began))}
-            app = make_app(live, history, reader, doors=_behind_proxy())
+            app = make_app(Site(live, history, reader, doors=_behind_proxy()))
             runner = await start_site(app, "127.0.0.1", 0)
             facts["p95_ms"] = await _ask(live, runner_port=bound_port(runner), num_requests=num_requests)
             await runner.cleanup()

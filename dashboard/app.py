@@ -10,8 +10,9 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ from dashboard.samples.plan import SamplePlan
 from dashboard.server.connection_limits import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import SITE
+from dashboard.server.site import SITE, Site
 from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
 from dht.errors import LocalFault, PeerFault, UsageFault
@@ -124,10 +125,7 @@ def serve_dashboards(runs: Sequence[ShownRun]) -> int:
     Raises:
         UsageFault: the port is taken, the token cannot be used, or none of the runs can be opened.
     """
-    choices = runs[0].choices
-    access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
-    asyncio.run(_serve_several(runs, choices, access))
-    return 0
+    return _run(runs, is_alone=False)
 
 
 def serve_dashboard(
@@ -148,8 +146,13 @@ def serve_dashboard(
         LocalFault: the transport cannot run, or the history is damaged.
     """
     split_run_id(run_id)
-    access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
-    asyncio.run(_serve(ShownRun(run_id, peers, choices, entry, served), access))
+    return _run([ShownRun(run_id, peers, choices, entry, served)], is_alone=True)
+
+
+def _run(runs: Sequence[ShownRun], *, is_alone: bool) -> int:
+    token_file = runs[0].choices.token_file
+    access = None if token_file is None else PageAccess(read_token(token_file))
+    asyncio.run(_serve(runs, access, is_alone=is_alone))
     return 0
 
 
@@ -221,30 +224,46 @@ def _quiet_logs() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
-async def _serve(run: ShownRun, access: PageAccess | None) -> None:
-    choices, source = run.choices, CommitSource(run.run_id, run.entry)
+async def _serve(runs: Sequence[ShownRun], access: PageAccess | None, *, is_alone: bool) -> None:
+    """One run at ``/``, whose fault is this program's; or an index, where a run that cannot be shown is told."""
+    choices = runs[0].choices
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
         doors = Doors(own_limits(), time.monotonic, choices.proxies)
-        page = await _opened(stack, run.peers, choices, source, access, doors)
-        serving = await start_site(page.app, choices.host, choices.port)
+        pages: list[_Page] = []
+        missing: dict[str, str] = {}
+        for run in runs:
+            try:
+                pages.append(await _opened(stack, run, access, doors, "" if is_alone else run_path(run.run_id)))
+            except LocalFault as fault:
+                if is_alone:
+                    raise
+                missing[run.run_id] = "This run cannot be shown at present. The owner of this page sees the reason."
+                _warn(f"{run.run_id} is not shown: {fault}")
+        if not pages:
+            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
+        app = pages[0].app if is_alone else make_index([page.app for page in pages], missing)
+        serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)
-        run.served(_place(choices.host, port))
-        _announce(choices, port, is_private=access is not None)
-        _say_what_is_shown(run.peers, choices)
-        watching = asyncio.create_task(page.watch())
+        for run in runs:
+            run.served(_place(choices.host, port) + ("" if is_alone else run_path(run.run_id)))
+        _announce(choices, port, is_private=access is not None, num_runs=len(pages))
+        if is_alone:
+            _say_what_is_shown(runs[0])
+        watching = [asyncio.create_task(_watch_once(page.watch) if is_alone else _watch_on(page)) for page in pages]
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
-            await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                _end_of(watching)
+            await asyncio.wait((*watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in watching:
+                if task.done():
+                    task.result()
         finally:
-            for task in (watching, stopping):
-                task.cancel()
-            await asyncio.gather(watching, stopping, return_exceptions=True)
+            for one in (*watching, stopping):
+                one.cancel()
+            await asyncio.gather(*watching, stopping, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,30 +276,24 @@ class _Page:
 
 
 async def _opened(
-    stack: contextlib.AsyncExitStack,
-    peers: Sequence[str],
-    choices: Choices,
-    source: CommitSource,
-    access: PageAccess | None,
-    doors: Doors,
-    base: str = "",
+    stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, doors: Doors, base: str
 ) -> _Page:
-    run_id = source.run_id
+    source, choices = CommitSource(run.run_id, run.entry), run.choices
     rebuild_with = source.check_of_stored if choices.is_rebuilding else None
     history, reader = await stack.enter_async_context(
-        open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
+        open_history(choices.db, run.run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
     )
     now = time.time()
     state = DashboardState(
-        run_id=run_id,
+        run_id=run.run_id,
         started_at=now,
         now=now,
-        run=_known_run(run_id, history.stored_run_record),
+        run=_known_run(run.run_id, history.stored_run_record),
         join_addresses=choices.join_addresses,
         install=choices.install or INSTALL,
     )
     live = Live(state, secrets.token_hex(4), history.view, base)
-    app = make_app(
+    site = Site(
         live,
         history,
         reader,
@@ -291,71 +304,33 @@ async def _opened(
         base=base,
     )
     note = stack.enter_context(_recording(choices.record))
-    return _Page(app, live, lambda: _watch(peers, choices, source, live, history, note))
-
-
-async def _serve_several(runs: Sequence[ShownRun], choices: Choices, access: PageAccess | None) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        stopped = asyncio.Event()
-        stack.enter_context(_stop_signals(stopped))
-        stack.enter_context(_quiet_logs())
-        doors = Doors(own_limits(), time.monotonic, choices.proxies)
-        pages: list[_Page] = []
-        missing: dict[str, str] = {}
-        for run in runs:
-            source, base = CommitSource(run.run_id, run.entry), run_path(run.run_id)
-            try:
-                pages.append(await _opened(stack, run.peers, run.choices, source, access, doors, base))
-            except LocalFault as fault:
-                missing[run.run_id] = "This run cannot be shown at present. The owner of this page sees the reason."
-                _warn(f"{run.run_id} is not shown: {fault}")
-        if not pages:
-            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
-        serving = await start_site(make_index([page.app for page in pages], missing), choices.host, choices.port)
-        stack.push_async_callback(serving.cleanup)
-        port = bound_port(serving)
-        for run in runs:
-            run.served(_place(choices.host, port) + run_path(run.run_id))
-        _announce(choices, port, is_private=access is not None, num_runs=len(pages))
-        tasks = [asyncio.create_task(_watch_on(page)) for page in pages]
-        try:
-            await stopped.wait()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    return _Page(make_app(site), live, lambda: _watch(run, source, live, history, note))
 
 
 async def _watch_on(page: _Page) -> None:
     """Watch one of several runs: what ends the watch stands on its page, and the watch begins again."""
     while True:
-        watching = asyncio.create_task(page.watch())
         try:
-            await asyncio.wait((watching,))
-            _end_of(watching)
+            await _watch_once(page.watch)
         except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
             live = page.live
             _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
             # Not the fault's own words: they may name files of this machine.
             problem = "this run is not watched at present; the owner of this page sees the reason"
             live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-def _end_of(watching: asyncio.Task[None]) -> None:
-    """What ended the watch: of several at once, the one that its owner can act on."""
+async def _watch_once(watch: Callable[[], Awaitable[None]]) -> None:
+    """Watch a run; of several faults that end it at once the one is raised that its owner can act on."""
     try:
-        watching.result()
+        await watch()
     except BaseExceptionGroup as group:
-        fault = group.subgroup(LocalFault)
+        fault: BaseException | None = group.subgroup(LocalFault)
         while isinstance(fault, BaseExceptionGroup):
-            first = fault.exceptions[0]
-            if isinstance(first, LocalFault):
-                raise first from group
-            fault = first if isinstance(first, BaseExceptionGroup) else None
+            fault = fault.exceptions[0]
+        if fault is not None:
+            raise fault from group
         raise
 
 
@@ -383,11 +358,11 @@ def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
         return None
 
 
-def _say_what_is_shown(peers: Sequence[str], choices: Choices) -> None:
-    rule = choices.join_rule
+def _say_what_is_shown(run: ShownRun) -> None:
+    rule = run.choices.join_rule
     if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
         return
-    if all(map(is_of_this_machine, peers)):
+    if all(map(is_of_this_machine, run.peers)):
         _warn(
             "the page is for everybody, but it has no address to show to people that want to join; "
             "all given with --peers are of this machine alone; give one with --join-address MULTIADDR"
@@ -417,15 +392,10 @@ def _recording(record: Record | None) -> Iterator[Callable[[HistoryPoint], objec
 
 
 async def _watch(
-    peers: Sequence[str],
-    choices: Choices,
-    source: CommitSource,
-    live: Live,
-    history: History,
-    note: Callable[[HistoryPoint], object],
+    run: ShownRun, source: CommitSource, live: Live, history: History, note: Callable[[HistoryPoint], object]
 ) -> None:
-    run_id = source.run_id
-    async with observer_network(choices.backend, peers, source.entry) as (host, store):
+    run_id, choices = run.run_id, run.choices
+    async with observer_network(choices.backend, run.peers, run.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
         opened: tuple[RunRecord, SignedCommits] | None = None
         has_opened = asyncio.Event()
@@ -447,7 +417,7 @@ async def _watch(
         observer = SwarmObserver(
             run_id,
             store,
-            peers,
+            run.peers,
             wall_clock=time.time,
             on_state=show,
             gather=gather,
@@ -459,8 +429,8 @@ async def _watch(
             tell=_warn,
         )
 
-        async def profiles() -> None:
-            await follow_profiles(store, history, run_id, time.time)
+        def seen() -> DashboardState:
+            return live.state
 
         async def donors() -> list[PeerId]:
             return [row.record.peer_id for row in live.state.here]
@@ -471,28 +441,26 @@ async def _watch(
             name = run_facts(opened[0]).picture
             if not name:
                 return
-            found = await fetch_picture(host, opened[0], name, donors, source.entry)
+            found = await fetch_picture(host, opened[0], name, donors, run.entry)
             if found is None:
                 _warn(f"the run's picture {name} is not shown: it is no PNG, JPEG or WebP")
             else:
                 history.show_picture(found)
 
-        async def scores() -> None:
-            if choices.evaluations is not None:
-                await follow_scores(choices.evaluations, run_id, history, _warn)
-
-        async def samples() -> None:
-            if choices.samples is not None:
-                whom = SampleSource(run_id, tuple(peers), str(choices.observer_folder))
-                await follow_samples(choices.samples, whom, history, lambda: live.state, ask, time.time, _warn)
-
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "Reading profiles": partial(follow_profiles, store, history, run_id, time.time),
+            "Fetching the run's picture": picture,
+        }
+        if choices.evaluations is not None:
+            works["Reading evaluations"] = partial(follow_scores, choices.evaluations, run_id, history, _warn)
+        if choices.samples is not None:
+            whom = SampleSource(run_id, tuple(run.peers), str(choices.observer_folder))
+            works["Asking the model for samples"] = partial(
+                follow_samples, choices.samples, whom, history, seen, ask, time.time, _warn
+            )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keep_going(profiles, "Reading profiles", _warn), name="profiles")
-            tasks.create_task(keep_going(picture, "Fetching the run's picture", _warn), name="picture")
-            if choices.evaluations is not None:
-                tasks.create_task(keep_going(scores, "Reading evaluations", _warn), name="evaluations")
-            if choices.samples is not None:
-                tasks.create_task(keep_going(samples, "Asking the model for samples", _warn), name="samples")
+            for what, work in works.items():
+                tasks.create_task(keep_going(work, what, _warn), name=what)
             await observer.run()
 
 

@@ -14,7 +14,7 @@ Condition = Literal["here", "late", "left", "silent"]
 """`late` missed three announcements, `silent` let its record expire; `left` said goodbye."""
 Period = Literal["today", "week", "all"]
 """Today since midnight, or the seven days up to now, days being those of UTC; or the whole run."""
-MarkKind = Literal["join", "leave", "revision"]
+MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +152,18 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """Something to be seen beside the curves."""
+    """Something to be seen beside the curves, which happened at `at`."""
 
     at: float
     tokens: int
+    """Committed until then."""
     kind: MarkKind
-    peer_id: str
-    """Empty for a revision of the manifest."""
+    peer_id: str = ""
+    """The peer that came or went; empty for the others."""
+    who: str = ""
+    """That peer's name."""
+    text: str = ""
+    """Of a note: the organiser's words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,8 @@ class History:
             if self.ledger.is_withdrawn(machine.peer_id):
                 machine.forget_name()
             self._batch.machines[machine.peer_id] = machine
-        for news in self.trend.look(state, self.ledger.num_rounds, self.ledger.machines):
-            self._event(news.kind, news.peer_id, now, state.committed_tokens, news.peer_id in self.ledger.machines)
+        for kind, peer_id in self.trend.look(state, self.ledger.num_rounds, self.ledger.machines):
+            self._event(kind, peer_id, now, state.committed_tokens, peer_id in self.ledger.machines)
         if state.run is not None and state.run.revision != self._revision:
             if self._revision is not None:
                 self._event("revised", "", now, state.committed_tokens, is_kept=True)

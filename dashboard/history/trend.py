@@ -24,15 +24,8 @@ RATE_SECONDS: Final = 60.0
 """Traffic is told as an average over this time: several rounds."""
 
 NewsKind = Literal["joined", "left", "silent", "returned"]
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """A peer came or went."""
-
-    at: float
-    kind: NewsKind
-    peer_id: str
+News = tuple[NewsKind, str]
+"""(what happened, PeerId): a peer came or went."""
 
 
 @dataclass
@@ -148,7 +141,7 @@ class Trend:
                 if self._num_news >= MAX_NEWS_PER_MINUTE:
                     continue
                 self._num_news += 1
-            news.append(News(now, kind, peer_id))
+            news.append((kind, peer_id))
         self._conditions = conditions
         return news
 

@@ -123,37 +123,32 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
 
 
 def render_page(
-    run_id: str,
+    state: DashboardState,
     sections: Mapping[str, str],
     history: HistoryView,
     *,
     now: float,
     snapshot_id: str,
     assets: Assets,
-    about: str = "",
     tab: str = "",
     is_wall: bool = False,
     found: str | None = None,
     link: PageLink = NO_PAGE_LINK,
-    loss_unit: str = "",
-    has_ended: bool = False,
 ) -> str:
     """The whole page at `now`.
 
     Args:
         sections: of `render_sections`.
         snapshot_id: where live updates go on from.
-        about: of `about_run`: what links to the page say.
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
         is_wall: four large panels for a screen on the wall, in place of the tabs.
-        loss_unit: on the axis of the curve.
-        has_ended: nobody is invited any more.
         found: of `render_people`: what somebody searched for, in place of the ranking.
         link: how others link to the page.
     """
-    name, _, mark = run_id.partition(".")
-    values: dict[str, Any] = {"run_id": run_id, "name": name, "mark": mark}
-    values |= {"curves": curves(history), "about": about, "loss_unit": loss_unit, "has_ended": has_ended}
+    name, _, mark = state.run_id.partition(".")
+    values: dict[str, Any] = {"run_id": state.run_id, "name": name, "mark": mark, "has_ended": state.has_ended}
+    values |= {"curves": curves(history), "about": about_run(state, history)}
+    values["loss_unit"] = state.run.loss_unit if state.run is not None else ""
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab and not is_wall:
         wanted = ("status", *TABS[tab])

@@ -6,27 +6,16 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 
-from dashboard.history.history import History
-from dashboard.history.reading import HistoryReader
-from dashboard.page.assets import load_assets
-from dashboard.page.page import (
-    STREAM_PATH,
-    about_run,
-    render_page,
-    render_people,
-    rooted,
-)
-from dashboard.page_access import OPEN_PATHS, PageAccess
+from dashboard.page.page import STREAM_PATH, render_page, render_people, rooted
+from dashboard.page_access import OPEN_PATHS
 from dashboard.server.api_routes import add_api
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
-from dashboard.server.connection_limits import Doors, own_limits
-from dashboard.server.live import RETRY_MILLISECONDS, Live
+from dashboard.server.live import RETRY_MILLISECONDS
 from dashboard.server.person_routes import add_person_routes, link_of
 from dashboard.server.search import found_contributors
 from dashboard.server.shared_compression import HEAD, PackedEnd, packed
@@ -52,22 +41,9 @@ SECURITY_HEADERS: Final = {
 log = logging.getLogger(__name__)
 
 
-def make_app(
-    live: Live,
-    history: History,
-    reader: HistoryReader,
-    *,
-    clock: Callable[[], float] = time.time,
-    access: PageAccess | None = None,
-    proof_line: Callable[[bytes], str] = bytes.hex,
-    page_address: str = "",
-    doors: Doors | None = None,
-    base: str = "",
-) -> web.Application:
-    """The application over one `Live`; `Site` explains the arguments. Without `doors` the usual ones."""
-    doors = doors or Doors(own_limits(), time.monotonic)
+def make_app(site: Site) -> web.Application:
+    """The application over one `Site`."""
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line, page_address, base=base)
     app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/people", _people)
@@ -173,17 +149,14 @@ async def _page(request: web.Request) -> web.Response:
     except BadQuery as error:
         return problem(request, 400, "Bad Request", str(error))
     html = render_page(
-        live.state.run_id,
+        live.state,
         live.sections,
         live.history,
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,
-        about=about_run(live.state, live.history),
         tab=query.tab,
         is_wall="wall" in request.query,
-        loss_unit=live.state.run.loss_unit if live.state.run is not None else "",
-        has_ended=live.state.has_ended,
         found=await _found(site, query) if query.is_asking else None,
         link=link_of(request, "/", "run"),
     )

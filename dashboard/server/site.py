@@ -18,11 +18,11 @@ from pydantic import BaseModel
 
 from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
-from dashboard.page.assets import Assets
+from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
-from dashboard.server.connection_limits import Doors
+from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live import Live
 from dashboard.share.card_cache import CardCache
 
@@ -64,14 +64,14 @@ class Site:
     """
 
     live: Live
-    assets: Assets
     history: History
     reader: HistoryReader
-    clock: Callable[[], float]
-    doors: Doors
-    access: PageAccess | None
-    proof_line: Callable[[bytes], str]
+    clock: Callable[[], float] = time.time
+    doors: Doors = field(default_factory=lambda: Doors(own_limits(), time.monotonic))
+    access: PageAccess | None = None
+    proof_line: Callable[[bytes], str] = bytes.hex
     page_address: str = ""
+    assets: Assets = field(default_factory=load_assets)
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
     num_viewers: int = 0

@@ -26,9 +26,9 @@ from dht.errors import LocalFault, MurmurationError, UsageFault
 from dht.quantities import plural, short_peer
 from peer.config.layouts import seed_sizes
 from peer.config.peer_config import load_config
-from peer.demo.measured import Request, Words
+from peer.demo.measured import Words, write_anchors
 from peer.demo.report import print_report
-from peer.demo.show import DemoRow, DemoView, Figures, LineView, TableView, explanations
+from peer.demo.show import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.summary import (
     LogFollower,
     PeerLog,
@@ -36,6 +36,7 @@ from peer.demo.summary import (
     newest_held_out_loss,
     read_logs,
     rounds_of,
+    row_of,
     summarise,
 )
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
@@ -134,17 +135,10 @@ class Demo:
         """Show the newest figures, also when a peer has ended."""
         logs = [self.followers[peer.name].read_on() for peer in self.swarm.peers]
         contributors = rounds_of(logs)
-        rows = tuple(
-            DemoRow(
-                *(peer.name, peer.peer_id, _doing(peer, log), log.inner_steps, log.tokens),
-                sum(peer.peer_id in members for members in contributors.values()),
-                log.train_loss,
-            )
-            for peer, log in zip(self.swarm.peers, logs, strict=True)
-        )
+        pairs = zip(self.swarm.peers, logs, strict=True)
         self.view.look(
             Figures(
-                rows=rows,
+                rows=tuple(row_of(log, _doing(peer, log), contributors) for peer, log in pairs),
                 seconds=None if self.clock is None or self.trained_until else (self.passed(), self.clock[1]),
                 held_out_loss=newest_held_out_loss(logs),
                 num_rounds=len(contributors),
@@ -288,9 +282,9 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     # When the peers have gone: they leave no core free.
     view.stage("Measuring the model before and after, and letting it write")
     named = swarm.manifest.data.tokenizer
-    tokenizer = None if named is None else str(run_file_path(swarm.folder / "owner", swarm.manifest, named))
-    Request(swarm.manifest.to_bytes().hex(), swarm.data, tokenizer, bool(anchors)).write(swarm.folder, anchors)
-    measure = python_command("peer.demo.measuring_process", str(swarm.folder))
+    tokenizer = "" if named is None else str(run_file_path(swarm.folder / "owner", swarm.manifest, named))
+    write_anchors(swarm.folder, swarm.manifest, anchors)
+    measure = python_command("peer.demo.measuring_process", str(swarm.folder), swarm.data or "", tokenizer)
     words = Words(**json.loads(swarm.call("measuring the model", measure, COMMAND_SECONDS, demo.show)))
     late = [peer.peer_id for peer in swarm.peers if peer.is_late]
     assert demo.clock is not None

@@ -1,6 +1,7 @@
 """What a demo's model says and how badly it guesses, before the training and after it.
 
-A process of its own, because it loads torch: `python -m peer.demo.measuring_process REQUEST` prints `Words` as JSON.
+A process of its own, because it loads torch: `python -m peer.demo.measuring_process FOLDER DATA TOKENIZER` prints
+`Words` as JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 from torch import nn
 
 from averaging.arrays import F32
+from dht.regular_files import read_regular
 from peer.config.layouts import layout_of, trained_parameters
-from peer.config.manifest import RunManifest
-from peer.demo.measured import ANCHORS_NAME, Request, Words
+from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
+from peer.demo.measured import ANCHORS_NAME, MANIFEST_NAME, Words
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.hf.run_model import build_run_model
@@ -73,17 +75,14 @@ def _said(model: nn.Module, manifest: RunManifest, tokenizer: Path | None) -> st
     return PROMPT + "".join(spoken_text(tokens, begin, words.decode))
 
 
-def main(folder: Path) -> None:
-    """Answer the request in a folder, on standard output."""
-    request = Request.read(folder)
-    anchors = None
-    if request.has_anchors:
-        with np.load(folder / ANCHORS_NAME, allow_pickle=False) as found:
-            anchors = {int(name): found[name] for name in found.files}
-    manifest = RunManifest.from_bytes(bytes.fromhex(request.manifest))
-    tokenizer = None if request.tokenizer is None else Path(request.tokenizer)
-    print(json.dumps(asdict(measure(manifest, request.data, tokenizer, anchors))))
+def main(folder: Path, data: str, tokenizer: str) -> None:
+    """Measure what `write_anchors` wrote; the answer goes to standard output. Empty texts: the run has none."""
+    with np.load(folder / ANCHORS_NAME, allow_pickle=False) as found:
+        anchors = {int(name): found[name] for name in found.files}
+    manifest = RunManifest.from_bytes(read_regular(folder / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+    words = measure(manifest, data or None, Path(tokenizer) if tokenizer else None, anchors or None)
+    print(json.dumps(asdict(words)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -32,8 +32,8 @@ def print_report(
     for title in ("peer", "steps", "tokens", "rounds", "fate"):
         table.add_column(title, justify="left" if title in ("peer", "fate") else "right")
     for row in summary.rows:
-        figures = (str(row.inner_steps), count_text(row.tokens), str(row.rounds))
-        table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.fate)
+        figures = (str(row.steps), count_text(row.tokens), str(row.rounds))
+        table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.doing)
     console.print(table)
     console.print()
     console.print(explanation(explained))
@@ -72,7 +72,6 @@ def _next_lines(program: str, out: Path | None) -> list[tuple[str, str]]:
 
 def _findings(summary: Summary) -> list[str]:
     last = "unknown" if summary.loss_last is None else f"{summary.loss_last:.2f}"
-    start, training, end = summary.seconds
     return [
         f"Its loss on text that no peer trained on: {summary.loss_first:.2f} nats before, {last} after.",
         f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
@@ -81,6 +80,6 @@ def _findings(summary: Summary) -> list[str]:
         f"Training waited for the network {summary.trainer_wait_fraction:.2%} of the time.",
         f"All peers hold the same model, bit for bit: {'yes' if summary.anchors_equal else 'NO'}.",
         f"The late peer caught up and took part: {'yes' if summary.late_joiner_caught_up else 'NO'}.",
-        f"The demo took {start + training + end:.0f} s: {start:.0f} to start, {training:.0f} to train, {end:.0f} to "
-        "fetch and measure the model.",
+        f"The demo took {summary.seconds:.0f} s: {summary.start_seconds:.0f} to start, "
+        f"{summary.training_seconds:.0f} to train, {summary.end_seconds:.0f} to fetch and measure the model.",
     ]

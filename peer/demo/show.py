@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dht.host import PeerId
 from dht.quantities import count_text, plural, short_peer
+from peer.demo.summary import DemoRow
 from peer.plain_console import PlainConsole
 
 REDRAWN_PER_SECOND = 4
@@ -31,19 +31,6 @@ EXPLAINED = (
     ("rounds", "how often its work went into an average with the work of others"),
     ("loss", "how badly it guesses the next piece, in nats: blind guessing gives {chance:.1f}"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DemoRow:
-    """One peer in the table; `loss` is that of its training, in nats per token."""
-
-    name: str
-    peer_id: PeerId
-    doing: str
-    steps: int
-    tokens: int
-    rounds: int
-    loss: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ class PeerLog:
     held_out_versions: int = -1
     has_joined: bool = False
     has_caught_up: bool = False
-    has_left: bool = False
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
     rounds: dict[tuple[int, int], RoundCommitted] = field(default_factory=dict)
     abandoned: set[tuple[int, int, int]] = field(default_factory=set)
@@ -58,7 +57,6 @@ class PeerLog:
         elif isinstance(event.fact, CaughtUp):
             self.has_caught_up = True
         elif isinstance(event.fact, LeftRun):
-            self.has_left = True
             self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
 
 
@@ -109,22 +107,42 @@ def newest_held_out_loss(logs: Sequence[PeerLog]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryRow:
-    """One peer in the table."""
+class DemoRow:
+    """One peer in a table.
+
+    Attributes:
+        doing: or at the end, what became of it.
+        loss: of its training, in nats per token.
+    """
 
     name: str
     peer_id: PeerId
-    inner_steps: int
+    doing: str
+    steps: int
     tokens: int
     rounds: int
-    fate: str
+    loss: float | None
+
+
+def row_of(log: PeerLog, doing: str, rounds: Mapping[tuple[int, int], Sequence[PeerId]]) -> DemoRow:
+    """The row of a peer; `rounds` are those of `rounds_of`."""
+    num_rounds = sum(log.peer_id in members for members in rounds.values())
+    return DemoRow(log.name, log.peer_id, doing, log.inner_steps, log.tokens, num_rounds, log.train_loss)
+
+
+_FIGURES = (
+    *("num_parameters", "rounds_committed", "rounds_failed", "mean_contributors", "loss_first", "loss_last"),
+    *("bits_per_parameter_up", "bits_per_parameter_down", "trainer_wait_fraction", "anchors_equal"),
+    *("versions_compared", "late_joiner_caught_up", "seconds", "start_seconds", "training_seconds", "end_seconds"),
+)
+"""Of a `Summary`, for --json."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """The outcome of a demo."""
 
-    rows: tuple[SummaryRow, ...]
+    rows: tuple[DemoRow, ...]
     rounds_committed: int
     rounds_failed: int
     loss_first: float
@@ -138,33 +156,21 @@ class Summary:
     late_joiner_contributed: bool
     mean_contributors: float
     num_parameters: int
-    seconds: tuple[float, float, float]
-    """To start, to train, and to end and measure."""
+    start_seconds: float
+    training_seconds: float
+    end_seconds: float
+    """To end and to measure."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all of it."""
+        return self.start_seconds + self.training_seconds + self.end_seconds
 
     def facts(self) -> dict[str, Any]:
         """The summary as plain values, for --json."""
-        return {
-            "schema": 1,
-            "peers": len(self.rows),
-            "inner_steps": {row.name: row.inner_steps for row in self.rows},
-            "tokens": sum(row.tokens for row in self.rows),
-            "num_parameters": self.num_parameters,
-            "rounds_committed": self.rounds_committed,
-            "rounds_failed": self.rounds_failed,
-            "mean_contributors": self.mean_contributors,
-            "loss_first": self.loss_first,
-            "loss_last": self.loss_last,
-            "bits_per_parameter_up": self.bits_per_parameter_up,
-            "bits_per_parameter_down": self.bits_per_parameter_down,
-            "trainer_wait_fraction": self.trainer_wait_fraction,
-            "anchors_equal": self.anchors_equal,
-            "versions_compared": self.versions_compared,
-            "late_joiner_caught_up": self.late_joiner_caught_up,
-            "seconds": sum(self.seconds),
-            "start_seconds": self.seconds[0],
-            "training_seconds": self.seconds[1],
-            "end_seconds": self.seconds[2],
-        }
+        steps = {row.name: row.steps for row in self.rows}
+        head = {"schema": 1, "peers": len(self.rows), "inner_steps": steps, "tokens": sum(r.tokens for r in self.rows)}
+        return head | {name: getattr(self, name) for name in _FIGURES}
 
     def problems(self) -> list[str]:
         """What a working swarm would not show; empty when all is well."""
@@ -191,10 +197,14 @@ def summarise(
     num_parameters: int,
     seconds: tuple[float, float, float],
 ) -> Summary:
-    """Fold the logs of a demo. `live` and `late`: peers that run at the end, and those that came late."""
+    """Fold the logs of a demo. `live` and `late`: peers that run at the end, and those that came late.
+
+    Args:
+        seconds: to start, to train, and to end and measure.
+    """
     shared = [log for log in logs if log.peer_id in live]
     own_rounds = [
-        (log, event)
+        event
         for log in logs
         for event in log.rounds.values()
         if log.peer_id in event.contributors and event.contribution_values_sent and event.result_values_received
@@ -205,13 +215,10 @@ def summarise(
     late_rounds = [key for key, members in contributors.items() if any(peer_id in members for peer_id in late)]
     return Summary(
         rows=tuple(
-            SummaryRow(
-                log.name,
-                log.peer_id,
-                log.inner_steps,
-                log.tokens,
-                sum(log.peer_id in members for members in contributors.values()),
+            row_of(
+                log,
                 ("came late" if log.peer_id in late else "") if log.peer_id in live else "killed half-way",
+                contributors,
             )
             for log in logs
         ),
@@ -219,10 +226,8 @@ def summarise(
         rounds_failed=len({key for log in logs for key in log.abandoned}),
         loss_first=loss_first,
         loss_last=loss_last,
-        bits_per_parameter_up=_mean_bits([(event.bytes_up, event.contribution_values_sent) for _, event in own_rounds]),
-        bits_per_parameter_down=_mean_bits(
-            [(event.bytes_down, event.result_values_received) for _, event in own_rounds]
-        ),
+        bits_per_parameter_up=_mean_bits([(event.bytes_up, event.contribution_values_sent) for event in own_rounds]),
+        bits_per_parameter_down=_mean_bits([(event.bytes_down, event.result_values_received) for event in own_rounds]),
         trainer_wait_fraction=max((log.wait_fraction for log in logs), default=0.0),
         anchors_equal=equal,
         versions_compared=num_compared,
@@ -232,7 +237,9 @@ def summarise(
             sum(len(members) for members in contributors.values()) / len(contributors) if contributors else 0.0
         ),
         num_parameters=num_parameters,
-        seconds=seconds,
+        start_seconds=seconds[0],
+        training_seconds=seconds[1],
+        end_seconds=seconds[2],
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from dht.errors import LocalFault
 from dht.host import PeerId
@@ -92,17 +93,10 @@ class DemoSwarm:
             listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
             self.address = f"{listen}/p2p/{identity.peer_id}"
             arguments += ["--listen", listen]
-        # What a killed peer leaves in its temporary folder goes with the demo's.
-        environment = {**python_environment(), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        command = python_command("peer", "join", *arguments)
         with open(folder / "stderr.txt", "wb") as errors, undisturbed():
-            process = subprocess.Popen(
-                python_command("peer", "join", *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,
-            )
+            # What a killed peer leaves in its temporary folder goes with the demo's.
+            process = _started(command, subprocess.DEVNULL, errors, OMP_NUM_THREADS="1", TMPDIR=str(self.folder))
             peer = DemoPeer(name, identity.peer_id, folder, process, time.monotonic(), is_late)
             self.peers.append(peer)
         return peer
@@ -111,15 +105,9 @@ class DemoSwarm:
         """Serve the dashboard beside the swarm."""
         target = ["--run-id", self.run_id, "--peers", self.address]
         history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
+        command = python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES)
         with open(self.folder / "dashboard.txt", "wb") as output, undisturbed():
-            self.page = subprocess.Popen(
-                python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=python_environment(),
-                start_new_session=True,
-            )
+            self.page = _started(command, output, subprocess.STDOUT)
             self.page_port = port
 
     @property
@@ -147,14 +135,7 @@ class DemoSwarm:
         end = time.monotonic() + seconds
         paths = self.folder / "call.stdout", self.folder / "call.stderr"
         with open(paths[0], "wb") as output, open(paths[1], "wb") as errors, undisturbed():
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env={**python_environment(), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
+            process = _started(command, output, errors, OMP_NUM_THREADS="1")
             self.calls.append(process)
         while process.poll() is None:
             if time.monotonic() >= end:
@@ -175,6 +156,20 @@ class DemoSwarm:
         """The same for all processes, the page included; interrupted, it ends them at once. None is left."""
         page = [] if self.page is None else [self.page]
         _end([*(peer.process for peer in self.peers), *self.calls, *page], seconds)
+
+
+def _started(
+    command: list[str], output: IO[bytes] | int, errors: IO[bytes] | int, **environment: str
+) -> subprocess.Popen[bytes]:
+    """A process of ours with a session of its own, which a signal to it and its children can name."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env={**python_environment(), **environment},
+        start_new_session=True,
+    )
 
 
 def _end(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:

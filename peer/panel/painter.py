@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from peer.panel.screens.line_layout import without_signs
+from peer.panel.screens.line_layout import num_rows, without_signs
 from peer.plain_console import PlainConsole
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
@@ -44,23 +44,20 @@ class Painter:
     def show(self, lines: Sequence[Text], footer: Text, width: int, height: int) -> None:
         """Lines from the top, and one at the bottom; of lines that do not fit the last are left out."""
         rows: list[str] = []
-        heights: list[int] = []
         used = 0
         for line in lines:
-            needed = max(1, -(-line.cell_len // width))
+            needed = num_rows([line], width)
             if used + needed > height - 1:
                 break
             rows.append(self._inked(line))
-            heights.append(needed)
             used += needed
+        is_wrapped = used > len(rows)
         rows += [""] * (height - 1 - used)
-        heights += [1] * (height - 1 - used)
         rows.append(self._inked(footer[: max(0, width - 1)]))
-        heights.append(1)
         out = "" if self.is_open else OPEN
         # A line that wraps moves what is below: then all of it is written again.
         is_same_shape = self.is_open and self._size == (width, height) and len(self._shown) == len(rows)
-        if not is_same_shape or max(heights) > 1:
+        if not is_same_shape or is_wrapped:
             if rows != self._shown or not is_same_shape:
                 out += FIRST_CELL + f"{END_OF_LINE}\r\n".join(rows) + END_OF_LINE + END_OF_SCREEN
         else:

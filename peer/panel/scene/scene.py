@@ -12,12 +12,10 @@ from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import (
-    CaughtUp,
     CheckpointFailed,
     CheckpointSaved,
     Evaluated,
     Event,
-    FetchedRunFiles,
     JoinedRun,
     RunEnded,
     TrainingProgressed,
@@ -172,8 +170,6 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, is_unsaved=True)
         case CheckpointSaved():
             scene = replace(scene, is_unsaved=False)
-        case CaughtUp() | FetchedRunFiles():
-            pass
     return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run))
 
 

@@ -63,7 +63,6 @@ class PanelState:
     started_at: float | None = None
     last_event_at: float | None = None
     last_round_at: float | None = None
-    catch_up: CatchUpProgressed | None = None
     inner_steps: int = 0
     tokens: int = 0
     run_tokens: int = 0
@@ -151,7 +150,6 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                 inner_steps=max(state.inner_steps, fact.earlier_inner_steps),
                 tokens=max(state.tokens, fact.earlier_tokens),
                 rounds_contributed=max(state.rounds_contributed, fact.earlier_rounds),
-                catch_up=None,
                 run_id=fact.run_id,
                 device=fact.device,
                 num_parameters=fact.num_parameters,
@@ -161,9 +159,9 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
         case WaitingForPeers():
             return replace(state, phase="waiting for peers")
         case CatchUpProgressed():
-            return replace(state, phase="catching up", catch_up=fact)
+            return replace(state, phase="catching up")
         case CaughtUp() | FetchedRunFiles():
-            return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
+            return replace(state, phase="starting" if state.phase == "catching up" else state.phase)
         case PeerJoined():
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
             met = state.met | {fact.remote} if len(state.met) < MAX_SERVED else state.met

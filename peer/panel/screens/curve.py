@@ -40,23 +40,9 @@ def _label(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 99_999 else f"{value:.0e}"
 
 
-def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """`values` as at most `width` bars between their smallest and largest; neighbours are averaged to fit."""
-    bars = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
-    means = _binned(values, width)
-    if not means:
-        return ""
-    low, high = min(means), max(means)
-    if high == low:
-        return bars[0] * len(means)
-    return "".join(bars[round((mean - low) / (high - low) * (len(bars) - 1))] for mean in means)
-
-
 def _binned(values: Sequence[float], num_bins: int) -> list[float]:
     """Means of neighbours, so that there are at most so many."""
     num_bins = min(num_bins, len(values))
-    if num_bins <= 0:
-        return []
     cuts = [len(values) * index // num_bins for index in range(num_bins + 1)]
     return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 from dht.fields import printable
 
 LABEL_WIDTH = 9
 SEPARATOR = " · "
+_NO_SCREEN = Console(width=80)
+"""Text is wrapped for one, whichever it is."""
 
 
 def part(text: str, style: str = "") -> Text:
@@ -51,21 +54,15 @@ def wrapped(text: Text, width: int) -> list[Text]:
     """A text in lines of at most `width` columns, broken at spaces, and inside words that are longer than that."""
     if text.cell_len <= width:
         return [text]
-    lines: list[Text] = []
-    rest = text
-    while rest.cell_len > width:
-        end, used = 0, 0
-        for character in rest.plain:
-            used += cell_len(character)
-            if used > width:
-                break
-            end += 1
-        space = rest.plain.rfind(" ", 0, end + 1)
-        end = space if space > 0 else max(1, end)
-        lines.append(rest[:end])
-        rest = rest[end:]
-        rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
-    return [*lines, rest] if rest.plain else lines
+    lines = text.wrap(_NO_SCREEN, width, overflow="fold", no_wrap=False)
+    for line in lines:
+        line.rstrip()
+    return [line for line in lines if line.plain]
+
+
+def num_rows(lines: Iterable[Text], width: int) -> int:
+    """Rows of a terminal that lines take, where it breaks those that are longer."""
+    return sum(max(1, -(-line.cell_len // width)) for line in lines)
 
 
 def labelled(label: str, parts: Sequence[Text], width: int, right: Text | None = None) -> list[Text]:

@@ -7,7 +7,7 @@ from rich.text import Text
 from dht.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.key_screens import age, reached
-from peer.panel.screens.line_layout import ends, joined, labelled, part
+from peer.panel.screens.line_layout import ends, joined, labelled, num_rows, part
 from peer.panel.screens.training_screen import (
     ACCENT,
     DIM,
@@ -56,12 +56,10 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
         lines += labelled("", [health(scene, now)], width)
     if scene.run.page:
         lines += labelled("Page", [part(scene.run.page, "underline")], width)
-    used = sum(max(1, -(-line.cell_len // width)) for line in lines)
     if height >= TALL:
-        people = people_table(scene, width, (height - used) // 2, now)
+        people = people_table(scene, width, (height - num_rows(lines, width)) // 2, now)
         lines += [Text(), *people] if people else []
-        used += len(people) + 1 if people else 0
-    return [*lines, Text(), *news_lines(scene, width, height - used - 1)]
+    return [*lines, Text(), *news_lines(scene, width, height - num_rows(lines, width) - 1)]
 
 
 def _relayed(scene: Scene) -> Text:

@@ -13,7 +13,7 @@ from peer.events.swarm_seen import PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
-from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, part, wrapped
+from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, num_rows, part, wrapped
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -27,7 +27,7 @@ LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
 """Columns that the table of people needs, and beyond which an eye loses its row."""
-ACCENT, GOOD, CARE, BAD, DIM = "bold cyan", "green", "yellow", "red", "bright_black"
+ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
 """Colours of the terminal's own theme: own figures, and states."""
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
@@ -58,8 +58,7 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
     if height >= TALL:
         people = people_table(scene, width, (height - len(shown)) // 2, now)
         shown += [Text(), *people] if people else []
-    used = sum(max(1, -(-line.cell_len // width)) for line in shown)
-    return [*shown, Text(), *news_lines(scene, width, height - used - 1)]
+    return [*shown, Text(), *news_lines(scene, width, height - num_rows(shown, width) - 1)]
 
 
 def header(scene: Scene, now: float, width: int) -> list[Text]:
@@ -87,11 +86,7 @@ def doing(scene: Scene) -> tuple[str, str]:
         return "left", DIM
     if scene.is_resting:
         return "paused", CARE
-    if phase == "training alone":
-        return "training alone", CARE
-    if phase in ("training", "serving"):
-        return phase, GOOD
-    return phase, CARE
+    return phase, GOOD if phase in ("training", "serving") else CARE
 
 
 def is_alone(scene: Scene) -> bool:
@@ -203,11 +198,7 @@ def _milestone(scene: Scene) -> str:
     goal = next_milestone(state.tokens)
     if state.tokens_per_second <= 0 or scene.is_resting or scene.has_ended or state.phase == "left":
         return f"next milestone {count_text(goal)}"
-    return f"next milestone {count_text(goal)}, ~{about(_seconds_to(state.tokens, goal, state.tokens_per_second))}"
-
-
-def _seconds_to(tokens: int, goal: int, tokens_per_second: float) -> float:
-    return max(0, goal - tokens) / tokens_per_second
+    return f"next milestone {count_text(goal)}, ~{about((goal - state.tokens) / state.tokens_per_second)}"
 
 
 def about(seconds: float) -> str:
@@ -225,8 +216,7 @@ def line_use(scene: Scene, now: float) -> Text:
     def one(sign: str, mbit: float, most: float | None) -> str:
         return f"{sign} {mbit:.1f}" + ("" if most is None else f" of {most:g}")
 
-    told = f"{one('↑', up, scene.limits.up_mbit)}  {one('↓', down, scene.limits.down_mbit)} Mbit/s"
-    return part(told)
+    return part(f"{one('↑', up, scene.limits.up_mbit)}  {one('↓', down, scene.limits.down_mbit)} Mbit/s")
 
 
 def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:

@@ -38,7 +38,7 @@ from dashboard.server.api_routes import export_lines
 from dashboard.server.api_schema import Query
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import SITE
+from dashboard.server.site import SITE, Site
 from dht.host import PeerId
 from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
@@ -235,7 +235,7 @@ def test_page_api_export_and_proof_show_the_same_over_restarts(made: list[Made],
 async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[bytes, Made], expected: Totals) -> None:
     state = fold(empty_state(), Look(now=NOW, num_members=1))
     witnessed = sum(one[0] for one in expected.values())
-    site = make_app(Live(state, "boot", history.view), history, reader)[SITE]
+    site = make_app(Site(Live(state, "boot", history.view), history, reader))[SITE]
     assert (await run_answer(site, Query())).witnessed_milli_tokens == witnessed
     lines = b"".join([part async for part in export_lines(site)]).splitlines()
     exported = {one["contributor_id"]: one for one in map(json.loads, lines) if one["kind"] == "contributor"}

@@ -27,6 +27,7 @@ from dashboard.history.writing import MachineNums
 from dashboard.page_access import read_token
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
+from dashboard.server.site import Site
 from dht.errors import UsageFault
 from dht.host import PeerId
 from tests.kit.dashboard.history import check_raw, feed, raw_commit, usual_commit
@@ -67,7 +68,7 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             curve = await reader.curve(history.machine_nums(view.contributors[0]), NOW, NOW)
             assert 0 < curve[-1].milli_witnessed <= view.contributors[0].milli_witnessed
             assert len(await reader.rounds(100, None)) == num_commits
-            app = make_app(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30)
+            app = make_app(Site(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30))
             async with TestClient(TestServer(app)) as client:
                 for place in ("/", "/metrics", "/healthz", "/api/v1/run", "/api/v1/contributors", "/api/v1/export.csv"):
                     assert (await client.get(place)).status == 200, place
@@ -135,7 +136,7 @@ def test_a_bad_row_costs_itself_and_one_sentence(
                 assert len(warnings) == bool(table)
                 assert all(table in sentence for sentence in warnings)
                 live = Live(_state(history), "b", history.view)
-                async with TestClient(TestServer(make_app(live, history, reader))) as client:
+                async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
                     for place in (
                         "",
                         "metrics",
@@ -223,7 +224,7 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
         path = tmp_path / "run.sqlite"
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
             live = Live(watched(history), "boot", history.view)
-            app = make_app(live, history, reader, clock=lambda: NOW + 5)
+            app = make_app(Site(live, history, reader, clock=lambda: NOW + 5))
             async with TestClient(TestServer(app)) as client:
                 await tried.wait()
                 while len(waits) < 12:

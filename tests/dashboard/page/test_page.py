@@ -33,7 +33,7 @@ from tests.kit.dashboard.records import (
 def page_of(state: DashboardState, now: float = NOW) -> str:
     history = history_of(state)
     sections = render_sections(state, history)
-    return render_page(state.run_id, sections, history, now=now, snapshot_id="boot-1", assets=load_assets())
+    return render_page(state, sections, history, now=now, snapshot_id="boot-1", assets=load_assets())
 
 
 def section_of(state: DashboardState, key: str) -> str:

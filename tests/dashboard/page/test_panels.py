@@ -39,7 +39,7 @@ def test_every_panel_explains_that_it_is_empty() -> None:
     for key in ("contributors", "timeline", "strip", "health", "bandwidth", "countries", "rounds", "peers"):
         assert "empty" in dict(TextOnly(sections[key]).attributes).values(), key
         assert len(TextOnly(sections[key]).text) > 30, key
-    page = render_page(RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
+    page = render_page(empty_state(), sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
     own = render_contributor(
         empty_state(), replace(contributor_view(), curve=()), now=NOW, snapshot_id="b", assets=assets()
     )
@@ -234,9 +234,7 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
     assert ended.phase == "ended"
     for state, has_ended in ((late, False), (ended, True)):
         sections = render_sections(state, NOBODY)
-        html = render_page(
-            RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets(), has_ended=state.has_ended
-        )
+        html = render_page(state, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
         text = TextOnly(html).text
         for words in ("Anybody can join", "Join with your machine", "not heard"):
             assert (words in text) != has_ended, words
@@ -274,8 +272,9 @@ def test_badges_say_who_and_how_much() -> None:
 
 def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     def page(*addresses: str) -> str:
-        sections = render_sections(replace(state_of(), join_addresses=addresses), NOBODY)
-        shown = render_page(RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
+        state = replace(state_of(), join_addresses=addresses)
+        sections = render_sections(state, NOBODY)
+        shown = render_page(state, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
         return TextOnly(shown).text
 
     assert f"peer join {RUN_ID} --peers ADDRESS" in page()

@@ -18,7 +18,6 @@ from dashboard.page.formats import TEMPLATES
 from dashboard.page.page import (
     SECTIONS,
     PageLink,
-    about_run,
     render_missing,
     render_page,
     render_people,
@@ -56,8 +55,8 @@ def everything(mark: str) -> dict[str, str]:
     how: dict[str, Any] = {"now": NOW, "snapshot_id": mark, "assets": load_assets()}
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
-    found["page"] = render_page(state.run_id, found, history, about=about_run(state, history), **how)
-    found["wall"] = render_page(state.run_id, found, history, is_wall=True, about=about_run(state, history), **how)
+    found["page"] = render_page(state, found, history, **how)
+    found["wall"] = render_page(state, found, history, is_wall=True, **how)
     found["index"] = render_index([card_of(state, history)], now=NOW, assets=load_assets())
     found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
     link = PageLink(mark, mark, mark)

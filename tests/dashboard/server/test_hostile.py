@@ -16,6 +16,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
+from dashboard.server.site import Site
 from dht.errors import UsageFault
 from dht.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity
@@ -91,7 +92,7 @@ def test_a_thousand_hostile_records() -> None:
                 live.publish(state, history.view)
 
             observer = SwarmObserver(RUN_ID, store, [], wall_clock=clock, on_state=show, tell=warnings.append)
-            app = make_app(live, history, reader, clock=clock)
+            app = make_app(Site(live, history, reader, clock=clock))
             async with TestClient(TestServer(app)) as client:
                 stream = await client.get("/events/stream")
                 for step in range(3):

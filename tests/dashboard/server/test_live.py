@@ -15,6 +15,7 @@ from dashboard.observe.dashboard_state import Look, fold
 from dashboard.page_access import PageAccess, read_token
 from dashboard.server.live import MAX_POINTS_KEPT, Live
 from dashboard.server.routes import make_app
+from dashboard.server.site import Site
 from dht.errors import UsageFault
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer, until_tick, watched
@@ -163,7 +164,7 @@ def test_a_history_that_cannot_be_read_is_a_503_and_the_page_goes_on(tmp_path: P
         async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
             state = watched(history)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(live, history, reader))) as client:
+            async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
                 reader._database = _Broken()  # type: ignore[assignment]
                 response = await client.get("/api/v1/rounds")
                 assert response.status == 503
@@ -184,7 +185,7 @@ def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
         async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
             state = watched(history, HOSTILE_NAME)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(live, history, reader))) as client:
+            async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
                 for path in ("/", f"/c/{IDS[0]}", f"/badge/{IDS[0]}.svg", "/people?search=ALERT"):
                     text = await (await client.get(path)).text()
                     assert "<script>alert" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from functools import partial
 
 import pytest
 from aiohttp import ClientResponse
@@ -12,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.app import _end_of, start_site
+from dashboard.app import _watch_once, start_site
 from dashboard.observe.dashboard_state import Look, fold
 from dashboard.server.live import LARGE_SECONDS, Live
 from dht.errors import Incompatible, UsageFault
@@ -237,9 +238,7 @@ def test_what_ends_the_watch_is_one_sentence() -> None:
 
     async def check() -> None:
         for depth in range(3):
-            watching = asyncio.create_task(fail(depth))
-            await asyncio.wait([watching])
             with pytest.raises(Incompatible, match="newer software"):
-                _end_of(watching)
+                await _watch_once(partial(fail, depth))
 
     asyncio.run(check())

@@ -18,6 +18,7 @@ from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page_access import PageAccess
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
+from dashboard.server.site import Site
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.scene import samples_of, scores_of
@@ -58,7 +59,7 @@ async def in_memory(
     """A page over `state`, whose history begins now; `view` is shown in its place."""
     async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
         live = Live(state, boot_id, view or history_of(state), choices.get("base", ""))
-        yield live, make_app(live, history, reader, **choices)
+        yield live, make_app(Site(live, history, reader, **choices))
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +74,7 @@ async def serving(
     async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
         state = watched(history)
         live = Live(state, "boot", history.view)
-        app = make_app(live, history, reader, clock=lambda: NOW + 5, access=access, proof_line=hex_line)
+        app = make_app(Site(live, history, reader, clock=lambda: NOW + 5, access=access, proof_line=hex_line))
         async with TestClient(TestServer(app)) as client:
             yield client, live, history
 

@@ -13,8 +13,8 @@ import pytest
 from dht.host import PeerId
 from peer.demo.measured import Words
 from peer.demo.report import print_report
-from peer.demo.show import STILL_SECONDS, DemoRow, Figures, LineView, TableView, explanations, picture
-from peer.demo.summary import LogFollower, PeerLog, Summary, SummaryRow
+from peer.demo.show import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
+from peer.demo.summary import DemoRow, LogFollower, PeerLog, Summary
 from peer.demo.swarm import undisturbed
 from peer.events.log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
@@ -106,9 +106,9 @@ def test_a_table_leaves_only_what_was_said() -> None:
 
 
 def summary(loss_last: float | None = 1.5) -> Summary:
-    row = SummaryRow("peer-1", ONE, 120, 61_440, 44, "")
+    row = DemoRow("peer-1", ONE, "", 120, 61_440, 44, 2.151)
     return Summary(
-        (row,), 50, 0, 5.31, loss_last, 4.14, 4.16, 0.007, True, 40, True, True, 2.9, 860_000, (20.0, 120.0, 9.0)
+        (row,), 50, 0, 5.31, loss_last, 4.14, 4.16, 0.007, True, 40, True, True, 2.9, 860_000, 20.0, 120.0, 9.0
     )
 
 

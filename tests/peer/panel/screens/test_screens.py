@@ -31,7 +31,7 @@ from peer.panel.painter import Painter
 from peer.panel.scene.controls import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import Resting, ShutOut
-from peer.panel.screens.curve import curve, sparkline
+from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.line_layout import part, without_signs, wrapped
 from tests.kit.panels import (
@@ -231,13 +231,6 @@ def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
     assert not any("is not saved" in line for line in goodbye(saved, NOW))
 
 
-@given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 80), st.booleans())
-def test_sparkline_fits_and_orders(values: list[float], width: int, ascii_only: bool) -> None:
-    line = sparkline(values, width, ascii_only=ascii_only)
-    assert len(line) == min(width, len(values))
-    assert line.isascii() or not ascii_only
-    falling = sparkline(sorted(values, reverse=True), width)
-    assert list(falling) == sorted(falling, reverse=True)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
