@@ -110,7 +110,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
         version = live.version
         history.look(state)
         live.publish(state, history.view)
-        sizes.append(len(live.since(version)))
+        sizes.append(len(live.since(version)[0]))
         await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
         used.append(time.process_time() - cpu)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

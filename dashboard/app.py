@@ -31,8 +31,8 @@ from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page_access import PageAccess, read_token
 from dashboard.samples.evaluations import follow_scores
-from dashboard.samples.following import SampleSource, follow_samples
-from dashboard.samples.model_process import ask
+from dashboard.samples.following import follow_samples
+from dashboard.samples.model_process import SampleOrder, ask
 from dashboard.samples.plan import SamplePlan
 from dashboard.server.connection_limits import Doors, Network, own_limits
 from dashboard.server.live import Live
@@ -452,11 +452,13 @@ async def _watch(
             "Fetching the run's picture": picture,
         }
         if choices.evaluations is not None:
-            works["Reading evaluations"] = partial(follow_scores, choices.evaluations, run_id, history, _warn)
-        if choices.samples is not None:
-            whom = SampleSource(run_id, tuple(run.peers), str(choices.observer_folder))
+            works["Reading evaluations"] = partial(
+                follow_scores, choices.evaluations, run_id, history.show_scores, _warn
+            )
+        if (plan := choices.samples) is not None:
+            order = SampleOrder(run_id, tuple(run.peers), str(choices.observer_folder), plan.prompts, plan.base)
             works["Asking the model for samples"] = partial(
-                follow_samples, choices.samples, whom, history, seen, ask, time.time, _warn
+                follow_samples, plan, order, history, seen, ask, time.time, _warn
             )
         async with asyncio.TaskGroup() as tasks:
             for what, work in works.items():

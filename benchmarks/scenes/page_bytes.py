@@ -51,7 +51,7 @@ async def measure_bytes(num_people: int, num_looks: int) -> dict[str, Any]:
             live.publish(newer, past)
             tick = len(packed(f"event: tick\ndata: {json.dumps(newer.now)}\n\n".encode()))
             for tab in TABS:
-                sent[tab] += len(live.packed_since(versions, tab)) + tick
+                sent[tab] += len(live.since(versions, tab)[1]) + tick
             versions = live.version
     hours = num_looks * LOOK_SECONDS / 3600
     return {

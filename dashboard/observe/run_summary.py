@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dashboard.observe.labels import label_text
 from dht.errors import MurmurationError
@@ -21,6 +22,7 @@ from peer.plan.needs import HomeNeeds, home_needs
 ANNOUNCE_SECONDS: Final = 10.0
 """Between two records of one peer, until the manifest is known; its default."""
 MAX_LINE_LENGTH: Final = 60
+Given, Made = TypeVar("Given"), TypeVar("Made")
 _TASKS: Final = {
     "causal-lm": "A language model",
     "masked-lm": "A language model",
@@ -116,7 +118,7 @@ class RunSummary:
 def run_facts(record: RunRecord) -> RunSummary:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
-    known = _known(record.manifest)
+    known = _or_none(RunManifest.from_bytes, record.manifest)
     return RunSummary(
         name=record.run_id.partition(".")[0],
         description=_line(manifest.get("description"), 500),
@@ -134,7 +136,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         picture=_line(manifest.get("picture"), 80),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
-        needs=_needs(known) if known is not None else None,
+        needs=_or_none(home_needs, known) if known is not None else None,
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
         training=known.training if known is not None else None,
@@ -201,19 +203,12 @@ def _goal(manifest: dict[str, Any]) -> RunGoal:
     return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
 
 
-def _known(manifest: bytes) -> RunManifest | None:
+def _or_none(make: Callable[[Given], Made], given: Given) -> Made | None:
+    """What is made of it; None: this software cannot say, as of the manifest of another version, or of a model that
+    cannot be cut."""
     try:
-        return RunManifest.from_bytes(manifest)
+        return make(given)
     except (ValueError, ArithmeticError, LookupError, MurmurationError):
-        # Of another version of this software.
-        return None
-
-
-def _needs(manifest: RunManifest) -> HomeNeeds | None:
-    try:
-        return home_needs(manifest)
-    except (ValueError, ArithmeticError, LookupError, MurmurationError):
-        # A model that cannot be cut.
         return None
 
 
@@ -234,13 +229,10 @@ def _what(manifest: dict[str, Any]) -> str:
 
 
 def _notes(manifest: dict[str, Any]) -> tuple[RunNote, ...]:
-    changes = manifest.get("changes")
     found = [
         RunNote(at, text)
-        for change in (changes if isinstance(changes, list) else ())
-        if isinstance(change, dict)
-        and (at := _real(change.get("noted_at"))) is not None
-        and (text := _line(change.get("note"), MAX_NOTE_LENGTH))
+        for change in _changes(manifest)
+        if (at := _real(change.get("noted_at"))) is not None and (text := _line(change.get("note"), MAX_NOTE_LENGTH))
     ]
     return tuple(sorted(found, key=lambda note: note.at)[-MAX_NOTES:])
 

@@ -11,7 +11,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import Assets
 from dashboard.page.calendar import weeks
 from dashboard.page.curves import work_curve
-from dashboard.page.formats import contributor_path, whole_text
+from dashboard.page.formats import contributor_path
 from dashboard.page.page import NO_PAGE_LINK, PageLink, document, round_values
 from dashboard.people.milestones import next_milestone, reached
 from dashboard.people.ranking_words import percentile_words, share_words
@@ -44,9 +44,6 @@ def render_contributor(
         "milestones": reached(view.days),
         "next": next_milestone(row.milli_witnessed, view.days, row.first_at, now),
         "weeks": weeks(view.days, now),
-        "num_days": len(view.days),
-        "above": view.above,
-        "below": view.below,
         "num_namesakes": num_namesakes,
         "short_path": _short_path(row, num_namesakes),
     }
@@ -68,12 +65,6 @@ def render_namesakes(
     return document("namesakes.html", values, now, "", assets, NO_PAGE_LINK)
 
 
-def about_person(run: str, row: ContributorRow) -> str:
-    """What somebody gave, in a sentence."""
-    share = f", {words} of the run" if (words := share_words(row.share)) else ""
-    return f"{shown_name(row)} gave {run} {whole_text(row.tokens_witnessed)} tokens{share}. Others signed for it."
-
-
 def _short_path(row: ContributorRow, num_namesakes: int) -> str:
     """``/@Ada``, where nobody else is called so; else the address of the key."""
     name = shown_name(row)
@@ -83,17 +74,16 @@ def _short_path(row: ContributorRow, num_namesakes: int) -> str:
 
 
 def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
-    row, run = view.row, state.run_id.partition(".")[0]
+    row = view.row
     num_ranked = max(view.num_ranked, row.rank)
     return {
         "state": state,
+        "view": view,
         "row": row,
-        "run": run,
+        "run": state.run_id.partition(".")[0],
         "shown_name": shown_name(row),
-        "about": about_person(run, row),
         "key": contributor_path(row.contributor_id).removeprefix("/c/"),
         "num_ranked": num_ranked,
         "percentile": percentile_words(row.rank, num_ranked),
         "share_words": share_words(row.share),
-        "num_witnesses": view.num_witnesses,
     }

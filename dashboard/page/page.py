@@ -16,7 +16,7 @@ from dashboard.history_facts import ContributorRow, HistoryView, Period, RoundFa
 from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
-from dashboard.page.formats import TEMPLATES, age_text, loss_with_unit, people_text, short_day
+from dashboard.page.formats import TEMPLATES, age_text, short_day
 from dashboard.page.news import shown_news
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
@@ -27,7 +27,6 @@ from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams
 from dht.identity.speakable import speakable_name
-from dht.quantities import words_text
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -145,10 +144,7 @@ def render_page(
         found: of `render_people`: what somebody searched for, in place of the ranking.
         link: how others link to the page.
     """
-    name, _, mark = state.run_id.partition(".")
-    values: dict[str, Any] = {"run_id": state.run_id, "name": name, "mark": mark, "has_ended": state.has_ended}
-    values |= {"curves": curves(history), "about": about_run(state, history)}
-    values["loss_unit"] = state.run.loss_unit if state.run is not None else ""
+    values: dict[str, Any] = {"state": state, "result": result_of(state, history), "curves": curves(history)}
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab and not is_wall:
         wanted = ("status", *TABS[tab])
@@ -158,22 +154,6 @@ def render_page(
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
     return document("wall.html" if is_wall else "page.html", values, now, snapshot_id, assets, link)
-
-
-def about_run(state: DashboardState, history: HistoryView) -> str:
-    """What is made and how far it is, in one or two sentences."""
-    result = result_of(state, history)
-    what = state.run.what if state.run is not None else "A model"
-    parts = [f"{what}, trained by people together, each on their own machine."]
-    if result.tokens:
-        unit = state.run.loss_unit if state.run is not None else ""
-        loss = (
-            f", held-out loss {loss_with_unit(result.held_out_loss, unit)}" if result.held_out_loss is not None else ""
-        )
-        people = f" by {people_text(result.num_people)}" if result.num_people else ""
-        counted = state.run.counted if state.run is not None else "tokens"
-        parts.append(f"So far {words_text(result.tokens)} {counted}{people}{loss}.")
-    return " ".join(parts)
 
 
 def render_people(
@@ -188,20 +168,24 @@ def render_people(
     now: float,
 ) -> str:
     """The ranking as far as somebody searched for it: `limit` rows of `found`, which is sorted by `sort`."""
-    values = _ranking(found, history, by, sort, limit) | {"search": search, "offset": offset}
+    values = _ranking(found, history, by, sort, limit, search, offset)
     values["num_contributors"] = len(history.contributors)
     return with_ages(TEMPLATES.get_template("people.html").render(values), now)
 
 
 def _ranking(
-    found: Sequence[ContributorRow], history: HistoryView, by: Period, sort: str, limit: int
+    found: Sequence[ContributorRow],
+    history: HistoryView,
+    by: Period,
+    sort: str,
+    limit: int,
+    search: str = "",
+    offset: int = 0,
 ) -> dict[str, Any]:
     """What a table of contributors needs."""
     period_milli = sum(row.standing(by).milli_witnessed for row in history.contributors) if by != "all" else 0
-    return {"found": found, "by": by, "sort": sort, "limit": limit, "period_milli": period_milli} | {
-        "search": "",
-        "offset": 0,
-    }
+    asked = {"by": by, "sort": sort, "limit": limit, "search": search, "offset": offset}
+    return {"found": found, "period_milli": period_milli, **asked}
 
 
 def rooted(html: str, base: str) -> str:

@@ -131,9 +131,7 @@ def strip(history: HistoryView) -> dict[str, Any]:
     shown = sorted(sorted(rows, key=_staleness, reverse=True)[:MAX_STRIP_ROWS], key=lambda row: row.fragment)
     return {
         "width": MAX_STRIP_LOOKS,
-        "rows": [
-            {"fragment": row.fragment, "newest": _cell_text(row.strip[-1]), "cells": list(_cells(row))} for row in shown
-        ],
+        "rows": [{"fragment": row.fragment, "newest": row.strip[-1], "cells": list(_cells(row))} for row in shown],
         "lags": [text for _, text in LAGS],
         "num_more": len(rows) - len(shown),
         "behind": {row.fragment: row.ages for row in history.fragments},
@@ -149,23 +147,14 @@ def heat(lag: int) -> int:
     return next(index for index, (largest, _) in enumerate(LAGS) if lag <= largest)
 
 
-def _cells(row: FragmentAges) -> Iterator[tuple[int, int, int, str]]:
-    """(heat, x, width, text). Equal neighbours are one rectangle: most of a healthy strip is."""
+def _cells(row: FragmentAges) -> Iterator[tuple[int, int, int, AgeAt]]:
+    """(heat, x, width, newest look). Equal neighbours are one rectangle: most of a healthy strip is."""
     looks = row.strip[-MAX_STRIP_LOOKS:]
     x = MAX_STRIP_LOOKS - len(looks)
     for lag, group in groupby(looks, key=lambda look: look.largest_lag):
         equal = list(group)
-        yield heat(lag), x, len(equal), _cell_text(equal[-1])
+        yield heat(lag), x, len(equal), equal[-1]
         x += len(equal)
-
-
-def _cell_text(cell: AgeAt) -> str:
-    if not cell.largest_lag:
-        return f"{plural(cell.num_peers, 'peer')}, all current"
-    return (
-        f"of {plural(cell.num_peers, 'peer')} the last is {plural(cell.largest_lag, 'version')} behind, "
-        f"{cell.mean_lag:.1f} on average"
-    )
 
 
 # Round health
@@ -173,22 +162,16 @@ def _cell_text(cell: AgeAt) -> str:
 
 def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
     """How the newest rounds went, with the reasons for what was left out, in words."""
-    if not rounds:
-        return {"facts": ()}
-    whole = sum(not row.num_missed and not row.num_void_shards for row in rounds)
-    durations = [row.duration_seconds for row in rounds if row.duration_seconds is not None]
+    durations = sorted(row.duration_seconds for row in rounds if row.duration_seconds is not None)
     if not durations:
-        durations = [lane.send_seconds + lane.receive_seconds + lane.apply_seconds for lane in state.lanes]
-    facts = [
-        ("complete", f"{100 * whole / len(rounds):.0f} %", f"{whole} of the newest {len(rounds)}"),
-        ("contributors", f"{statistics.mean(len(row.contributors) for row in rounds):.1f}", "in a round, on average"),
-    ]
-    if durations:
-        slow = sorted(durations)[max(0, math.ceil(0.95 * len(durations)) - 1)]
-        facts.append(
-            ("typical exchange", seconds_text(statistics.median(durations)), f"slow ones {seconds_text(slow)}")
-        )
-    return {"facts": facts, "reasons": _reasons(rounds).most_common(MAX_REASONS)}
+        durations = sorted(lane.send_seconds + lane.receive_seconds + lane.apply_seconds for lane in state.lanes)
+    return {
+        "num_whole": sum(not row.num_missed and not row.num_void_shards for row in rounds),
+        "mean_contributors": statistics.mean(len(row.contributors) for row in rounds) if rounds else 0.0,
+        "typical_seconds": statistics.median(durations) if durations else None,
+        "slow_seconds": durations[max(0, math.ceil(0.95 * len(durations)) - 1)] if durations else None,
+        "reasons": _reasons(rounds).most_common(MAX_REASONS),
+    }
 
 
 def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -42,14 +42,6 @@ class _Line(BaseModel):
     versions: list[_Count] = Field(min_length=1, max_length=65_536)
     tokens: _Count
     scores: list[_Score] | None = Field(None, max_length=MAX_SCORES)
-
-
-class ScoreBoard(Protocol):
-    """Where scores are shown."""
-
-    def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
-        """Show these, in the place of those before."""
-        ...
 
 
 def read_scores(content: bytes, run_id: str) -> tuple[tuple[TaskScore, ...], str]:
@@ -98,11 +90,15 @@ def _scores_of(line: bytes, run_id: str) -> Iterator[TaskScore]:
 async def follow_scores(
     path: Path,
     run_id: str,
-    board: ScoreBoard,
+    show: Callable[[tuple[TaskScore, ...]], None],
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Read the file again whenever it changed; never ends; what is wrong with it is told when that changes."""
+    """Read the file again whenever it changed; never ends; what is wrong with it is told when that changes.
+
+    Args:
+        show: shows scores in the place of those before.
+    """
     known: tuple[int, int] | None = None
     told = ""
     while True:
@@ -111,7 +107,7 @@ async def follow_scores(
             if stamp != known:
                 content = await asyncio.to_thread(read_regular, path, MAX_FILE_BYTES)
                 scores, fault = read_scores(content, run_id)
-                board.show_scores(scores)
+                show(scores)
                 known = stamp
                 fault = fault and f"{fault}; expected lines of `peer evaluate --tasks ... --json`; others are shown"
             else:

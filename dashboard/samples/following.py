@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dashboard.history_facts import ModelSample
@@ -29,18 +28,9 @@ class SampleHistory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSource:
-    """Where samples come from: the run's members, through the process."""
-
-    run_id: str
-    peers: tuple[str, ...]
-    observer_folder: str
-
-
 async def follow_samples(
     plan: SamplePlan,
-    source: SampleSource,
+    order: SampleOrder,
     history: SampleHistory,
     state: Callable[[], DashboardState],
     ask: Callable[[SampleOrder], Awaitable[bytes]],
@@ -51,12 +41,12 @@ async def follow_samples(
     """Ask for a sample whenever one is due; never ends.
 
     Args:
-        ask: as `process.ask`.
+        order: what is asked each time.
+        ask: as `model_process.ask`.
         clock: unix seconds.
         tell: takes a sentence.
         wait: seconds.
     """
-    order = SampleOrder(source.run_id, source.peers, source.observer_folder, plan.prompts, plan.base)
     refused: bytes | None = None
     """The manifest whose model does not write."""
     again_at, patience = 0.0, MIN_SECONDS

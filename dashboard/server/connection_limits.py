@@ -77,15 +77,19 @@ def own_limits() -> DoorLimits:
 
 def client_address(text: str) -> str:
     """An address as it is counted: of IPv6 its network, since a home has 2^64 of them; "" for none."""
+    address = _address_of(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return "" if address is None else str(address)
+
+
+def _address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Without its zone, and as IPv4 where it is one in IPv6; None: it is none."""
     try:
         address = ipaddress.ip_address(text.strip().partition("%")[0])
     except ValueError:
-        return ""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +132,8 @@ class Doors:
         return lambda: _Door(self, inner)
 
     def is_proxy(self, address: str) -> bool:
-        return any(_is_in(address, network) for network in self.proxies)
+        found = _address_of(address)
+        return found is not None and any(found in network for network in self.proxies)
 
     def client_of(self, request: web.Request) -> str:
         """The sender of a request: the last address before our proxies, as those name it; "" when they name none."""
@@ -263,13 +268,3 @@ class _Door(asyncio.Protocol):
         assert self._transport is not None
         # Closing would wait for it to take the rest.
         self._transport.abort()
-
-
-def _is_in(address: str, network: Network) -> bool:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return found in network

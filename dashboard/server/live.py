@@ -106,20 +106,14 @@ class Live:
             return 0
         return min(int(version), self.version)
 
-    def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
-        """Events for all that changed after `version`; empty when nothing did.
+    def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> tuple[bytes, bytes]:
+        """Events for all that changed after `version`, and the same as a piece of a gzip stream
+        (`shared_compression.py`); both empty when nothing did.
 
         Args:
             tab: of `TABS`, or ``wall``: only what is to be seen there; empty, or none of them: everything.
             is_whole: all sections, for a viewer that opens a tab for the first time; points as for the others.
         """
-        return self._since(version, tab, is_whole)[0]
-
-    def packed_since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
-        """The same as a piece of a gzip stream (`shared_compression.py`)."""
-        return self._since(version, tab, is_whole)[1]
-
-    def _since(self, version: int, tab: str, is_whole: bool) -> tuple[bytes, bytes]:
         wanted = {"status", *_IN_VIEW[tab]} if tab in _IN_VIEW else None
         key = version, tab if wanted is not None else "", is_whole
         found = self._events.get(key)

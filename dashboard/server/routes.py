@@ -272,11 +272,8 @@ async def _events(request: web.Request) -> web.StreamResponse:
             end.took(first)
             while not live.is_closed:
                 newest = live.version
-                events, tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
-                if is_packed:
-                    piece = live.packed_since(version, tab, is_whole=is_whole) + packed(tick)
-                else:
-                    piece = events + tick
+                (events, packed_events), tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
+                piece = packed_events + packed(tick) if is_packed else events + tick
                 is_whole = False
                 async with asyncio.timeout(SEND_SECONDS):
                     await response.write(piece)

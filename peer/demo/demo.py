@@ -18,7 +18,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from averaging.arrays import F32
@@ -30,7 +30,6 @@ from peer.demo.measured import Words, write_anchors
 from peer.demo.report import print_report
 from peer.demo.show import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.summary import (
-    LogFollower,
     PeerLog,
     Summary,
     newest_held_out_loss,
@@ -85,16 +84,10 @@ class Demo:
 
     swarm: DemoSwarm
     view: DemoView
-    followers: dict[str, LogFollower] = field(default_factory=dict)
     rounds_at_kill: int | None = None
     clock: tuple[float, float] | None = None
     """When the training began and how long it takes, in seconds of the monotonic clock."""
     trained_until: float | None = None
-
-    def start_peer(self, name: str, *, is_late: bool = False) -> DemoPeer:
-        peer = self.swarm.start_peer(name, is_late=is_late)
-        self.followers[name] = LogFollower(PeerLog(name, peer.peer_id), peer.folder / "events.jsonl")
-        return peer
 
     def begin(self, length: float) -> None:
         """The training begins now and takes `length` seconds."""
@@ -116,7 +109,7 @@ class Demo:
     def kill(self, peer: DemoPeer) -> None:
         """Kill a peer and count the rounds from now on."""
         peer.kill()
-        self.rounds_at_kill = len(rounds_of([follower.log for follower in self.followers.values()]))
+        self.rounds_at_kill = len(rounds_of([one.events.log for one in self.swarm.peers]))
 
     def look(self) -> None:
         """Show the newest figures.
@@ -133,7 +126,7 @@ class Demo:
 
     def show(self) -> None:
         """Show the newest figures, also when a peer has ended."""
-        logs = [self.followers[peer.name].read_on() for peer in self.swarm.peers]
+        logs = [peer.events.read_on() for peer in self.swarm.peers]
         contributors = rounds_of(logs)
         pairs = zip(self.swarm.peers, logs, strict=True)
         self.view.look(
@@ -154,7 +147,7 @@ class Demo:
             LocalFault: one ended or took too long.
         """
         end = time.monotonic() + START_SECONDS + 10.0 * len(peers)
-        while waiting := [peer for peer in peers if not self.followers[peer.name].log.has_joined]:
+        while waiting := [peer for peer in peers if not peer.events.log.has_joined]:
             self.look()
             if time.monotonic() >= end:
                 took = time.monotonic() - waiting[0].started_at
@@ -234,11 +227,11 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
         "come besides: a quarter of a minute each on two idle cores."
     )
     view.stage("Starting the first peer: it loads torch and makes the model")
-    first = demo.start_peer("peer-1")
+    first = demo.swarm.start_peer("peer-1")
     demo.wait_joined([first])
     view.say(f"peer-1 {short_peer(first.peer_id)} trains alone; others need only its address and the run's id to join")
     view.stage(f"Starting {plural(num_peers - 1, 'more peer')}" + ("" if page_port is None else " and the page"))
-    others = [demo.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
+    others = [demo.swarm.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
     if page_port is not None:
         port = page_port_near(page_port)
         if page_port and port != page_port:
@@ -254,7 +247,7 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
         f"killed {victim.name} {short_peer(victim.peer_id)} with SIGKILL, as a power cut would: watch how the others "
         "go on without it, and without a pause"
     )
-    late = demo.start_peer(f"peer-{num_peers + 1}", is_late=True)
+    late = demo.swarm.start_peer(f"peer-{num_peers + 1}", is_late=True)
     view.say(f"started {late.name} {short_peer(late.peer_id)}, which comes late and must catch up")
     view.stage(f"{late.name} fetches the model from the others and begins where they are")
     demo.wait_joined([late])

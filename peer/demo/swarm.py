@@ -20,6 +20,7 @@ from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.config.manifest import RunManifest
+from peer.demo.summary import LogFollower, PeerLog
 from peer.files.store import FILES_NAME
 from peer.import_path import python_command, python_environment
 
@@ -43,6 +44,7 @@ class DemoPeer:
     peer_id: PeerId
     folder: Path
     process: subprocess.Popen[bytes]
+    events: LogFollower
     started_at: float
     is_late: bool = False
     killed_at: float | None = None
@@ -97,7 +99,8 @@ class DemoSwarm:
         with open(folder / "stderr.txt", "wb") as errors, undisturbed():
             # What a killed peer leaves in its temporary folder goes with the demo's.
             process = _started(command, subprocess.DEVNULL, errors, OMP_NUM_THREADS="1", TMPDIR=str(self.folder))
-            peer = DemoPeer(name, identity.peer_id, folder, process, time.monotonic(), is_late)
+            events = LogFollower(PeerLog(name, identity.peer_id), folder / "events.jsonl")
+            peer = DemoPeer(name, identity.peer_id, folder, process, events, time.monotonic(), is_late)
             self.peers.append(peer)
         return peer
 

@@ -67,16 +67,8 @@ def test_scores_are_bounded_and_finite() -> None:
     assert len(hostile.task) == 60
 
 
-class Board:
-    def __init__(self) -> None:
-        self.shown: list[int] = []
-
-    def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
-        self.shown.append(len(scores))
-
-
 def test_the_file_is_read_when_it_changed_and_a_fault_is_told_once(tmp_path: Path) -> None:
-    path, board, told = tmp_path / "scores.jsonl", Board(), list[str]()
+    path, shown, told = tmp_path / "scores.jsonl", list[tuple[TaskScore, ...]](), list[str]()
     steps = [b"", line(), line(), line() + line(), line() + b"{", line() + b"{", None, None, line()]
 
     class Over(Exception):
@@ -93,8 +85,8 @@ def test_the_file_is_read_when_it_changed_and_a_fault_is_told_once(tmp_path: Pat
             os.utime(path, ns=(len(steps), len(steps)))
 
     with pytest.raises(Over):
-        asyncio.run(follow_scores(path, RUN_ID, board, told.append, wait))
-    assert board.shown == [0, 1, 2, 1, 1]
+        asyncio.run(follow_scores(path, RUN_ID, shown.append, told.append, wait))
+    assert [len(scores) for scores in shown] == [0, 1, 2, 1, 1]
     words = ("No such file", "line 2 cannot be used", "No such file")
     assert len(told) == len(words)
     assert all(word in sentence for word, sentence in zip(words, told, strict=True))
@@ -102,16 +94,17 @@ def test_the_file_is_read_when_it_changed_and_a_fault_is_told_once(tmp_path: Pat
 
 def test_each_metric_of_each_task_has_a_curve_within_its_box() -> None:
     curves = score_curves(scores_of(200))
-    assert [(curve.task, curve.metric) for curve in curves] == [("arc_easy", "acc"), ("lambada", "perplexity")]
-    for curve in curves:
-        assert len(curve.points) == MAX_POINTS
-        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y, _ in curve.points)
-        assert [x for x, _, _ in curve.points] == sorted(x for x, _, _ in curve.points)
+    kinds = [{(point.score.task, point.score.metric) for point in points} for points in curves]
+    assert kinds == [{("arc_easy", "acc")}, {("lambada", "perplexity")}]
+    for points in curves:
+        assert len(points) == MAX_POINTS
+        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y, _ in points)
+        assert [x for x, _, _ in points] == sorted(x for x, _, _ in points)
     # What rises is drawn upwards.
-    assert curves[0].points[0][1] > curves[0].points[-1][1]
+    assert curves[0][0].y > curves[0][-1].y
     many = [replace(score, task=f"task{index}") for index, score in enumerate(scores_of(9))]
     assert len(score_curves(many)) == MAX_CURVES
-    assert score_curves(scores_of()[:1] * 1)[0].points[0][:2] == (WIDTH / 2, HEIGHT / 2)
+    assert score_curves(scores_of()[:1] * 1)[0][0][:2] == (WIDTH / 2, HEIGHT / 2)
 
 
 def test_the_page_draws_them_and_shows_nothing_without_any() -> None:

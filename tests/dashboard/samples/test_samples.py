@@ -18,7 +18,7 @@ from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.observe.dashboard_state import DashboardState, HeldOut
 from dashboard.observe.run_summary import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
-from dashboard.samples.following import SampleSource, follow_samples
+from dashboard.samples.following import follow_samples
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.plan import PROMPTS, SamplePlan, can_be_asked, kept, next_at, sample_plan
 from dht.errors import UsageFault
@@ -237,10 +237,10 @@ def followed(
         return found
 
     async def run() -> None:
-        source = SampleSource(RUN_ID, ("/ip4/127.0.0.1/tcp/1",), "")
         plan = SamplePlan(3600.0, ("def ",))
+        order = SampleOrder(RUN_ID, ("/ip4/127.0.0.1/tcp/1",), "", plan.prompts)
         follow: Awaitable[None] = follow_samples(
-            plan, source, history, lambda: states(clock.now), one, lambda: clock.now, told.append, wait
+            plan, order, history, lambda: states(clock.now), one, lambda: clock.now, told.append, wait
         )
         with pytest.raises(Over):
             await follow

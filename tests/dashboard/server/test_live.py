@@ -139,7 +139,7 @@ def test_curves_grow_over_the_stream_and_resume_where_they_were(tmp_path: Path) 
         again.close()
         missed = json.loads(text.partition("event: points\ndata: ")[2].partition("\n")[0])
         assert missed["columns"][0] == [NOW + 6, NOW + 8]
-        assert live.since(live.version) == b""
+        assert live.since(live.version) == (b"", b"")
 
     in_site(tmp_path, check)
 
@@ -152,8 +152,8 @@ def test_whoever_was_away_for_long_reads_all_points_again() -> None:
             record = record_of(PEERS[0], sequence=step + 1, now=NOW + step, train_loss=float(step))
             state = fold(state, Look(now=NOW + step, num_members=1, records=[record]))
             live.publish(state, history_of(state))
-        assert b'"reset":true' in live.since(2)
-        assert b'"reset":false' in live.since(live.version - 5)
+        assert b'"reset":true' in live.since(2)[0]
+        assert b'"reset":false' in live.since(live.version - 5)[0]
         assert live.since(live.version - 5) is live.since(live.version - 5)
 
     asyncio.run(check())
