@@ -22,7 +22,8 @@ from peer.plan.needs import HomeNeeds, home_needs
 ANNOUNCE_SECONDS: Final = 10.0
 """Between two records of one peer, until the manifest is known; its default."""
 MAX_LINE_LENGTH: Final = 60
-Given, Made = TypeVar("Given"), TypeVar("Made")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 _TASKS: Final = {
     "causal-lm": "A language model",
     "masked-lm": "A language model",
