@@ -425,7 +425,7 @@ async def _watch(
             withdrawn=lambda: history.withdrawn,
             faults=lambda: store.dial_faults,
             rule=choices.join_rule,
-            run=live.state.run,
+            known_run=live.state.run,
             tell=_warn,
         )
 

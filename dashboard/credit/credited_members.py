@@ -35,6 +35,10 @@ class CommitCredit(CreditedRound):
     data_parallel_bytes: int = 0
     """What plain data-parallel training would have moved for the same steps of the same part of the model."""
 
+    def counts_at(self, seen_at: float) -> float:
+        """The time that it counts at."""
+        return seen_at if self.at is None else self.at
+
 
 def checker_of(
     run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int] | None = None

@@ -14,13 +14,6 @@ class KnownVersions:
         self._ends: list[int] = []
         """Exclusive; ranges never touch each other."""
 
-    def __contains__(self, version: int) -> bool:
-        index = bisect.bisect_right(self._begins, version) - 1
-        return index >= 0 and version < self._ends[index]
-
-    def __len__(self) -> int:
-        return sum(end - begin for begin, end in self.ranges())
-
     @property
     def end(self) -> int:
         """One more than the highest known version; 0: none is known."""

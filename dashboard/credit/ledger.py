@@ -121,15 +121,10 @@ class Ledger:
     """Credits that found no free row."""
     _looked_at: float = 0.0
 
-    def add(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
-        """Take in a checked commit and book what that changes. `num`: its number in the file."""
-        outcome = self.put(credit, seen_at, num)
-        self.settle()
-        return outcome
-
-    def put(self, credit: CommitCredit, seen_at: float, num: int) -> Outcome:
-        """The same for one of many: what they change is booked by `settle`."""
-        return self.counting.put(credit, seen_at if credit.at is None else credit.at, num)
+    def put(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
+        """Take in a checked commit; what one or many of them change is booked by `settle`. `num`: its number in the
+        file."""
+        return self.counting.put(credit, credit.counts_at(seen_at), num)
 
     def settle(self) -> list[Booking]:
         """Book what changed since the last time."""

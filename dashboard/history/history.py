@@ -172,10 +172,9 @@ class History:
         outcome = self.ledger.put(credit, now, num)
         if outcome != "new":
             return outcome
-        at = now if credit.at is None else credit.at
         self._next_commit += 1
-        self._batch.commits.append(StoredCommit(num, raw, credit, at, now))
-        self._news[num] = at, credit, is_recent or credit.at is not None
+        self._batch.commits.append(StoredCommit(num, raw, credit, now))
+        self._news[num] = credit.counts_at(now), credit, is_recent or credit.at is not None
         self._view = None
         return outcome
 

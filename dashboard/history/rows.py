@@ -64,12 +64,11 @@ def readable(
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A signed commit on its way into the file. `num` names it there; `at` is the time that it counts at."""
+    """A signed commit on its way into the file; `num` names it there."""
 
     num: int
     raw: bytes
     credit: CommitCredit
-    at: float
     seen_at: float
 
 
@@ -189,7 +188,7 @@ def round_row(commit: StoredCommit, nums: Mapping[str, int]) -> tuple[Any, ...]:
         commit.num,
         credit.fragment,
         credit.version,
-        commit.at,
+        credit.counts_at(commit.seen_at),
         commit.seen_at,
         credit.leader,
         stored(credit.tokens),

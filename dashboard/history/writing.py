@@ -276,8 +276,7 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
                 credit = check(raw)
                 seen_at = float(seen.get(num, 0.0))
                 ledger.put(credit, seen_at, num)
-                at = seen_at if credit.at is None else credit.at
-                await _put(database, "rounds", [round_row(StoredCommit(num, b"", credit, at, seen_at), nums.by_id)])
+                await _put(database, "rounds", [round_row(StoredCommit(num, b"", credit, seen_at), nums.by_id)])
                 count += 1
         ledger.settle()
         await _write_credit_again(database, ledger, nums)
@@ -342,34 +341,21 @@ async def _roll_up(database: aiosqlite.Connection, fine: str, coarse: str, secon
 
 async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Booking], nums: MachineNums) -> None:
     for booking in bookings:
-        num = booking.receipt.num
-        if booking.sign < 0:
+        num, sign = booking.receipt.num, booking.sign
+        shares = {nums.by_id[one.peer_id]: one for one in booking.shares if one.peer_id in nums.by_id}
+        if sign < 0:
             await database.execute("DELETE FROM credits WHERE round = ?", (num,))
-            await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
         else:
-            listed = [nums.by_id[share.peer_id] for share in booking.shares if share.peer_id in nums.by_id]
-            credits = [(machine, num) for machine in listed]
-            await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
-            is_counted = 1 if booking.is_first else 2
-            await database.execute("UPDATE rounds SET is_counted = ? WHERE id = ?", (is_counted, num))
+            await _put(database, "credits", [(machine, num) for machine in shares])
+        is_counted = 0 if sign < 0 else 1 if booking.is_first else 2
+        await database.execute("UPDATE rounds SET is_counted = ? WHERE id = ?", (is_counted, num))
         for table, place, seconds in (("hours", "hour", SECONDS_PER_HOUR), ("work_minutes", "minute", 60)):
-            await database.executemany(_WORK_ADD.format(table, place), _work_rows(booking, nums, seconds))
-
-
-def _work_rows(booking: Booking, nums: MachineNums, seconds: int) -> list[tuple[int, ...]]:
-    """What each machine did, in the hour or minute of the round."""
-    place, sign = int(booking.receipt.at // seconds), booking.sign
-    return [
-        (
-            nums.by_id[one.peer_id],
-            place,
-            sign * one.milli_witnessed,
-            sign * one.milli_tokens,
-            sign * bool(one.milli_tokens),
-        )
-        for one in booking.shares
-        if one.peer_id in nums.by_id
-    ]
+            at = int(booking.receipt.at // seconds)
+            work = [
+                (machine, at, sign * one.milli_witnessed, sign * one.milli_tokens, sign * bool(one.milli_tokens))
+                for machine, one in shares.items()
+            ]
+            await database.executemany(_WORK_ADD.format(table, place), work)
 
 
 def _machine_rows(machines: Iterable[MachineTotals], nums: MachineNums) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from dashboard.fault_barrier import keep_going
@@ -42,10 +42,11 @@ def nobody() -> Collection[str]:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class SwarmObserver:
     """Watches one run through a `RecordStore`; `run` goes on until it is cancelled.
 
-    Args:
+    Attributes:
         addresses: multiaddrs of members to dial, again and again until one answers.
         wall_clock: unix seconds.
         on_state: called after every look; must not block.
@@ -55,53 +56,45 @@ class SwarmObserver:
         withdrawn: peers whose name must not be shown.
         faults: addresses at which nobody answered when they were dialled last.
         rule: which addresses may be shown to everybody.
-        run: what is known of the run from before; the page of a run that has ended says so with nobody there.
+        known_run: what is known of the run from before; the page of a run that has ended says so with nobody there.
         tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
     """
 
-    def __init__(
-        self,
-        run_id: str,
-        store: RecordStore,
-        addresses: Sequence[str],
-        *,
-        wall_clock: Callable[[], float],
-        on_state: Callable[[DashboardState], None],
-        gather: Gather | None = None,
-        vouched: Callable[[], Collection[str]] = nobody,
-        withdrawn: Callable[[], Collection[str]] = nobody,
-        faults: Callable[[], Collection[str]] = nobody,
-        rule: JoinRule = USUAL_RULE,
-        run: RunSummary | None = None,
-        tell: Callable[[str], None] = log.error,
-    ) -> None:
-        self._store = store
-        self._addresses = list(addresses)
-        self._wall_clock = wall_clock
-        self._on_state = on_state
-        self._gather = gather
-        self._vouched = vouched
-        self._withdrawn = withdrawn
-        self._faults = faults
-        self._rule = rule
-        self._tell = tell
-        self._verified = VerifiedRecords(MAX_RECORDS)
-        self._levels = Levels()
-        self._run_record: RunRecord | None = None
-        self._run_facts = run
-        self._num_members = 0
-        self._run_read_at = self._dialled_at = -math.inf
-        now = wall_clock()
-        self.state = DashboardState(run_id=run_id, started_at=now, now=now, run=run, join_addresses=rule.asked)
+    run_id: str
+    store: RecordStore
+    addresses: Sequence[str]
+    _: KW_ONLY
+    wall_clock: Callable[[], float]
+    on_state: Callable[[DashboardState], None]
+    gather: Gather | None = None
+    vouched: Callable[[], Collection[str]] = nobody
+    withdrawn: Callable[[], Collection[str]] = nobody
+    faults: Callable[[], Collection[str]] = nobody
+    rule: JoinRule = USUAL_RULE
+    known_run: RunSummary | None = None
+    tell: Callable[[str], None] = log.error
+    state: DashboardState = field(init=False)
+    _verified: VerifiedRecords = field(default_factory=lambda: VerifiedRecords(MAX_RECORDS))
+    _levels: Levels = field(default_factory=Levels)
+    _run_record: RunRecord | None = None
+    _num_members: int = 0
+    _run_read_at: float = -math.inf
+    _dialled_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        now = self.wall_clock()
+        self.state = DashboardState(
+            run_id=self.run_id, started_at=now, now=now, run=self.known_run, join_addresses=self.rule.asked
+        )
 
     async def run(self) -> None:
         """Look; never ends."""
-        gather = self._gather
+        gather = self.gather
         async with asyncio.TaskGroup() as tasks:
             if gather is not None:
-                gathering = keep_going(lambda: self._gather_on(gather), "Collecting signed commits", self._tell)
+                gathering = keep_going(lambda: self._gather_on(gather), "Collecting signed commits", self.tell)
                 tasks.create_task(gathering, name="signed commits")
-            await keep_going(self._look_on, "Looking at the swarm", self._tell)
+            await keep_going(self._look_on, "Looking at the swarm", self.tell)
 
     async def look(self) -> None:
         """Look once, and tell `on_state` what is known now. Trouble with the network is part of what is told."""
@@ -115,51 +108,51 @@ class SwarmObserver:
             problem = str(fault)
             log.warning("a look at the swarm failed: %s", fault)
         look = Look(
-            now=self._wall_clock(),
+            now=self.wall_clock(),
             num_members=self._num_members,
             records=records,
-            vouched=self._vouched(),
-            withdrawn=self._withdrawn(),
+            vouched=self.vouched(),
+            withdrawn=self.withdrawn(),
             num_invalid_records=num_invalid,
-            run=self._run_facts,
+            run=self.known_run,
             problem=problem,
         )
         state = fold(self.state, look)
-        shown = join_addresses(state, self._addresses, self._faults(), self._rule)
+        shown = join_addresses(state, self.addresses, self.faults(), self.rule)
         self.state = replace(state, join_addresses=shown)
         self._levels.note(row.record.level for row in self.state.peers if row.condition == "here")
-        self._on_state(self.state)
+        self.on_state(self.state)
 
     async def _meet_members(self) -> None:
         if self._num_members and self._is_recent(self._dialled_at, BOOTSTRAP_SECONDS):
             return
-        self._num_members = await self._store.bootstrap(self._addresses)
-        self._dialled_at = self._wall_clock()
+        self._num_members = await self.store.bootstrap(list(self.addresses))
+        self._dialled_at = self.wall_clock()
 
     async def _read_run(self) -> None:
-        announce_seconds = self._run_facts.announce_seconds if self._run_facts is not None else RUN_SECONDS
+        announce_seconds = self.known_run.announce_seconds if self.known_run is not None else RUN_SECONDS
         if self._run_record is not None and self._is_recent(self._run_read_at, min(RUN_SECONDS, announce_seconds)):
             return
-        data = await self._store.fetch_run(self.state.run_id)
+        data = await self.store.fetch_run(self.state.run_id)
         if data is None:
             return
         record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
         if self._run_record is None or record.revision > self._run_record.revision:
-            self._run_record, self._run_facts = record, run_facts(record)
-        self._run_read_at = self._wall_clock()
+            self._run_record, self.known_run = record, run_facts(record)
+        self._run_read_at = self.wall_clock()
 
     def _is_recent(self, at: float, seconds: float) -> bool:
         """Whether it was so lately; not when the clock was set back since."""
-        return 0 <= self._wall_clock() - at < seconds
+        return 0 <= self.wall_clock() - at < seconds
 
     async def _read_records(self) -> list[bytes]:
         """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""
         closely, briefly = self._levels.next_keys(LOOK_SECONDS)
-        found = await self._store.fetch_peers(self.state.run_id, closely) if closely else []
-        return found + (await self._store.fetch_peers(self.state.run_id, briefly, 1) if briefly else [])
+        found = await self.store.fetch_peers(self.state.run_id, closely) if closely else []
+        return found + (await self.store.fetch_peers(self.state.run_id, briefly, 1) if briefly else [])
 
     def _decode(self, found: Sequence[bytes]) -> tuple[list[PeerRecord], int]:
-        now = self._wall_clock()
+        now = self.wall_clock()
         records = []
         for data in found:
             try:

@@ -16,9 +16,9 @@ from dashboard.history_facts import ContributorRow, HistoryView, Period, RoundFa
 from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
-from dashboard.page.formats import TEMPLATES, age_text, short_day
+from dashboard.page.formats import TEMPLATES, age_text
 from dashboard.page.news import shown_news
-from dashboard.page.progress import GoalProgress, progress_of, when_text
+from dashboard.page.progress import progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.samples import chosen_samples
@@ -105,7 +105,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "history": history,
         "result": result,
         "progress": progress,
-        "when": _when(progress, state.now),
+        "when": when_text(progress, state.now),
         "samples": chosen_samples(history.samples),
         "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
@@ -223,13 +223,6 @@ def round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[st
             str(row.record.peer_id): row.record.name or speakable_name(row.record.peer_id) for row in state.peers
         },
     }
-
-
-def _when(progress: GoalProgress | None, now: float) -> str:
-    if progress is None:
-        return ""
-    days = [short_day(at) if at is not None else "" for at in (progress.soonest_at, progress.latest_at)]
-    return when_text(progress, now, days[0], days[1])
 
 
 def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:

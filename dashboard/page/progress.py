@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.page.formats import short_day
 
 SPEED_SECONDS: Final = 86_400.0
 """The speed is that of the last day: a swarm of homes breathes with the hours."""
@@ -108,23 +109,22 @@ def _at(now: float, tokens: float, speed: float) -> float | None:
     return now + tokens / speed if speed > 0 and tokens / speed < MAX_SECONDS else None
 
 
-def when_text(progress: GoalProgress, now: float, date: str, later_date: str) -> str:
-    """``in 3 to 5 h``, ``between 2 and 5 December``: as exact as it is known, empty when it is not.
-
-    Args:
-        date, later_date: of the two ends.
-    """
-    soonest, latest = progress.soonest_at, progress.latest_at
-    if soonest is None:
+def when_text(progress: GoalProgress | None, now: float) -> str:
+    """``in 3 to 5 h``, ``between 2 and 5 December``: as exact as it is known, empty when it is not."""
+    if progress is None or progress.soonest_at is None:
         return ""
+    soonest, latest = progress.soonest_at, progress.latest_at
+    if latest is None and soonest - now > 2 * 86_400:
+        return f"not before {short_day(soonest)}"
     if latest is None:
-        return f"not before {date}" if soonest - now > 2 * 86_400 else f"in {_hours(soonest - now)} at the earliest"
+        return f"in {_hours(soonest - now)} at the earliest"
     if latest - now < 2 * 86_400:
         low, high = _hours(soonest - now), _hours(latest - now)
         if low == high:
             return f"in about {high}"
         number, _, unit = low.partition(" ")
         return f"in {number if high.endswith(f' {unit}') else low} to {high}"
+    date, later_date = short_day(soonest), short_day(latest)
     return f"about {date}" if date == later_date else f"between {date} and {later_date}"
 
 

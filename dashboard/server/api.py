@@ -381,6 +381,8 @@ class Points(Answer):
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
+_SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards", "duration_seconds", "lanes")
+"""What a signed commit tells of a round."""
 NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
 """Columns of points of which the page has no curve."""
 
@@ -528,21 +530,9 @@ def round_of(facts: RoundFacts, number: int | None = None) -> Round:
     place = {"fragment": facts.fragment, "version": facts.version + 1, "seen_at": facts.seen_at}
     if not facts.leader:
         return Round.model_validate(place | {"num_rounds": facts.num_rounds, "source": "peer records"})
-    return Round.model_validate(
-        place
-        | {
-            "number": number,
-            "source": "commit record",
-            "leader": facts.leader,
-            "tokens": facts.tokens,
-            "contributors": facts.contributors,
-            "num_missed": facts.num_missed,
-            "num_void_shards": facts.num_void_shards,
-            "duration_seconds": facts.duration_seconds,
-            "drop_reasons": [{"reason": reason, "count": count} for reason, count in facts.drop_reasons],
-            "lanes": facts.lanes,
-        }
-    )
+    signed = {name: getattr(facts, name) for name in _SIGNED}
+    drops = [{"reason": reason, "count": count} for reason, count in facts.drop_reasons]
+    return Round.model_validate({**place, **signed, "number": number, "source": "commit record", "drop_reasons": drops})
 
 
 def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) -> AnyAnswer:

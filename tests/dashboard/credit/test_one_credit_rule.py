@@ -100,7 +100,8 @@ def test_page_and_proof_follow_one_rule_in_any_order(commits: list) -> None:  # 
     for order in orders:
         ledger = Ledger()
         for commit in order:
-            ledger.add(credit_of(commit, sum(SIZES)), NOW)
+            ledger.put(credit_of(commit, sum(SIZES)), NOW)
+            ledger.settle()
         assert page_totals(ledger) == proof_totals(rounds_of(*order))
         assert ledger.num_rounds == len(counted(rounds_of(*order)))
 

@@ -39,7 +39,8 @@ def test_a_ledger_says_who_passed_whom_since_yesterday() -> None:
     ledger = Ledger()
     for version, (at, ada, jo) in enumerate([(NOW - DAY, 100.0, 90.0), (NOW, 10.0, 50.0)]):
         raw = raw_commit(0, version, [("ada", ada, True), ("jo", jo, True)], at=at)
-        ledger.add(check_raw(raw), at)
+        ledger.put(check_raw(raw), at)
+        ledger.settle()
     rows, _ = ledger.rows(NOW)
     assert [(row.contributor_id, row.rank, row.rank_before) for row in rows] == [("jo", 1, 2), ("ada", 2, 1)]
     assert [row.today for row in rows] == [PeriodRank(50_000, 1, 2), PeriodRank(10_000, 2, 1)]

@@ -120,7 +120,7 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
         store = FakeStore()
         store.num_members, store.run = 0, None
         run = replace(run_facts(RUN_RECORD), end_version=3)
-        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, run=run)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, known_run=run)
         await observer.look()
         return observer.state
 
