@@ -231,8 +231,6 @@ def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
     assert not any("is not saved" in line for line in goodbye(saved, NOW))
 
 
-
-
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
 def test_a_curve_fits(values: list[float], width: int, height: int, ascii_only: bool) -> None:
     lines = curve(values, (0.0, 60.0), width, height, ascii_only=ascii_only)
