@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from dashboard.history_facts import ContributorRow, HistoryView, Period, RoundFacts
 from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
+from dashboard.observe.joining import is_of_this_machine
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.formats import TEMPLATES, age_text
@@ -55,6 +56,7 @@ MAX_LISTED: Final = 75
 """Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
 TEMPLATES.filters["value_text"] = value_text
+TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,

@@ -126,7 +126,9 @@ class Demo:
 
     def show(self) -> None:
         """Show the newest figures, also when a peer has ended."""
-        logs = [peer.events.read_on() for peer in self.swarm.peers]
+        # After the training the figures are those of the summary: what comes with the goodbyes is not in it.
+        events = [peer.events for peer in self.swarm.peers]
+        logs = [one.read_on() if self.trained_until is None else one.log for one in events]
         contributors = rounds_of(logs)
         pairs = zip(self.swarm.peers, logs, strict=True)
         self.view.look(

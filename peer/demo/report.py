@@ -65,7 +65,7 @@ def _next_lines(program: str, out: Path | None) -> list[tuple[str, str]]:
         model = (shlex.join([*program.split(), "sample", "--model", str(out), "--prompt", "def "]), "it writes more")
     return [
         model,
-        (f"{program} init my-run", "makes a run of your own; it prints a line to start it and a line to join it"),
+        (f"{program} init my-run", "makes a run of your own, and says how to start it and how to join it"),
         (f"{program} doctor", "says what this machine and its line can give to a run of others"),
     ]
 

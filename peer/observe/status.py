@@ -24,6 +24,7 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
 from peer.plain_console import console_of_output
+from peer.progress import tell_progress
 from peer.run_clock import usual_clock
 
 
@@ -88,6 +89,7 @@ def _logged(event_log: Path) -> LoggedRefusals | None:
 
 async def _read(target: Target, timeout_seconds: float, backend: HostBackend) -> tuple[RunManifest, list[PeerRecord]]:
     entry = observer_entry(target.run_id, target.observer_folder)
+    tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
     async with observe(target.run_id, target.addresses, timeout_seconds, backend, entry) as observer:
         return observer.manifest, await observer.records()
 

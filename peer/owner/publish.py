@@ -31,6 +31,7 @@ from peer.network.membership.first_look import look_first
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.owner.owned_run import OwnedRun
+from peer.progress import tell_progress
 
 LOOK_SECONDS = 1.0
 LEAST_LEAD_VERSIONS = 2
@@ -71,6 +72,7 @@ async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: floa
             f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
             "live member; take one from what `peer seed` prints"
         )
+    tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
     await asyncio.to_thread(look_first, owned.run_id, addresses, timeout_seconds, asks=False)
     # They take seconds, which a wrong address must not cost.
     from dht.kademlia.store import HivemindStore

@@ -59,3 +59,10 @@ def test_only_what_another_try_may_cure_is_tried_again() -> None:
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT, re.MULTILINE)
     assert set(map(int, codes.split())) == {one.exit_code for one in (UsageFault, Incompatible, DeviceFault)}
     assert not {LocalFault.exit_code, NobodyReachable.exit_code} & set(map(int, codes.split()))
+
+
+def test_what_a_container_keeps_lies_in_its_volume() -> None:
+    (volume,) = re.findall(r"^VOLUME (.*)$", DOCKERFILE, re.MULTILINE)
+    places = dict(re.findall(r"(\w+)=(/\S+)", "".join(re.findall(r"^ENV (.*)$", DOCKERFILE, re.MULTILINE))))
+    assert set(places) == {"XDG_DATA_HOME", "HF_HOME"}
+    assert all(f"{place}/".startswith(f"{volume}/") for place in places.values())

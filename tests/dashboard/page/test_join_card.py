@@ -128,6 +128,16 @@ def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     assert "--base DIR" not in text(live())
 
 
+def test_an_address_of_this_machine_alone_is_said_to_be_one() -> None:
+    words = "of this machine alone"
+    assert words not in text(live())
+    local = replace(live(), join_addresses=(ADDRESS.replace("203.0.113.5", "127.0.0.1"),))
+    assert words in text(local)
+    assert words in render_sections(local, NOBODY)["status"]
+    assert words not in text(replace(local, join_addresses=(*local.join_addresses, ADDRESS)))
+    assert words not in text(replace(local, join_addresses=()))
+
+
 def test_a_run_on_text_of_each_volunteer_says_so_in_the_command() -> None:
     words = " ".join(text(live(flags_to_bring=" --data text:PATH", page=PAGE)).split())
     assert f"peer join {LINK} --data text:PATH" in words

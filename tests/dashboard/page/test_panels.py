@@ -244,6 +244,18 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         assert ("Next: 100 million tokens" in TextOnly(own).text) != has_ended
 
 
+def test_a_loss_says_where_it_began_and_what_it_is() -> None:
+    def figures(history: HistoryView) -> str:
+        return " ".join(TextOnly(render_sections(state_of(), history)["figures"]).text.split())
+
+    whole = history_of_run()
+    assert "nats per token, was 5.300; training" in figures(whole)
+    assert "how badly it guesses text that it never saw; 0 is best" in figures(whole)
+    low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
+    for history in (replace(whole, points=()), replace(whole, points=low)):
+        assert "nats per token, lower is better; training" in figures(history)
+
+
 def test_one_machine_is_not_machines() -> None:
     one = fold(empty_state(), Look(now=NOW, num_members=1, records=[record_of(PEERS[0])]))
     text = " ".join(TextOnly(render_sections(one, NOBODY)["figures"]).text.split())

@@ -1,0 +1,58 @@
+"""What the table shows after the training is what the summary says."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.config.manifest import RunManifest
+from peer.demo.demo import Demo
+from peer.demo.show import Figures
+from peer.demo.summary import LogFollower, PeerLog
+from peer.demo.swarm import DemoPeer, DemoSwarm
+from peer.events.log import EventLog
+from peer.events.peer_events import Event, TrainingProgressed
+from tests.kit.network.memory_networks import named
+
+ME = named(1)
+
+
+@dataclass
+class Looks:
+    """Keeps what it is shown."""
+
+    seen: list[Figures] = field(default_factory=list)
+
+    def say(self, sentence: str) -> None:
+        pass
+
+    def stage(self, sentence: str) -> None:
+        pass
+
+    def look(self, figures: Figures) -> None:
+        self.seen.append(figures)
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_comes_with_the_goodbyes_changes_no_figure(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    events = LogFollower(PeerLog("peer-1", ME), tmp_path / "events.jsonl")
+    peer = DemoPeer("peer-1", ME, tmp_path, ended, events, 0.0)
+    view = Looks()
+    demo = Demo(DemoSwarm(tmp_path, "demo." + "a" * 20, RunManifest(name="demo"), peers=[peer]), view)
+    log = EventLog(tmp_path / "events.jsonl", print)
+
+    def work(steps: int) -> None:
+        log.append(Event(float(steps), ME, TrainingProgressed(steps, 100 * steps, 1.0, 0.0, 2.0)))
+        demo.show()
+
+    work(1)
+    work(2)
+    demo.end()
+    work(3)
+    log.close()
+    assert [figures.rows[0].steps for figures in view.seen] == [1, 2, 2]
