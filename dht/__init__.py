@@ -9,6 +9,8 @@ Every room may import the files of this folder, the ports and the error tree:
     store.py          port RecordStore, and the keys under which it holds peer records
     clocks.py         the clock that nobody sets and that goes on while the machine sleeps
     ending.py         ends tasks, without waiting for one that does not
+    background.py     tasks that nobody waits for
+    newest.py         a dictionary that keeps its newest entries
     regular_files.py  reads files without waiting: no pipes, no devices; writes them whole
 
 The rooms, from the bottom up:

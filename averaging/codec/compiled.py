@@ -39,68 +39,17 @@ class KernelLibrary:
             loaded = ctypes.CDLL(str(path))
             loaded.kernels_source.restype = ctypes.c_char_p
             found = loaded.kernels_source().decode("ascii", "replace")
-            self._encode, self._decode, self._step = loaded.encode_blocks, loaded.decode_blocks, loaded.outer_step
+            self.encode, self.decode, self._step = loaded.encode_blocks, loaded.decode_blocks, loaded.outer_step
         except (OSError, AttributeError) as error:
             raise KernelsMissing(f"compiled kernels cannot be loaded ({error})") from error
         if found != source:
             raise KernelsMissing(f"compiled kernels are of {found or 'an unnamed source'}; expected {source}")
-        self._encode.restype = _INT
-        self._encode.argtypes = [_POINTER, *[_INT] * 4, _FLOAT, _INT, _INT, _POINTER, _POINTER, *[_INT] * 3]
-        self._decode.restype = None
-        self._decode.argtypes = [_POINTER, _POINTER, *[_INT] * 4, _FLOAT, _INT, _POINTER]
+        self.encode.restype = _INT
+        self.encode.argtypes = [_POINTER, *[_INT] * 4, _FLOAT, _INT, _INT, _POINTER, _POINTER, *[_INT] * 3]
+        self.decode.restype = None
+        self.decode.argtypes = [_POINTER, _POINTER, *[_INT] * 4, _FLOAT, _INT, _POINTER]
         self._step.restype = None
         self._step.argtypes = [_POINTER, _POINTER, _POINTER, _INT, _FLOAT, _FLOAT, _POINTER]
-
-    def encode(
-        self,
-        values: F32,
-        block_size: int,
-        block_format: CodeLevels,
-        scales: U32,
-        codes: U8,
-        keep_residual: bool,
-        first_value: int,
-        noise: int,
-    ) -> int:
-        """As `NumpyKernels.encode`."""
-        done: int = self._encode(
-            values.ctypes.data,
-            len(scales),
-            block_size,
-            block_format.bits,
-            block_format.exponential,
-            block_format.top_code,
-            block_format.round_up,
-            block_format.dropped_bits,
-            scales.ctypes.data,
-            codes.ctypes.data,
-            keep_residual,
-            first_value,
-            noise,
-        )
-        return done
-
-    def decode(
-        self,
-        scales: F32,
-        codes: U8,
-        block_size: int,
-        block_format: CodeLevels,
-        weight: float | None,
-        out: F32,
-    ) -> None:
-        """As `NumpyKernels.decode`; with a weight, as `NumpyKernels.decode_accumulate`."""
-        self._decode(
-            scales.ctypes.data,
-            codes.ctypes.data,
-            len(scales),
-            block_size,
-            block_format.bits,
-            block_format.exponential,
-            0.0 if weight is None else weight,
-            weight is not None,
-            out.ctypes.data,
-        )
 
     def outer_step(
         self,
@@ -152,12 +101,21 @@ class CompiledKernels:
         self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int:
         """As `NumpyKernels.encode`."""
-        return self._library.encode(values, block_size, self._format, scales, codes, keep_residual, first_value, noise)
+        levels, lines = self._format, (scales.ctypes.data, codes.ctypes.data)
+        form = (levels.bits, levels.exponential, levels.top_code, levels.round_up, levels.dropped_bits)
+        done: int = self._library.encode(
+            *(values.ctypes.data, len(scales), block_size, *form, *lines, keep_residual, first_value, noise)
+        )
+        return done
 
     def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None:
         """As `NumpyKernels.decode`."""
-        self._library.decode(scales, codes, block_size, self._format, None, out)
+        self._decode(scales, codes, block_size, 0.0, False, out)
 
     def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None:
         """As `NumpyKernels.decode_accumulate`."""
-        self._library.decode(scales, codes, block_size, self._format, weight, out)
+        self._decode(scales, codes, block_size, weight, True, out)
+
+    def _decode(self, scales: F32, codes: U8, block_size: int, weight: float, is_added: bool, out: F32) -> None:
+        sizes = (len(scales), block_size, self._format.bits, self._format.exponential)
+        self._library.decode(scales.ctypes.data, codes.ctypes.data, *sizes, weight, is_added, out.ctypes.data)

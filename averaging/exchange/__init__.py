@@ -2,7 +2,6 @@
 
 The files, each built on those above it:
 
-    background.py     tasks that nobody waits for
     context.py        what an exchange is given, and what its roles share
     result_search.py  asks for results that did not come by themselves
     audit.py          members recompute means that others made and signed

@@ -18,14 +18,13 @@ where they are audited, because nobody could check it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from averaging.codec.blocks import Buffer
-from averaging.exchange.background import until
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
@@ -47,6 +46,7 @@ from averaging.wire.messages import (
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
+from dht.newest import Newest
 
 SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
@@ -102,26 +102,22 @@ class Audits:
     def __init__(self, context: Context) -> None:
         self.num_audits = 0
         self._context = context
-        self._me = context.me
-        self._rule = context.rule
-        self._fragments = context.fragments
-        self._compute = context.ports.compute
         self._blame = context.guard.blame
-        self._chance = context.ports.chance
         signs = itertools.count()
         self._signs_of = context.ports.signs_of or (lambda _peer_id: next(signs))
         self._open: dict[Key, _Audit] = {}
-        self._verdicts: OrderedDict[Key, bool] = OrderedDict()
-        self._inputs: OrderedDict[tuple[int, int, int], tuple[SignedInput, ...]] = OrderedDict()
-        self._defences: OrderedDict[tuple[int, int, int], Defence] = OrderedDict()
+        self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
+        self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(MAX_REMEMBERED)
+        self._defences: Newest[tuple[int, int, int], Defence] = Newest(MAX_REMEMBERED)
         self._budgets = AuditBudgets(context.rule.audit_fraction)
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
-        self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]] = OrderedDict()
+        self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
+        self._means = Newest(KEPT_MEANS * len(context.fragments))
 
     @property
     def is_on(self) -> bool:
         """Whether means are audited in this run."""
-        return self._rule.audit_fraction > 0
+        return self._context.rule.audit_fraction > 0
 
     # ------------------------------------------------------------------------------------------ sending and reducing
 
@@ -129,7 +125,7 @@ class Audits:
         """The header with this member's signature, where means are audited."""
         if not self.is_on:
             return header
-        notary = self._fragments[header.fragment].machine.notary
+        notary = self._context.fragments[header.fragment].machine.notary
         digest = payload_digest(b"".join(bytes(part) for part in payload))
         return replace(header, signature=notary.sign_contribution(header, digest))
 
@@ -158,13 +154,11 @@ class Audits:
                     unsigned.append(member)
             return kept, unsigned, inputs
 
-        kept, unsigned, inputs = await self._compute(check)
+        kept, unsigned, inputs = await self._context.ports.compute(check)
         for member in unsigned:
             what = f"its contribution to fragment {plan.fragment} is not signed by it"
             self._blame(plan.roster[member].peer_id, "malformed", what, (plan.fragment, plan.version, "unsigned"))
         self._inputs[plan.fragment, plan.version, shard] = tuple(inputs)
-        while len(self._inputs) > MAX_REMEMBERED:
-            self._inputs.popitem(last=False)
         return tuple(kept)
 
     # ---------------------------------------------------------------------------------------------------- auditing
@@ -177,12 +171,12 @@ class Audits:
         foreign = [
             index
             for index, shard in enumerate(commit.shards)
-            if shard.digest and commit.roster[shard.reducer].peer_id != self._me and index in payloads
+            if shard.digest and commit.roster[shard.reducer].peer_id != self._context.me and index in payloads
         ]
         if not foreign:
             return
-        if self._chance() < self._rule.audit_fraction / len(commit.roster):
-            self._begin(fragment, commit, foreign[int(self._chance() * len(foreign))], None)
+        if self._context.ports.chance() < self._context.rule.audit_fraction / len(commit.roster):
+            self._begin(fragment, commit, foreign[int(self._context.ports.chance() * len(foreign))], None)
 
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
@@ -194,7 +188,7 @@ class Audits:
             return True
         self._remember(fragment, commit, payloads)
         audits: list[_Audit] = []
-        for index in await self._compute(lambda: self._suspicious(fragment, commit, payloads)):
+        for index in await self._context.ports.compute(lambda: self._suspicious(fragment, commit, payloads)):
             self._begin(fragment, commit, index, None)
             key = (fragment.index, commit.version, index, commit.shards[index].digest)
             if not self._verdicts.get(key, True):
@@ -217,8 +211,6 @@ class Audits:
             for key in [key for key in self._defences if key[:2] == (fragment.index, commit.version)]:
                 del self._defences[key]
         self._means[fragment.index, commit.version] = (commit, payloads)
-        while len(self._means) > KEPT_MEANS * len(self._fragments):
-            self._means.popitem(last=False)
         for sender, index in [key for key in self._early if key[1] == fragment.index]:
             self._answer(fragment, sender, self._early.pop((sender, index)))
 
@@ -230,9 +222,9 @@ class Audits:
         foreign = {
             index: fragment.state.codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
             for index, payload in payloads.items()
-            if commit.roster[commit.shards[index].reducer].peer_id != self._me
+            if commit.roster[commit.shards[index].reducer].peer_id != self._context.me
         }
-        return suspicious(commit, foreign, _own_work(fragment, commit, self._me), fragment.state.codec)
+        return suspicious(commit, foreign, _own_work(fragment, commit, self._context.me), fragment.state.codec)
 
     def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int, accuser: PeerId | None) -> None:
         key = (fragment.index, commit.version, index, commit.shards[index].digest)
@@ -244,7 +236,7 @@ class Audits:
         num_open = sum(other[0] == fragment.index for other in self._open)
         if key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
             return
-        if not self._spend(self._me, fragment, commit, OWN_BUDGET):
+        if not self._spend(self._context.me, fragment, commit, OWN_BUDGET):
             return
         audit = _Audit(commit, index, held[1][index], set() if accuser is None else {accuser})
         audit.wanted = frozenset(commit.shards[index].included)
@@ -262,16 +254,16 @@ class Audits:
                 return
             shard = audit.commit.shards[audit.shard]
             shares = sorted(audit.shares.items())
-            terms = [terms_of(self._rule, audit.commit, member) for member, _ in shares]
+            terms = [terms_of(self._context.rule, audit.commit, member) for member, _ in shares]
             unpack = partial(fragment.state.codec.unpack, shard.end - shard.start)
 
             def judge() -> bool:
                 inputs = [
                     (member, term, unpack(payload)) for (member, (_, payload)), term in zip(shares, terms, strict=True)
                 ]
-                return is_wrong(inputs, unpack(audit.mean), self._rule, fragment.state.codec)
+                return is_wrong(inputs, unpack(audit.mean), self._context.rule, fragment.state.codec)
 
-            if await self._compute(judge):
+            if await self._context.ports.compute(judge):
                 await self._accuse(fragment, audit)
             else:
                 audit.is_right = True
@@ -280,8 +272,6 @@ class Audits:
                     self._blame(accuser, "false_alarm", what, key)
         finally:
             self._verdicts[key] = audit.is_right = bool(audit.is_right)
-            while len(self._verdicts) > MAX_REMEMBERED:
-                self._verdicts.popitem(last=False)
             audit.judged.set()
             del self._open[key]
 
@@ -290,7 +280,7 @@ class Audits:
         request = AuditRequest(fragment.index, commit.version, shard.start, shard.end)
         for member in sorted(audit.wanted):
             peer_id = commit.roster[member].peer_id
-            if peer_id != self._me:
+            if peer_id != self._context.me:
                 self._post(peer_id, request)
                 continue
             own = self._own_share(fragment, request)
@@ -313,7 +303,7 @@ class Audits:
         if len(missing) > len(audit.wanted) / 2:
             return  # more likely it is this peer's own line
         for peer_id in missing:
-            if peer_id in live and peer_id != self._me and self._signs_of(peer_id) > audit.signs[peer_id]:
+            if peer_id in live and peer_id != self._context.me and self._signs_of(peer_id) > audit.signs[peer_id]:
                 what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, (fragment.index, audit.commit.version, "evasive"))
 
@@ -322,9 +312,9 @@ class Audits:
         if not audit.accusers:
             said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
             said = replace(said, signature=fragment.machine.notary.sign_accusation(said))
-            for peer_id in sorted({*self._context.members(), audit.reducer} - {self._me}):
+            for peer_id in sorted({*self._context.members(), audit.reducer} - {self._context.me}):
                 self._post(peer_id, said)
-        if audit.reducer != self._me:
+        if audit.reducer != self._context.me:
             await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
         evidence = (fragment.index, commit.version, audit.shard)
         for liar in self._two_faced(fragment, audit):
@@ -427,12 +417,12 @@ class Audits:
         if not fragment.machine.notary.is_accusers(sender, said):
             raise PeerFault(sender, "sent an accusation that it has not signed")
         commit = held[0]
-        if commit.roster[commit.shards[said.shard].reducer].peer_id != self._me:
+        if commit.roster[commit.shards[said.shard].reducer].peer_id != self._context.me:
             self._begin(fragment, commit, said.shard, sender)
             return
         inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
         defence = Defence(fragment.index, said.version, said.shard, inputs)
-        for peer_id in sorted({*self._context.members(), sender} - {self._me}):
+        for peer_id in sorted({*self._context.members(), sender} - {self._context.me}):
             self._post(peer_id, defence)
 
     def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
@@ -442,11 +432,18 @@ class Audits:
         if held[0].roster[held[0].shards[said.shard].reducer].peer_id != sender:
             return
         self._defences[key] = said
-        while len(self._defences) > MAX_REMEMBERED:
-            self._defences.popitem(last=False)
         for audit in [audit for other, audit in self._open.items() if other[:3] == key]:
             audit.defence = said
             audit.changed.set()
+
+
+async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:
+    """Wait for it, as long as given."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not is_so():
+                changed.clear()
+                await changed.wait()
 
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:

@@ -66,13 +66,7 @@ class CellExchange:
     """
 
     def __init__(self, context: Context, on_mean: Callable[[FragmentRuntime], None]) -> None:
-        self.me = context.me
-        self._rule = context.rule
-        self._guard = context.guard
-        self._compute = context.ports.compute
-        self._step = context.step
-        self._links = context.links
-        self._spawn = context.spawn
+        self._context = context
         self._on_mean = on_mean
         self._fragments: dict[int, _Held] = {}
 
@@ -88,14 +82,14 @@ class CellExchange:
         """
         notary = fragment.machine.notary
         signed = _SIGNED_IN[type(message)](message) if type(message) in _SIGNED_IN else ()
-        if sender != self.me and not all(map(notary.is_signed, signed)):
+        if sender != self._context.me and not all(map(notary.is_signed, signed)):
             raise PeerFault(sender, f"sent a {message.KIND} that its leader has not signed; expected a signed one")
         if not isinstance(message, Partial):
             return False
         if fragment.machine.version <= message.version <= fragment.machine.version + 1:
             self._keep(fragment, sender, message, payload)
             if message.version == fragment.machine.version:
-                self._step(fragment, _arrived(sender, message))
+                self._context.step(fragment, _arrived(sender, message))
         return True
 
     def perform(self, fragment: FragmentRuntime, effect: CellEffect) -> None:
@@ -103,13 +97,14 @@ class CellExchange:
         if isinstance(effect, SendPartials):
             self._send_partials(fragment, effect)
         elif isinstance(effect, ReduceSlice):
-            self._spawn(self._reduce_slice(fragment, effect))
+            self._context.spawn(self._reduce_slice(fragment, effect))
         else:
             order, number = effect.order, effect.order.numbers[effect.position]
             row = order.slices[effect.position]
             payload = fragment.store.own_result(order.version, number, row.start, row.end)
+            header = Result(fragment.index, order.version, number, row.start, row.end)
             for peer_id in effect.to:
-                self._post(peer_id, Result(fragment.index, order.version, number, row.start, row.end), [payload])
+                self._context.links.send(peer_id, header, [payload])
 
     async def reduce(
         self, fragment: FragmentRuntime, effect: ReduceShard, contributions: Sequence[ShardContribution]
@@ -119,11 +114,13 @@ class CellExchange:
         size = shard.end - shard.start
 
         def run() -> tuple[Combined, EncodedBlocks | None, float, bytes]:
-            combined = combine(contributions, self._rule, fragment.state.codec, size)
+            combined = combine(contributions, self._context.rule, fragment.state.codec, size)
             if not combined.included:
                 return combined, None, 0.0, b""
             weight = math.fsum(
-                raw_weight(terms, self._rule) for member, terms, _ in contributions if member in combined.included
+                raw_weight(terms, self._context.rule)
+                for member, terms, _ in contributions
+                if member in combined.included
             )
             try:
                 encoded = cell_codec_of(fragment.state.codec).encode_with_residual(combined.values)
@@ -131,18 +128,18 @@ class CellExchange:
                 return combined, None, 0.0, b""
             return combined, encoded, weight, payload_digest(b"".join(bytes(part) for part in encoded.pack()))
 
-        combined, encoded, weight, digest = await self._compute(run)
-        self._guard.refused(plan, combined.refused)
+        combined, encoded, weight, digest = await self._context.ports.compute(run)
+        self._context.guard.refused(plan, combined.refused)
         if encoded is None or fragment.machine.version != plan.version:
             return
         self._held(fragment).own[plan.version, plan.attempt, effect.leader, effect.shard] = (encoded, weight)
-        self._step(fragment, ShardReduced(plan.attempt, effect.leader, effect.shard, digest, combined.included))
+        self._context.step(fragment, ShardReduced(plan.attempt, effect.leader, effect.shard, digest, combined.included))
 
     def relay(self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview) -> None:
         """Pass the mean of a slice on to this peer's cell, when its owner sent it."""
         if message.version == fragment.machine.version:
             for peer_id in fragment.machine.scope.relays(sender, message.shard):
-                self._post(peer_id, message, [payload])
+                self._context.links.send(peer_id, message, [payload])
 
     def advanced(self, fragment: FragmentRuntime) -> None:
         """The fragment is at another version: forget the old ones, tell the machine of what came early."""
@@ -153,12 +150,9 @@ class CellExchange:
         for key in sorted(held.partials):
             if key[0] == version:
                 for (_, sender), (message, _) in sorted(held.partials[key].items(), key=lambda item: item[0]):
-                    self._step(fragment, _arrived(sender, message))
+                    self._context.step(fragment, _arrived(sender, message))
 
     # ------------------------------------------------------------------------------------------------------ details
-
-    def _post(self, to: PeerId, header: Result | Partial, payload: Sequence[bytes | bytearray | memoryview]) -> int:
-        return self._links.send(to, header, payload)
 
     def _held(self, fragment: FragmentRuntime) -> _Held:
         return self._fragments.setdefault(fragment.index, _Held())
@@ -194,7 +188,7 @@ class CellExchange:
     def _send_partials(self, fragment: FragmentRuntime, effect: SendPartials) -> None:
         order = effect.order
         for position, (number, row) in enumerate(zip(order.numbers, order.slices, strict=True)):
-            if row.owner == self.me:
+            if row.owner == self._context.me:
                 continue
             blocks, weight = self._own_slice(fragment, order, effect.leader, position)
             if blocks is None:
@@ -213,7 +207,7 @@ class CellExchange:
                 order.run_end,
                 order.credential,
             )
-            fragment.traffic.sent(self._post(row.owner, header, blocks.pack()))
+            fragment.traffic.sent(self._context.links.send(row.owner, header, blocks.pack()))
 
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:
         order, position = effect.order, effect.position
@@ -249,12 +243,12 @@ class CellExchange:
                     parts[cell] = (blocks, message.weight)
             return self._mean_of(parts, fragment.state.codec, row.end - row.start, carried)
 
-        reduction = await self._compute(run)
+        reduction = await self._context.ports.compute(run)
         if reduction is None or fragment.machine.version != order.version:
             return
         digest = fragment.store.add_reduction(order.version, number, row.start, row.end, reduction)
         self._on_mean(fragment)
-        self._step(fragment, SliceReduced(order, position, digest, reduction.included))
+        self._context.step(fragment, SliceReduced(order, position, digest, reduction.included))
 
     def _mean_of(
         self,
@@ -267,7 +261,7 @@ class CellExchange:
         while cells:
             total = math.fsum(parts[cell][1] for cell in cells)
             shares = [float(np.float32(parts[cell][1] / total)) for cell in cells]
-            shares = bounded_weights(shares, self._rule.clip_weight_ratio)
+            shares = bounded_weights(shares, self._context.rule.clip_weight_ratio)
             try:
                 mean = pairwise_sum(
                     cell_codec_of(codec),

@@ -15,7 +15,6 @@ from typing import Any
 from averaging.exchange.applying import Applying
 from averaging.exchange.audit import AUDIT_MESSAGES, Audits
 from averaging.exchange.averaging import Averaging
-from averaging.exchange.background import Background
 from averaging.exchange.cell_exchange import CellExchange
 from averaging.exchange.context import Context, ExchangePorts
 from averaging.exchange.sending import Sending
@@ -28,6 +27,7 @@ from averaging.rounds.round_facts import AppliedCommit, Fact
 from averaging.trust.guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
+from dht.background import Background
 from dht.host import PeerId
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]

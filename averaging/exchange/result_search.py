@@ -31,7 +31,6 @@ class ResultSearch:
         self.commit = commit
         self._context = context
         self._fragment = fragment
-        self._me = context.me
         self._clock = context.ports.clock
         self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
         self._found: dict[int, Buffer] = {}
@@ -46,7 +45,7 @@ class ResultSearch:
     async def run(self, on_expired: Callable[[DeadlineExpired], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
         fragment, commit = self._fragment, self.commit
-        own, sent = own_entry(commit.roster, self._me), fragment.state.pending
+        own, sent = own_entry(commit.roster, self._context.me), fragment.state.pending
         # Not for a process that began later, with the same key as a member.
         is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
         for attempt in range(2 + 2 * (len(commit.roster) + len(self._ahead))):
@@ -91,7 +90,7 @@ class ResultSearch:
         if theirs.version <= self.commit.version + HISTORY_COMMITS:
             return
         self._outrun_by.add(sender)
-        members = {entry.peer_id for entry in self.commit.roster} - {self._me}
+        members = {entry.peer_id for entry in self.commit.roster} - {self._context.me}
         members = members & {*self._fragment.machine.trainers} or members
         if is_majority(len(self._outrun_by & members), len(members)):
             self._is_outrun = True
@@ -135,7 +134,9 @@ class ResultSearch:
             first = (self.commit.holder(index), *self.commit.makers(index))
             members = [entry.peer_id for entry in self.commit.roster if entry.peer_id not in first]
             holders = [
-                peer_id for peer_id in (*first, self.commit.leader, *members, *self._ahead) if peer_id != self._me
+                peer_id
+                for peer_id in (*first, self.commit.leader, *members, *self._ahead)
+                if peer_id != self._context.me
             ]
             if holders:
                 found[index] = holders[attempt % len(holders)]

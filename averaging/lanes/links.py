@@ -33,6 +33,7 @@ from averaging.wire.messages import Message
 from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
+from dht.streams.fair_turns import StreamCounts
 from dht.streams.rate_limits import Pace
 
 ROUND_PROTOCOL = "/murmuration/round/4"
@@ -172,7 +173,7 @@ class Links:
         self._ports = ports
         self._clock = clock
         self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
-        self._num_incoming: dict[PeerId, int] = {}
+        self._incoming = StreamCounts(MAX_INCOMING_STREAMS_PER_PEER)
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
 
@@ -443,39 +444,34 @@ class Links:
             self._ports.on_lost(lane.remote, fault.what)
 
     async def _serve(self, stream: Stream) -> None:
+        with self._incoming.one_more(stream.remote):
+            try:
+                await self._hear(stream)
+            except PeerUnreachable:
+                return
+            except PeerFault as fault:
+                self._ports.on_refused(stream.remote, fault.what)
+                raise
+
+    async def _hear(self, stream: Stream) -> None:
         remote = stream.remote
-        if self._num_incoming.get(remote, 0) >= MAX_INCOMING_STREAMS_PER_PEER:
-            raise PeerFault(remote, f"opened more than {MAX_INCOMING_STREAMS_PER_PEER} streams")
-        self._num_incoming[remote] = self._num_incoming.get(remote, 0) + 1
-        try:
-            role = await greet_incoming(stream, self._doorkeeper)
-            if role == "observer":
-                raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
-            while not self._closed:
-                frame = await stream.receive(self._limits.max_frame_bytes)
-                read_at = int(self._clock() * 1e6).to_bytes(CLOCK_BYTES, "big")
-                if not frame:
-                    await stream.send(read_at)
-                    continue
-                if self._doorkeeper.is_excluded(remote):
-                    raise PeerFault(remote, "is no member any more")
-                self.traffic.received_bytes += len(frame) + 4
-                message, payload = frames.decode(frame, remote, self._limits)
-                self._ports.on_message(remote, message, payload, len(frame) + 4)
-                # Last: a remote that has just left gets nothing more, but what it sent counts.
-                if len(frame) > ACKNOWLEDGED_BYTES:
-                    await stream.send(read_at)
-        except PeerUnreachable:
-            return
-        except PeerFault as fault:
-            self._ports.on_refused(remote, fault.what)
-            raise
-        finally:
-            left = self._num_incoming[remote] - 1
-            if left:
-                self._num_incoming[remote] = left
-            else:
-                del self._num_incoming[remote]
+        role = await greet_incoming(stream, self._doorkeeper)
+        if role == "observer":
+            raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
+        while not self._closed:
+            frame = await stream.receive(self._limits.max_frame_bytes)
+            read_at = int(self._clock() * 1e6).to_bytes(CLOCK_BYTES, "big")
+            if not frame:
+                await stream.send(read_at)
+                continue
+            if self._doorkeeper.is_excluded(remote):
+                raise PeerFault(remote, "is no member any more")
+            self.traffic.received_bytes += len(frame) + 4
+            message, payload = frames.decode(frame, remote, self._limits)
+            self._ports.on_message(remote, message, payload, len(frame) + 4)
+            # Last: a remote that has just left gets nothing more, but what it sent counts.
+            if len(frame) > ACKNOWLEDGED_BYTES:
+                await stream.send(read_at)
 
 
 def _are_equal(parts: Parts, others: Parts) -> bool:

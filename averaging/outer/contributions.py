@@ -54,8 +54,8 @@ class OwnWork:
     Kept in checkpoints, so that a peer that returns can tell which of its work the swarm has, and none comes twice.
 
     Attributes:
-        under_way: the contribution that travels.
-        settled: contributions of the last rounds, oldest first.
+        pending: the contribution that travels.
+        recent: contributions of the last rounds, oldest first.
         velocity: float32 [num_values]; None when the mode has none or nothing was sent yet. Not a copy.
         dropped: see `FragmentState`.
     """
@@ -67,16 +67,16 @@ class OwnWork:
     shown_share: float = 1.0
     num_rounds: int = 0
     returned_since: int | None = None
-    under_way: Sent | None = None
-    settled: tuple[Settled, ...] = ()
+    pending: Sent | None = None
+    recent: tuple[Settled, ...] = ()
     velocity: F32 | None = None
     dropped: tuple[tuple[int, int], ...] = ()
 
     @property
     def last_sequence(self) -> int:
         """Of the newest contribution known here; -1 without any."""
-        newest = [*(entry.sent.sequence for entry in self.settled), *(sequence for sequence, _ in self.dropped)]
-        return max(newest if self.under_way is None else [*newest, self.under_way.sequence], default=-1)
+        newest = [*(entry.sent.sequence for entry in self.recent), *(sequence for sequence, _ in self.dropped)]
+        return max(newest if self.pending is None else [*newest, self.pending.sequence], default=-1)
 
 
 @dataclass(frozen=True, slots=True)

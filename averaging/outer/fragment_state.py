@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 KEPT_DROPPED = 16
 """Numbers of dropped sendings; as many as commits are kept by others."""
+_OWN_WORK = tuple(field.name for field in fields(OwnWork))
 
 
 @dataclass
@@ -86,29 +87,15 @@ class FragmentState:
     @property
     def own_work(self) -> OwnWork:
         """What belongs to this peer alone, beside the residual; the arrays are shared, not copied."""
-        return OwnWork(
-            self.unsent_tokens,
-            self.unsent_steps,
-            self.unsent_base_version,
-            self.own_share,
-            self.shown_share,
-            self.num_rounds,
-            self.returned_since,
-            self.pending,
-            tuple(self.recent),
-            self.velocity,
-            tuple(self.dropped),
-        )
+        kept = {name: getattr(self, name) for name in _OWN_WORK}
+        return OwnWork(**{**kept, "recent": tuple(self.recent), "dropped": tuple(self.dropped)})
 
     def give_back(self, work: OwnWork) -> None:
         """Take what `own_work` was in an earlier process; the residual is the caller's."""
-        self.unsent_tokens, self.unsent_steps = work.unsent_tokens, work.unsent_steps
-        self.unsent_base_version = work.unsent_base_version
-        self.own_share, self.shown_share, self.num_rounds = work.own_share, work.shown_share, work.num_rounds
-        self.returned_since = work.returned_since
-        self.pending, self.recent = work.under_way, list(work.settled)
+        for name in _OWN_WORK:
+            setattr(self, name, getattr(work, name))
+        self.recent, self.dropped = list(work.recent), list(work.dropped)
         self.velocity = None if work.velocity is None else work.velocity.copy()
-        self.dropped = list(work.dropped)
 
     def begin_at(self, version: int, lineage_tokens: int) -> None:
         """The arrays hold the anchor of this version."""

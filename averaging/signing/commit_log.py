@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from averaging.wire.frames import encode
 from averaging.wire.messages import KEPT_COMMITS, Commit
@@ -16,78 +17,79 @@ MAX_PAGE_BYTES = 1024 * 1024
 """Of frames in one answer; a reader that wants more asks again from the next version on."""
 
 
+class _Kept(NamedTuple):
+    frame: bytes
+    anchor_digest: bytes
+    """Of the anchor that it leaves."""
+    tokens: int
+
+
 @dataclass
 class CommitLog:
     """Commits of one fragment as frames, oldest first; each is signed by its leader and its reducers."""
 
-    _frames: dict[int, bytes] = field(default_factory=dict)
-    _rows: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    """Of each frame, by version: the digest of the anchor that it leaves, and its tokens."""
+    _kept: dict[int, _Kept] = field(default_factory=dict)
     num_bytes: int = 0
     """Of all frames."""
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return len(self._kept)
 
     def add(self, commit: Commit) -> None:
         """Keep a commit that was applied; it is newer than all that are here."""
-        frame = encode(commit)
-        self._rows[commit.version] = commit.anchor_digest, commit.tokens
-        self.num_bytes += len(frame) - len(self._frames.get(commit.version, b""))
-        self._frames[commit.version] = frame
-        while len(self._frames) > MAX_LOGGED_COMMITS or (
-            self.num_bytes > MAX_LOGGED_BYTES and len(self._frames) > KEPT_COMMITS
+        before, frame = self._kept.get(commit.version), encode(commit)
+        self.num_bytes += len(frame) - (len(before.frame) if before is not None else 0)
+        self._kept[commit.version] = _Kept(frame, commit.anchor_digest, commit.tokens)
+        while len(self._kept) > MAX_LOGGED_COMMITS or (
+            self.num_bytes > MAX_LOGGED_BYTES and len(self._kept) > KEPT_COMMITS
         ):
-            oldest = next(iter(self._frames))
-            self.num_bytes -= len(self._frames.pop(oldest))
-            del self._rows[oldest]
+            self.num_bytes -= len(self._kept.pop(next(iter(self._kept))).frame)
 
     def replace(self, commits: Iterable[Commit]) -> None:
         """The lineage changed: what was here may be of another one."""
-        self._frames.clear()
-        self._rows.clear()
+        self._kept.clear()
         self.num_bytes = 0
         for commit in sorted(commits, key=lambda commit: commit.version):
             self.add(commit)
 
     def anchors(self) -> dict[int, bytes]:
         """Version -> digest of each anchor that a commit here leaves, as messages have it."""
-        return {version: digest for version, (digest, _) in self._rows.items()}
+        return {version: kept.anchor_digest for version, kept in self._kept.items()}
 
     def has_left(self, version: int, digest: bytes) -> bool:
         """Whether a commit here leaves the anchor of that version whose digest begins so."""
-        return version in self._rows and self._rows[version][0].startswith(digest)
+        return version in self._kept and self._kept[version].anchor_digest.startswith(digest)
 
     def tokens_since(self, first: int, end: int) -> int | None:
         """In the commits that left versions `first` to `end` - 1; None when one of them is not here."""
         versions = range(first, end)
-        if end - first > len(self._rows) or not all(version in self._rows for version in versions):
+        if end - first > len(self._kept) or not all(version in self._kept for version in versions):
             return None
-        return sum(self._rows[version][1] for version in versions)
+        return sum(self._kept[version].tokens for version in versions)
 
     @property
     def tokens(self) -> int:
         """In all commits that are here."""
-        return sum(tokens for _, tokens in self._rows.values())
+        return sum(kept.tokens for kept in self._kept.values())
 
     def frames_to(self, version: int) -> tuple[bytes, ...]:
         """All that lead to `version` without a gap, oldest first; none when the newest leaves another version."""
         found: list[bytes] = []
         for number in range(version - 1, -1, -1):
-            if (frame := self._frames.get(number)) is None:
+            if (kept := self._kept.get(number)) is None:
                 break
-            found.append(frame)
+            found.append(kept.frame)
         return tuple(reversed(found))
 
     def page(self, from_version: int) -> list[bytes]:
         """The oldest frames that left `from_version` or a later version, as many as one answer holds."""
         found: list[bytes] = []
         num_bytes = 0
-        for version, frame in self._frames.items():
+        for version, kept in self._kept.items():
             if version < from_version:
                 continue
-            num_bytes += len(frame)
+            num_bytes += len(kept.frame)
             if found and num_bytes > MAX_PAGE_BYTES:
                 break
-            found.append(frame)
+            found.append(kept.frame)
         return found

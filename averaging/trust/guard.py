@@ -36,6 +36,7 @@ from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from dht.errors import PeerFault
 from dht.host import PeerId
+from dht.newest import Newest
 
 SUCCESSION_OF_PACE = 0.2
 """Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""
@@ -94,7 +95,7 @@ class Guard:
         self._last: dict[int, tuple[int, float]] = {}
         self._believed = BelievedSpeeds()
         self._wakefulness = Wakefulness()
-        self._doubted: dict[PeerId, tuple[float, float]] = {}
+        self._doubted: Newest[PeerId, tuple[float, float]] = Newest(MAX_DOUBTED)
         """Peer -> (first, last) time of claims beyond what it announced."""
 
     def awake(self) -> None:
@@ -379,8 +380,6 @@ class Guard:
         first, last = self._doubted.pop(peer_id, (now, now))
         if now - last > 2 * news_seconds:
             first = now
-        if len(self._doubted) >= MAX_DOUBTED:
-            del self._doubted[next(iter(self._doubted))]
         self._doubted[peer_id] = (first, now)
         return now - first < news_seconds
 

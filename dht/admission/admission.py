@@ -9,7 +9,6 @@ told why. It knows of the run anyway, and its owner should not have to guess.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,6 +18,7 @@ from dht.admission.tickets import ERRAND_SECONDS, Pass, Ticket, decode_pass, is_
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
+from dht.newest import Newest
 
 AccessMode = Literal["open", "allowlist", "invite"]
 
@@ -89,9 +89,9 @@ class Admission:
         self._rules = rules
         self._is_private = is_private
         self._nonces = NonceMemory()
-        self._tickets: OrderedDict[bytes, Ticket] = OrderedDict()
+        self._tickets: Newest[bytes, Ticket] = Newest(MAX_KNOWN_TICKETS)
         self._users: dict[bytes, PeerId] = {}
-        self._ticket_of: OrderedDict[PeerId, Ticket] = OrderedDict()
+        self._ticket_of: Newest[PeerId, Ticket] = Newest(MAX_KNOWN_TICKETS)
 
     @property
     def is_private(self) -> bool:
@@ -211,8 +211,6 @@ class Admission:
             self._check_first_use(remote, ticket)
         self._ticket_of[remote] = ticket
         self._ticket_of.move_to_end(remote)
-        if len(self._ticket_of) > MAX_KNOWN_TICKETS:
-            self._ticket_of.popitem(last=False)
         return ticket
 
     def _checked_pass(self, remote: PeerId, data: bytes, rules: MemberRules) -> Pass:
@@ -228,8 +226,6 @@ class Admission:
             if not is_for(self.run_id, held, remote):
                 raise self._refuse(remote, f"shows invite {held.ticket.serial.hex()}, which is for another key")
             self._tickets[digest] = held.ticket
-            if len(self._tickets) > MAX_KNOWN_TICKETS:
-                self._tickets.popitem(last=False)
         return held
 
     def _check_first_use(self, remote: PeerId, ticket: Ticket) -> None:

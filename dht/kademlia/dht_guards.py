@@ -16,7 +16,6 @@ import contextlib
 import functools
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ from dht.fields import unpack
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
+from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key
 from dht.records.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
 from dht.records.signed_records import (
@@ -191,7 +191,7 @@ class Gate:
         self._p2p = p2p
         self._admit = admit
         self._admission = admission
-        self._proven: OrderedDict[bytes, None] = OrderedDict()
+        self._proven: Newest[bytes, None] = Newest(MAX_PROVEN_PEERS)
         self._is_open = asyncio.Event()
         self._calls = StreamCounts(MAX_CALLS_PER_PEER)
         self.peer_id = p2p.peer_id
@@ -260,8 +260,6 @@ class Gate:
             self._proven.pop(remote, None)
             raise GateRefusal(str(fault)) from fault
         self._proven[remote] = None
-        while len(self._proven) > MAX_PROVEN_PEERS:
-            self._proven.popitem(last=False)
         return response
 
     def _admit_caller(self, remote: bytes, request: Any) -> bytes:

@@ -27,6 +27,7 @@ from dht.host import PeerId
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import AdmitPeer, Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport
+from dht.newest import Newest
 
 NUM_REPLICAS: Final = 5
 """With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""
@@ -138,7 +139,7 @@ class HivemindNode:
         self._ready = asyncio.Event()
         self._closed = False
         self._holders: dict[DHTID, _Holders] = {}
-        self._clock_offsets: dict[PeerId, float] = {}
+        self._clock_offsets: Newest[PeerId, float] = Newest(MAX_CLOCK_SAMPLES)
 
     @property
     def num_members(self) -> int:
@@ -323,8 +324,6 @@ class HivemindNode:
         node.blacklist.register_success(peer)
         await protocol.update_routing_table(node_id, peer, responded=True)
         self._clock_offsets[PeerId(peer.to_base58())] = response.dht_time - (asked_at + answered_at) / 2
-        while len(self._clock_offsets) > MAX_CLOCK_SAMPLES:
-            del self._clock_offsets[next(iter(self._clock_offsets))]
 
     async def _look_around(self, node: Any) -> None:
         try:

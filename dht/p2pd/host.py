@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dht.ending import end_tasks
+from dht.background import Background
 from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
+from dht.newest import Newest
 from dht.p2pd.congestion_control import BBR, congestion_control
 from dht.p2pd.control import ConnectedPeer, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd.daemon import START_SECONDS, DaemonOptions
@@ -111,9 +112,9 @@ class P2pdHost:
         self._incoming: Counter[PeerId] = Counter()
         self._served: list[FramedStream] = []
         """Incoming ones, the newest last; without those that were cut."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._dialable: dict[PeerId, list[Multiaddr]] = {}
-        self._remembered: dict[PeerId, list[Multiaddr]] = {}
+        self._remembered: Newest[PeerId, list[Multiaddr]] = Newest(MAX_REMEMBERED_PEERS)
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> P2pdHost:
@@ -192,7 +193,7 @@ class P2pdHost:
         is_new = protocol not in self._handlers
         self._handlers[protocol] = handler
         if is_new and self.is_up:
-            self._spawn(self._register_late(protocol))
+            self._background.spawn(self._register_late(protocol))
 
     def add_restart_listener(self, listener: RestartListener) -> None:
         """Have `listener` awaited after each restart of the daemon, once it can be used again."""
@@ -315,7 +316,7 @@ class P2pdHost:
             self._server.close()
         try:
             await asyncio.gather(*(stream.close() for stream in list(self._streams)))
-            await end_tasks(self._tasks)
+            await self._background.close()
         finally:
             await self.daemon.close()
 
@@ -379,8 +380,6 @@ class P2pdHost:
         known = [address for address in self._remembered.pop(peer_id, []) if address not in addresses]
         if known or addresses:
             self._remembered[peer_id] = (addresses + known)[:MAX_ADDRESSES_PER_PEER]
-        while len(self._remembered) > MAX_REMEMBERED_PEERS:
-            del self._remembered[next(iter(self._remembered))]
 
     async def _after_restart(self) -> None:
         await asyncio.gather(*(self._redial(peer_id) for peer_id in list(self._remembered)))
@@ -424,13 +423,8 @@ class P2pdHost:
                 logger.info("protocol %s is not served yet: %s", protocol, error or type(error).__name__)
                 return
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _on_connection(self, connection: ByteStream) -> None:
-        self._spawn(self._accept(connection))
+        self._background.spawn(self._accept(connection))
 
     async def _accept(self, connection: ByteStream) -> None:
         try:

@@ -10,11 +10,11 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dht.ending import end_tasks
+from dht.background import Background
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr
 from dht.pylibp2p.handshake import HandshakeError, RawStream, Securer
@@ -58,7 +58,7 @@ class Connections:
         self._on_connection = on_connection
         self._on_stream = on_stream
         self._live: list[MuxedConnection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._is_closed = False
 
     def live(self) -> list[MuxedConnection]:
@@ -95,7 +95,7 @@ class Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await asyncio.gather(*(connection.muxer.say_goodbye() for connection in self._live))
-        await end_tasks(self._tasks)
+        await self._background.close()
         # A task that was cancelled before its first step had no chance to close its socket.
         for connection in self._live:
             connection.abort()
@@ -113,7 +113,7 @@ class Connections:
         muxer, now = Yamux(channel, is_dialler=True), asyncio.get_running_loop().time()
         connection = MuxedConnection(channel.remote, muxer, is_loopback, now, abort)
         self._live.append(connection)
-        self._spawn(self._run(connection))
+        self._background.spawn(self._run(connection))
         self._on_connection(connection)
         return connection
 
@@ -133,11 +133,6 @@ class Connections:
             return False
         min(idle, key=lambda connection: connection.used_at).muxer.end("it made room for another")
         return True
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_from_here(transport: asyncio.Transport) -> bool:

@@ -16,14 +16,15 @@ import logging
 import socket
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from dht.ending import end_tasks
+from dht.background import Background
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, encode_varint, parse_peer_multiaddr
+from dht.newest import Newest
 from dht.pylibp2p.connections import Connections, MuxedConnection
 from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose, read_varint
 from dht.pylibp2p.messages import (
@@ -87,9 +88,9 @@ class Libp2pHost:
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
         self._incoming: Counter[PeerId] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._known: dict[PeerId, tuple[Multiaddr, ...]] = {}
-        self._routers: set[PeerId] = set()
+        self._background = Background()
+        self._known: Newest[PeerId, tuple[Multiaddr, ...]] = Newest(MAX_KNOWN_PEERS)
+        self._routers: Newest[PeerId, None] = Newest(MAX_KNOWN_PEERS)
         self._is_closed = False
 
     async def __aenter__(self) -> Libp2pHost:
@@ -172,7 +173,7 @@ class Libp2pHost:
     async def close(self) -> None:
         """End streams, handlers and connections. Never raises."""
         self._is_closed = True
-        await end_tasks(self._tasks)
+        await self._background.close()
         await self._connections.close()
 
     # Calls to a remote
@@ -260,7 +261,7 @@ class Libp2pHost:
     # Who is where
 
     def _on_connection(self, connection: MuxedConnection) -> None:
-        self._spawn(self._identify(connection))
+        self._background.spawn(self._identify(connection))
 
     async def _identify(self, connection: MuxedConnection) -> None:
         try:
@@ -275,9 +276,7 @@ class Libp2pHost:
             return
         self._learn(connection.remote, introduction.addresses, connection.is_loopback)
         if KAD_PROTOCOL in introduction.protocols:
-            self._routers.add(connection.remote)
-        while len(self._routers) > MAX_KNOWN_PEERS:
-            self._routers.discard(next(iter(self._routers)))
+            self._routers[connection.remote] = None
 
     def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:
         # From another machine, its loopback would be ours.
@@ -285,13 +284,11 @@ class Libp2pHost:
         if usable and peer_id != self.peer_id:
             self._known.pop(peer_id, None)
             self._known[peer_id] = usable
-        while len(self._known) > MAX_KNOWN_PEERS:
-            del self._known[next(iter(self._known))]
 
     async def _find(self, target: PeerId) -> tuple[Multiaddr, ...]:
         """Addresses of `target` from those who route, asked nearest first; empty when nobody knows it."""
         asked: set[PeerId] = set()
-        candidates = {connection.remote for connection in self._connections.live()} & self._routers - {target}
+        candidates = {connection.remote for connection in self._connections.live()} & self._routers.keys() - {target}
         for _ in range(FIND_ROUNDS):
             nearest = sorted(candidates - asked, key=lambda peer: _distance(peer_id_bytes(target), peer))[:FIND_WIDTH]
             asked.update(nearest)
@@ -336,7 +333,7 @@ class Libp2pHost:
             stream.abort()
             return
         self._incoming[remote] += 1
-        self._spawn(self._serve(remote, stream))
+        self._background.spawn(self._serve(remote, stream))
 
     async def _serve(self, remote: PeerId, stream: YamuxStream) -> None:
         protocol = "(not chosen yet)"
@@ -359,11 +356,6 @@ class Libp2pHost:
         await _send_message(stream, encode_identify(self.peer_id, self._handlers))
         stream.close()
         await stream.wait_closed()
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:

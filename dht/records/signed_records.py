@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final, Literal
 
@@ -39,6 +38,7 @@ from dht.identity.keys import (
     split_run_id,
     verify_key,
 )
+from dht.newest import Newest
 from dht.records.data_reading import reading_of
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
@@ -191,9 +191,8 @@ class VerifiedRecords:
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
-        self._digests: OrderedDict[bytes, None] = OrderedDict()
-        self._peers: OrderedDict[bytes, PeerRecord] = OrderedDict()
-        self._max_entries = max_entries
+        self._digests: Newest[bytes, None] = Newest(max_entries)
+        self._peers: Newest[bytes, PeerRecord] = Newest(max_entries)
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -207,8 +206,6 @@ class VerifiedRecords:
 
     def add(self, digest: bytes) -> None:
         self._digests[digest] = None
-        if len(self._digests) > self._max_entries:
-            self._digests.popitem(last=False)
 
     def peer_record(self, data: bytes) -> PeerRecord | None:
         """What these bytes said before, when they were good then."""
@@ -216,8 +213,6 @@ class VerifiedRecords:
 
     def add_peer_record(self, data: bytes, record: PeerRecord) -> None:
         self._peers[data] = record
-        if len(self._peers) > self._max_entries:
-            self._peers.popitem(last=False)
 
 
 def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:

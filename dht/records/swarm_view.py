@@ -15,16 +15,6 @@ from dht.records.lineages import Side, heaviest_side
 from dht.records.signed_records import PeerRecord
 
 
-class HeaviestAnchor(NamedTuple):
-    """The anchor of a fragment that most work stands behind, and who announces it."""
-
-    version: int
-    digest: bytes
-    """First 8 bytes of the anchor's digest."""
-    lineage_tokens: int
-    peers: tuple[PeerId, ...]
-
-
 class _Session(NamedTuple):
     record: PeerRecord
     """The newest of the session."""
@@ -238,23 +228,6 @@ class SwarmView:
                     for record in records:
                         found[record.peer_id] = (*found.get(record.peer_id, ()), fragment)
         return found
-
-    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
-        """The anchor of `fragment` whose side weighs most (see `Side`); a version counts as a side of its own.
-
-        Peers that are still joining do not count. None when no member at the last `merge` announces the fragment.
-        """
-        announced: dict[tuple[int, bytes, int], list[PeerId]] = {}
-        for peer_id, record in self._current.items():
-            if record.state not in ("joining", "left") and 0 <= fragment < len(record.versions):
-                key = (record.lineage_tokens[fragment], record.digests[fragment], record.versions[fragment])
-                announced.setdefault(key, []).append(peer_id)
-        if not announced:
-            return None
-        (lineage_tokens, digest, version), peers = max(
-            announced.items(), key=lambda item: (Side(item[0][1], item[0][0], len(item[1])).weight, item[0][2])
-        )
-        return HeaviestAnchor(version, digest, lineage_tokens, tuple(sorted(peers)))
 
 
 def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:

@@ -18,29 +18,11 @@ from itertools import islice
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.simulated.lines import MemoryStream, Pipe, SimulatedLine
+from dht.simulated.lines import LineSettings, MemoryStream, Pipe, SimulatedLine
 
 STREAM_LOSS_WITHIN_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LineSettings:
-    """What a host says about its line; None takes the network's default.
-
-    Attributes:
-        latency_seconds: one way to the middle of the network, so that two hosts are apart by the sum of both; None
-            draws one for each pair.
-        stream_loss: of the streams that this host opens.
-        site: where it is, for `MemoryNetwork.sent_abroad_bytes`.
-    """
-
-    upload_bits_per_second: float | None = None
-    download_bits_per_second: float | None = None
-    latency_seconds: float | None = None
-    stream_loss: float | None = None
-    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +213,7 @@ class MemoryNetwork:
             line = SimulatedLine(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
             self._lines[host.peer_id] = line
             line.join_side(self._sides.get(host.peer_id, 0))
-        line.plug_in(
-            settings.upload_bits_per_second,
-            settings.download_bits_per_second,
-            settings.latency_seconds,
-            settings.stream_loss,
-            settings.site,
-        )
+        line.plug_in(settings)
         self._hosts[host.peer_id] = host
         if known is not None:
             # Nothing can wait for a peer that was never there, and thousands may begin together.

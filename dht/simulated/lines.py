@@ -22,6 +22,24 @@ SEGMENT_BYTES = 64 * 1024
 """Frames longer than this arrive piece by piece, so a sender is held back by its window in the middle of a frame."""
 
 
+@dataclass(frozen=True, slots=True)
+class LineSettings:
+    """What a host says about its line; None takes the network's default.
+
+    Attributes:
+        latency_seconds: one way to the middle of the network, so that two hosts are apart by the sum of both; None
+            draws one for each pair.
+        stream_loss: of the streams that this host opens.
+        site: where it is, for `MemoryNetwork.sent_abroad_bytes`.
+    """
+
+    upload_bits_per_second: float | None = None
+    download_bits_per_second: float | None = None
+    latency_seconds: float | None = None
+    stream_loss: float | None = None
+    site: str = ""
+
+
 @dataclass(eq=False)
 class SimulatedLine:
     """One peer's connection to the network. Rates in bits per second; times in seconds of the running loop."""
@@ -59,14 +77,12 @@ class SimulatedLine:
         """Nothing passes from now on, or everything again."""
         self.is_stalled = is_stalled
 
-    def plug_in(
-        self, upload_bits: float | None, download_bits: float | None, latency: float | None, loss: float | None, at: str
-    ) -> None:
-        """A host begins on this line: bits per second and seconds; None leaves the rates as they were."""
-        self.upload_bits_per_second = upload_bits or self.upload_bits_per_second
-        self.download_bits_per_second = download_bits or self.download_bits_per_second
-        self.latency_seconds, self.stream_loss, self.site = latency, loss, at
-        self.is_up = True
+    def plug_in(self, settings: LineSettings) -> None:
+        """A host begins on this line; None leaves the rates as they were."""
+        self.upload_bits_per_second = settings.upload_bits_per_second or self.upload_bits_per_second
+        self.download_bits_per_second = settings.download_bits_per_second or self.download_bits_per_second
+        self.latency_seconds, self.stream_loss = settings.latency_seconds, settings.stream_loss
+        self.site, self.is_up = settings.site, True
 
     def reaches(self, other: SimulatedLine) -> bool:
         """Whether packets pass between the two at the moment."""

@@ -152,9 +152,9 @@ class CheckpointDraft:
             OSError: the disk is full or read-only.
         """
         own = state.own_work
-        sent: list[Settled | Sent] = [*own.settled]
-        if own.under_way is not None:
-            sent.append(own.under_way)
+        sent: list[Settled | Sent] = [*own.recent]
+        if own.pending is not None:
+            sent.append(own.pending)
         arrays: dict[str, F32 | U8] = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
         if own.velocity is not None:
             arrays["velocity"] = own.velocity
@@ -420,8 +420,8 @@ def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state
             settled.append(Settled(sent, entry.version, entry.committed))
     return OwnWork(
         **{name: getattr(facts, name) for name in OF_OWN_WORK},
-        under_way=under_way,
-        settled=tuple(settled),
+        pending=under_way,
+        recent=tuple(settled),
         velocity=file.get("velocity") if facts.has_velocity else None,
     )
 

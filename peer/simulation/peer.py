@@ -19,7 +19,8 @@ from averaging.signing.notary import Notary, Scope
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
-from dht.simulated.host import LineSettings, MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
+from dht.simulated.lines import LineSettings
 from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.config.run_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event

@@ -31,7 +31,7 @@ from dht.records.signed_records import (
     decode_peer_record,
     encode_peer_record,
 )
-from dht.records.swarm_view import HeaviestAnchor, SwarmView
+from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
 from dht.streams.fair_turns import StreamCounts
 from peer.network.membership.member_counts import Head, MemberTally
@@ -218,10 +218,6 @@ class Membership:
         """Whether this peer and a live member are at different sites."""
         theirs = self.site_of(peer_id)
         return bool(theirs and self._own_site) and theirs != self._own_site
-
-    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
-        """The heaviest anchor of a fragment that live members announce."""
-        return self.view.heaviest(fragment)
 
     def heads(self, fragment: int) -> Collection[Head]:
         """The different anchors that members announce, those suspected and this peer included."""

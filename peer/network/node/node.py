@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from averaging.exchange.background import Background
 from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.lanes.links import LinkPorts, Links
@@ -25,6 +24,7 @@ from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
+from dht.background import Background
 from dht.ending import end_tasks
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId

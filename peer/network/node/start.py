@@ -127,7 +127,7 @@ class Start:
                 shared.unsent_steps,
                 shared.unsent_base_version,
                 returned_since=shared.returned_since,
-                under_way=inherited(shared, state.codec),
+                pending=inherited(shared, state.codec),
             )
         )
         fragment.restart()

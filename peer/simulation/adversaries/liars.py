@@ -33,7 +33,8 @@ from averaging.wire import frames
 from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, AuditShare, Commit, Contribution, Message, Offer, Result
 from dht.host import PeerId, Stream, StreamHandler
-from dht.simulated.host import LineSettings, MemoryHost, MemoryNetwork
+from dht.simulated.host import MemoryHost, MemoryNetwork
+from dht.simulated.lines import LineSettings
 from peer.simulation.scenarios.spec import Lie, LieKind
 
 LIES_IN_FRAMES: frozenset[LieKind] = frozenset({*get_args(LieKind)[:9], "two_histories"})

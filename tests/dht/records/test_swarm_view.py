@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
-from dht.records.swarm_view import HeaviestAnchor, SwarmView
+from dht.records.swarm_view import SwarmView
 from tests.kit.any_records import any_records
 from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record
 
@@ -30,7 +30,6 @@ def picture(view: SwarmView, now: float = NOW) -> Any:
         view.members(now),
         view.trainers(now),
         [view.duplicate_sessions(PeerId(peer), now) for peer in "ABC"],
-        [view.heaviest(fragment) for fragment in range(2)],
     )
 
 
@@ -183,22 +182,6 @@ def test_another_runs_record_is_a_mistake_of_the_caller() -> None:
         view_of(make_record(run_id="other.abcdefghij234567abcd"))
 
 
-def test_heaviest_prefers_company_then_work_then_digest() -> None:
-    lone = anchored("A", 9, b"z", 100)
-    assert view_of(lone, anchored("B", 5, b"a", 101)).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 101, (PeerId("B"),))
-    light = [anchored(name, 5, b"a", 60) for name in "BC"]
-    assert view_of(lone, *light).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C")))
-    # Tokens in records are claims: they decide between sides of equally many members only.
-    heavy = [anchored(name, 6, b"d", 61) for name in "DE"]
-    assert view_of(lone, *light, *heavy).heaviest(1) == HeaviestAnchor(6, b"d" * 8, 61, (PeerId("D"), PeerId("E")))
-    found = view_of(lone, *light, anchored("F", 5, b"a", 60), *heavy).heaviest(1)
-    assert found == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C"), PeerId("F")))
-    pair = (anchored("C", 9, b"b", 100), anchored("B", 9, b"b", 100))
-    assert view_of(lone, *pair).heaviest(1) == HeaviestAnchor(9, b"b" * 8, 100, (PeerId("B"), PeerId("C")))
-    other = anchored("D", 9, b"c", 100)
-    assert view_of(lone, other).heaviest(1) == HeaviestAnchor(9, b"z" * 8, 100, (PeerId("A"),))
-
-
 def test_whose_anchor_differs_is_seen_among_those_at_one_version() -> None:
     view = view_of(
         anchored("A", 9, b"z", 900),
@@ -209,18 +192,3 @@ def test_whose_anchor_differs_is_seen_among_those_at_one_version() -> None:
     )
     assert view.differing(NOW) == {PeerId("A"): (1,)}
     assert view_of(anchored("A", 9, b"z", 9), anchored("B", 9, b"b", 10)).differing(NOW) == {PeerId("A"): (1,)}
-
-
-def test_heaviest_counts_only_peers_that_have_the_anchor() -> None:
-    view = view_of(
-        anchored("A", 1, b"a", 10),
-        anchored("B", 5, b"b", 50, state="joining"),
-        anchored("C", 5, b"c", 50, state="left"),
-        make_record("D"),
-    )
-    found = view.heaviest(1)
-    assert found is not None
-    assert found.peers == ("A",)
-    assert view.heaviest(2) is None
-    assert view.heaviest(-1) is None
-    assert SwarmView(RUN_ID).heaviest(0) is None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from dht.ending import end_tasks
@@ -37,15 +36,4 @@ class Background:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("something that went on beside the rounds failed", exc_info=task.exception())
-
-
-async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:
-    """Wait for it, as long as given."""
-    try:
-        async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
-            while not is_so():
-                changed.clear()
-                await changed.wait()
-    except TimeoutError:
-        return
+            log.error("something that went on in the background failed", exc_info=task.exception())
