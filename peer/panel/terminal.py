@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from dht.errors import Incompatible
+from dht.errors import DeviceFault, Incompatible, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.answer_beside import AnswerBeside
@@ -27,7 +27,16 @@ from peer.panel.own_folder import HeldFolder
 from peer.panel.return_command import same_again
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
-from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Remark, Resting, ShutOut, StepName, ViewUpdate
+from peer.panel.scene.updates import (
+    Action,
+    EndedForGood,
+    LineLimits,
+    LoadingStep,
+    Remark,
+    Resting,
+    StepName,
+    ViewUpdate,
+)
 from peer.panel.view_choice import EventView, make_view
 
 LOOK_SECONDS = 0.1
@@ -213,8 +222,8 @@ class Terminal:
         except KeyboardInterrupt:
             self._is_stopping = True
             raise
-        except Incompatible:
-            self.tell(ShutOut())
+        except (UsageFault, Incompatible, DeviceFault):
+            self.tell(EndedForGood())
             raise
         finally:
             self._end_beside()

@@ -24,7 +24,7 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import NewsLine, is_about_presence, is_passed, is_passing, news_of
 from peer.panel.scene.state import PanelState, fold
-from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts, ShutOut, ViewUpdate
+from peer.panel.scene.updates import EndedForGood, LineLimits, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
@@ -69,8 +69,8 @@ class Scene:
     """People that fell silent or came back a moment ago: news once it has lasted."""
     has_ended: bool = False
     """The run, by its owner's word."""
-    is_shut_out: bool = False
-    """The run does not take this peer any more."""
+    is_ended_for_good: bool = False
+    """For a reason that the next start would meet again."""
     is_unsaved: bool = False
     """The last attempt at a checkpoint failed."""
     pace: tuple[tuple[float, int], ...] = ()
@@ -200,8 +200,8 @@ def with_update(scene: Scene, update: ViewUpdate, at: float = 0.0) -> Scene:
             return replace(scene, limits=update)
         case Resting():
             return replace(scene, is_resting=update.is_resting)
-        case ShutOut():
-            return replace(scene, is_shut_out=True)
+        case EndedForGood():
+            return replace(scene, is_ended_for_good=True)
         case OwnAddresses():
             return replace(scene, addresses=update.addresses, given_command=update.join_command)
         case SwarmSeen():

@@ -80,11 +80,11 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutOut:
-    """This peer ends because the run does not take it any more: revoked, refused, or of an older version."""
+class EndedForGood:
+    """This peer ends for a reason that the next start would meet again: revoked, too old, or with the wrong files."""
 
 
-ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | ShutOut | SwarmSeen | OwnAddresses
+ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | EndedForGood | SwarmSeen | OwnAddresses
 
 Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

@@ -39,10 +39,10 @@ def goodbye(scene: Scene, now: float) -> list[str]:
 
 
 def _last_words(scene: Scene) -> list[str]:
-    """What was not saved, and how to come back, or why not; a peer that is shut out is told why as the last word."""
+    """What was not saved, and how to come back. For good: the reason follows, as the last line on the terminal."""
     unsaved = "The newest work of this machine is not saved here: the last checkpoint could not be written."
     lines = [unsaved] if scene.is_unsaved else []
-    if scene.is_shut_out:
+    if scene.is_ended_for_good:
         return lines
     ended = f"The run {scene.run.name} has ended; its owner closed it."
     return [*lines, ended if scene.has_ended else f"Come back: {comeback(scene)}"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.log import read_events
 from peer.events.peer_events import Event, LeftRun
 from peer.panel.terminal import MAX_WAITING, Terminal
+from peer.panel.view_choice import PlainView
 from tests.kit.peer_events import joined
 from tests.kit.terminals import StuckView, lost
 
@@ -91,3 +94,14 @@ def test_a_start_that_is_interrupted_says_that_nothing_was_trained(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt), terminal.interruptible(is_loading=True):
         os.kill(os.getpid(), signal.SIGTERM)
     assert view.shown == ["left before this peer was a member: nothing was trained"]
+
+
+@pytest.mark.parametrize("kind", [LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault])
+def test_nobody_is_asked_back_to_what_the_next_start_would_meet_again(tmp_path: Path, kind: type[LocalFault]) -> None:
+    shown = io.StringIO()
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), PlainView(shown))
+    terminal.show(joined(1.0))
+    with pytest.raises(kind), terminal.interruptible():
+        raise kind("the owner of the run revoked this peer's key")
+    assert "Thank you" in shown.getvalue()
+    assert ("Come back" in shown.getvalue()) is (kind in (LocalFault, NobodyReachable))

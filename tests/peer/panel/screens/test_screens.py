@@ -30,7 +30,7 @@ from peer.events.swarm_seen import SwarmSeen
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
-from peer.panel.scene.updates import Resting, ShutOut
+from peer.panel.scene.updates import EndedForGood, Resting
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.line_layout import part, without_signs, wrapped
@@ -218,8 +218,8 @@ def test_a_goodbye_after_the_runs_end_invites_nobody_back(is_seed: bool) -> None
 
 
 @pytest.mark.parametrize("is_seed", [False, True])
-def test_a_goodbye_of_a_peer_that_is_shut_out_invites_it_no_more(is_seed: bool) -> None:
-    told = goodbye(with_update(an_evening(is_seed=is_seed), ShutOut()), NOW)
+def test_a_goodbye_for_good_invites_nobody_back(is_seed: bool) -> None:
+    told = goodbye(with_update(an_evening(is_seed=is_seed), EndedForGood()), NOW)
     assert told[0].startswith("Thank you, Ada.")
     assert not any("Come back" in line or "has ended" in line for line in told)
 
