@@ -25,6 +25,8 @@ STILL_SECONDS = 5.0
 BAR_WIDTH = 30
 NARROW = 72
 """Columns below which a peer has its name alone, so that no figure is cut."""
+LINES_BESIDE = 12
+"""Of a picture, beside peers and explanation: the stage may take two."""
 EXPLAINED = (
     ("steps", "how often the peer has changed its own copy of the model"),
     ("tokens", "pieces of text that it has read for that; {token}"),
@@ -143,7 +145,7 @@ class TableView:
 
     def _picture(self) -> RenderableType:
         stage = self._stage if self._stage_at is None else f"{self._stage} ({self.now() - self._stage_at:.0f} s)"
-        return picture(self._figures, stage, self.explained, self.console.width)
+        return picture(self._figures, stage, self.explained, self.console.width, self.console.height)
 
 
 def explanations(chance: float, token: str) -> tuple[tuple[str, str], ...]:
@@ -159,22 +161,32 @@ def progress_line(figures: Figures) -> str:
     return f"  {_clock(passed, length)}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
 
 
-def picture(figures: Figures, stage: str, explained: Sequence[tuple[str, str]], width: int = 80) -> RenderableType:
-    """The table, what goes on, and what each figure means, for a terminal of `width` columns."""
+def picture(
+    figures: Figures, stage: str, explained: Sequence[tuple[str, str]], width: int = 80, height: int = 24
+) -> RenderableType:
+    """The table, what goes on, and what each figure means, for a terminal of `width` columns and `height` lines.
+
+    Where these are few, first the explanation is left out, and then the first peers: the last ones are killed or late.
+    """
+    room = max(2, height - LINES_BESIDE)
+    rows = figures.rows if len(figures.rows) <= room else figures.rows[1 - room :]
+    is_explained = len(rows) + 1 + len(explained) <= room
     parts: list[RenderableType] = [Text()]
     if figures.seconds is not None:
         passed, length = figures.seconds
         parts.append(Text(f"{_bar(passed / length)}  {_clock(passed, length)}", style="bold"))
     parts.append(Text(stage))
     if figures.rows:
-        parts += [Text(), _table(figures.rows, is_narrow=width < NARROW), Text()]
+        parts += [Text(), _table(rows, is_narrow=width < NARROW)]
+        num_hidden = len(figures.rows) - len(rows)
+        parts.append(Text(f"and {plural(num_hidden, 'more peer')} above them" if num_hidden else ""))
     if figures.held_out_loss is not None:
         rounds = plural(figures.num_rounds, "round")
         loss = f"loss {figures.held_out_loss:.2f} nats on text that no peer trains on"
         parts.append(Text(f"The model they share: {rounds}, {loss}", style="bold"))
     if figures.rounds_since_kill is not None:
         parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))
-    if figures.rows:
+    if figures.rows and is_explained:
         parts.append(Text())
         parts.append(explanation(explained))
     parts.append(Text())

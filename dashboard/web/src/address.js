@@ -10,7 +10,7 @@ export const at = (path) => (path.startsWith(`${base}/`) ? path : `${base}${path
 /** The value of `name`, or `usual` where the address says nothing. */
 export const told = (name, usual = "") => new URLSearchParams(location.search).get(name) ?? usual;
 
-/** Call `listener` when the address has changed, by a link, a choice or the way back. */
+/** Call `listener` when the address has changed, by a link, a choice or the way back: true for the last. */
 export function onAddress(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -37,7 +37,7 @@ export function go(address, isStep = true) {
   if (address === before) return;
   if (isStep) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
-  for (const listener of listeners) listener();
+  for (const listener of listeners) listener(false);
 }
 
-window.addEventListener("popstate", () => listeners.forEach((listener) => listener()));
+window.addEventListener("popstate", () => listeners.forEach((listener) => listener(true)));

@@ -6,10 +6,13 @@ import { watchTab } from "./live.js";
 const OVERVIEW = "overview";
 let shown = "";
 let place = "";
+/** How far each tab was scrolled when another one took its place: the way back leads there. */
+const depths = new Map();
 
 const tabAt = (key) => document.querySelector(`[data-tab="${CSS.escape(key)}"]`);
 
-function show() {
+function show(isBack = false) {
+  const depth = window.scrollY;
   const hash = decodeURIComponent(location.hash.slice(1));
   const target = hash ? document.getElementById(hash) : null;
   // Older links name a tab, or something in it, by the hash alone.
@@ -23,9 +26,10 @@ function show() {
   }
   watchTab(tab.dataset.tab);
   const isOther = shown !== "" && shown !== tab.dataset.tab;
+  if (isOther) depths.set(shown, depth);
   shown = tab.dataset.tab;
   if (target && target !== tab && hash !== place) target.scrollIntoView();
-  else if (isOther) window.scrollTo(0, 0);
+  else if (isOther) window.scrollTo(0, (isBack && depths.get(shown)) || 0);
   place = hash;
 }
 
@@ -48,7 +52,7 @@ export function startTabs() {
   if (tabAt("wall")) watchTab("wall");
   if (!tabAt(OVERVIEW)) return;
   document.addEventListener("click", follow);
-  window.addEventListener("hashchange", show);
+  window.addEventListener("hashchange", () => show());
   onAddress(show);
   show();
 }

@@ -28,10 +28,10 @@ ROWS = (
 EXPLAINED = explanations(math.log(256), "here each is a letter")
 
 
-def shown(figures: Figures, width: int = 80) -> str:
+def shown(figures: Figures, width: int = 80, height: int = 24) -> str:
     console = PlainConsole(file=io.StringIO(), width=width, force_terminal=False)
     with console.capture() as captured:
-        console.print(picture(figures, "All train together (9 s)", EXPLAINED, width))
+        console.print(picture(figures, "All train together (9 s)", EXPLAINED, width, height))
     return captured.get()
 
 
@@ -50,6 +50,20 @@ def test_the_table_says_what_each_figure_is() -> None:
     assert "loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5" in map(str.rstrip, lines)
     assert "http://127.0.0.1:8080/" in text
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("num_peers", [2, 7, 8, 12, 13, 64])
+def test_a_picture_fits_its_terminal_and_keeps_its_last_lines(num_peers: int) -> None:
+    rows = tuple(replace(ROWS[0], name=f"peer-{number}") for number in range(1, num_peers + 1))
+    text = shown(Figures(rows, (21.0, 42.0), 2.1, 50, 21, "http://127.0.0.1:8080/"))
+    lines = text.splitlines()
+    assert len(lines) <= 24
+    assert lines[-1].startswith("Ctrl+C ends the demo")
+    assert "http://127.0.0.1:8080/" in text
+    assert f"peer-{num_peers} " in text
+    assert ("how badly it guesses" in text) is (num_peers <= 7)
+    assert ("peer-1 " in text) is (num_peers <= 12)
+    assert ("and 53 more peers above them" in text) is (num_peers == 64)
 
 
 def test_what_is_not_known_yet_is_not_shown() -> None:

@@ -367,6 +367,21 @@ def test_a_link_shows_what_its_sender_saw_and_the_way_back_works(in_browser: InB
     in_browser(check, num_people=60)
 
 
+def test_a_tab_begins_at_its_top_and_the_way_back_where_one_was(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        await page.evaluate("window.scrollTo(0, 700)")
+        await page.evaluate("document.querySelector('nav a[href*=people]').click()")
+        await expect(page.locator("#contributors")).to_contain_text("Ada")
+        assert await page.evaluate("scrollY") == 0
+        await page.go_back()
+        await expect(page.locator("#overview")).to_be_visible()
+        assert await page.evaluate("scrollY") == 700
+
+    in_browser(check)
+
+
 def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
         row = contributor_of(1)
