@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from dht.errors import PeerFault, UsageFault
 from dht.quantities import count_text
@@ -31,7 +34,7 @@ from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.out_of_memory import memory_fault
-from peer.trainer.data.corpus import open_run_corpus
+from peer.trainer.data.corpus import Corpus, open_run_corpus
 from peer.trainer.devices.rank_groups import (
     Place,
     RankGroup,
@@ -97,6 +100,7 @@ def _train(
 ) -> int:
     size = _num_devices(config, place)
     group = RankGroup(size, place) if size > 1 or config.shard else None
+    loaded: _Loaded | None = None
     trainer: Trainer | None = None
     is_orderly = False
 
@@ -115,7 +119,10 @@ def _train(
             terminal.tell(run_facts(config.run_id, manifest))
             terminal.step("run", "found", is_done=True)
             terminal.step("model")
-            trainer = _build_trainer(config, manifest, connection, device, group, terminal)
+            with contextlib.suppress(KeyboardInterrupt), terminal.leaving_at_once():
+                loaded = _load(config, manifest, device, group, terminal)
+        if manifest is not None and loaded is not None:
+            trainer = _build_trainer(config, manifest, connection, loaded, device, terminal)
             if warning := warn_of_room(manifest, config.data_dir, config.checkpoints_path):
                 terminal.note(warning)
             num_trained = count_text(trainer.link.layout.num_values)
@@ -127,9 +134,9 @@ def _train(
         if connection.network.run_has_ended:
             reason = "the run has ended"
         connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
-        if group is not None and group.ranks is not None:
+        is_orderly = trainer is not None
+        if trainer is not None and group is not None and group.ranks is not None:
             group.ranks.order(OrderKind.END)
-        is_orderly = True
     except BaseException as error:
         connection.abort()
         explained = memory_fault(error) if group is None else group.explain(error) or memory_fault(error)
@@ -137,8 +144,8 @@ def _train(
             raise explained from error
         raise
     finally:
-        if trainer is not None:
-            trainer.close_data()
+        if loaded is not None:
+            loaded.corpus.close()
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
     return 0
@@ -188,14 +195,18 @@ def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
 
-def _build_trainer(
-    config: PeerConfig,
-    manifest: RunManifest,
-    connection: RunConnection,
-    device: torch.device,
-    group: RankGroup | None,
-    terminal: Terminal,
-) -> Trainer:
+class _Loaded(NamedTuple):
+    """What a peer trains: its module, what it reads, and the other processes that train it, if there are any."""
+
+    model: nn.Module
+    corpus: Corpus
+    ranks: Ranks | None
+
+
+def _load(
+    config: PeerConfig, manifest: RunManifest, device: torch.device, group: RankGroup | None, terminal: Terminal
+) -> _Loaded:
+    """All that takes long and of which nobody else knows yet."""
     check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data, manifest.data.reader)
     is_elsewhere = device.type != "cpu"
@@ -208,8 +219,7 @@ def _build_trainer(
     compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
     model = build_run_model(manifest, base, compressed=compressed)
     check_frozen_digest(manifest, model)
-    choices = ComputeChoices.of(config)
-    prepare_module(model, choices)
+    prepare_module(model, ComputeChoices.of(config))
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_run_corpus(
         manifest, source, config.data_dir, terminal.note, limit_bytes=int(config.data_limit_gib * 2**30)
@@ -217,6 +227,18 @@ def _build_trainer(
     chooser = "as the run says" if config.data is None else "as chosen here"
     what = "Python's own library" if source == LIBRARY else source
     terminal.mention(f"training on {what} ({chooser}; {corpus.facts})")
+    return _Loaded(model, corpus, ranks)
+
+
+def _build_trainer(
+    config: PeerConfig,
+    manifest: RunManifest,
+    connection: RunConnection,
+    loaded: _Loaded,
+    device: torch.device,
+    terminal: Terminal,
+) -> Trainer:
+    model, corpus, ranks = loaded
     ref_device = torch.device("cpu") if config.offload else None
     peer_id = connection.identity.peer_id
 
@@ -239,7 +261,7 @@ def _build_trainer(
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
         order=manifest.data.order,
-        choices=choices,
+        choices=ComputeChoices.of(config),
         tell=Tell(terminal.note, tell_smaller),
     )
 

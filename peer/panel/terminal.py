@@ -89,6 +89,7 @@ class Terminal:
         self._errors = KeptErrors()
         self._is_resting = False
         self._is_loading = False
+        self._leaves_at_once = False
         self._beside: AnswerBeside | None = None
         self._limit: Callable[[LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | ViewUpdate | str] = deque(maxlen=MAX_WAITING)
@@ -157,6 +158,21 @@ class Terminal:
         """From now on others may see this peer's key: the data folder stays, whatever comes of this start."""
         self._give_up = self._folder.close
 
+    @contextmanager
+    def leaving_at_once(self) -> Iterator[None]:
+        """For the main thread, before anybody waits for this peer: inside, the first Ctrl+C ends what is done there.
+
+        Raises:
+            KeyboardInterrupt: inside, once the owner wants to leave, or did before.
+        """
+        self._leaves_at_once = True
+        try:
+            if self._is_stopping:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._leaves_at_once = False
+
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
         self._is_loading = False
@@ -175,7 +191,7 @@ class Terminal:
         elif action == "rest":
             self._is_resting = not self._is_resting
             self.tell(Resting(self._is_resting))
-        elif self._is_loading or self._is_stopping:
+        elif self._is_loading or self._is_stopping or self._leaves_at_once:
             os.kill(os.getpid(), signal.SIGINT)
         else:
             self._leave()
@@ -195,7 +211,8 @@ class Terminal:
         """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._is_stopping or self._is_loading:
+            if self._is_stopping or self._is_loading or self._leaves_at_once:
+                self._is_stopping = True
                 raise KeyboardInterrupt
             self._leave()
 

@@ -167,7 +167,11 @@ def _tokenized(
     limit = NUM_SHADES if is_picture else model.vocab_size
     rules = TextRules(tokenizer, data.text_field, data.held_out_fraction, limit, model.context, num_evaluated, examples)
     stock = TextStock(source, rules, cache, note, limit_bytes)
-    held_out, bytes_per_token = stock.held_out()
+    try:
+        held_out, bytes_per_token = stock.held_out()
+    except BaseException:
+        stock.close()
+        raise
     facts = f"{plural(len(stock.parts), 'part')}, {'decoded' if is_picture else 'tokenized'} as it is read"
     return Corpus(stock.training(), held_out, facts, bytes_per_token, stock.close)
 

@@ -10,17 +10,40 @@ import contextlib
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from dht.quantities import bytes_text
+
+T = TypeVar("T")
 
 PAUSES_SECONDS = (1.0, 5.0, 20.0, 60.0)
 """After the first failures of a group, and then again and again the last one: a server restarts within a minute."""
+FIRST_TRIES = 3
+"""Again, of data without which nothing begins."""
 DISK_KEPT_BYTES = 1 << 30
 """Left free for everything else on the disk, checkpoints above all."""
+
+
+def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> T:
+    """What `action` returns; what cannot be had now is tried again a few times, and `note` is told.
+
+    Raises:
+        UsageFault: it is wrong, and another try would not help.
+        LocalFault: it cannot be had.
+    """
+    for seconds in PAUSES_SECONDS[:FIRST_TRIES]:
+        try:
+            return action()
+        except UsageFault:
+            raise
+        except LocalFault as error:
+            note(f"{error}; trying again in {seconds:g} s")
+            pause(seconds)
+    return action()
 
 
 class GroupFiles(Protocol):

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
 from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.shards import write_new
-from peer.trainer.data.stock import Stock
+from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenize_worker import TokenizeOrder, dtype_of
@@ -30,12 +31,14 @@ from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, library_files
-from peer.trainer.text.hub import num_hub_rows
+from peer.trainer.text.hub import hub_parts, is_offline
 
 SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
 """A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""
-ROWS_PER_PART = 2000
-"""Of the hub, where bytes are not known in advance: 1 to 10 MB of usual documents."""
+MAX_HUB_PARTS = 4 * NUM_UNITS
+"""Of a data set of the hub."""
+MAX_LIST_BYTES = 1 << 20
+"""Of the kept list of them, 30 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,9 @@ class TextStock:
     ) -> None:
         self._source = source
         self._rules = rules
-        self.parts, identity = parts_of_source(source)
+        self._is_far = source.startswith(HUB) and not is_offline()
+        listed = partial(parts_of_source, source, cache, note)
+        self.parts, identity = patiently(listed, note) if self._is_far else listed()
         if not self.parts:
             raise UsageFault(f"{source} holds no text; expected some to train on")
         key = identity_of(identity, *rules.identity)
@@ -180,7 +185,11 @@ class TextStock:
         if self._facts(0) is None:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
         for group in range(len(self.parts)):
-            self.bring(group)
+            brought = partial(self.bring, group)
+            if self._is_far:
+                patiently(brought, self._note)
+            else:
+                brought()
             self._stock.pin(group)
             facts = self._facts(group)
             if facts is not None:
@@ -252,19 +261,23 @@ def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [shard for shard in (facts["training"], facts["held_out"]) if shard is not None]
 
 
-def parts_of_source(source: str) -> tuple[list[TextPart], int]:
+def parts_of_source(
+    source: str, cache: Path | None = None, note: Callable[[str], None] = lambda text: None
+) -> tuple[list[TextPart], int]:
     """(parts, identity of the data) of any source of text.
+
+    Args:
+        cache: keeps the list of the hub's parts, for a start while the hub is away; None: nothing is kept.
+        note: takes a sentence if the kept list is used.
 
     Raises:
         UsageFault, LocalFault: it cannot be had.
     """
     if source.startswith(HUB):
-        num_rows = num_hub_rows(source)
-        rows = max(ROWS_PER_PART, -(-num_rows // (4 * NUM_UNITS)))
-        starts = range(0, num_rows, rows)
-        return [TextPart("hf", ((source, start, min(start + rows, num_rows)),)) for start in starts], identity_of(
-            source
-        )
+        ranges = _hub_ranges(source, cache, note)
+        # A stream is divided otherwise than what the library has in its cache.
+        identity = identity_of(source, len(ranges), ranges[:1])
+        return [TextPart("hf", ((source, start, stop),)) for start, stop in ranges], identity
     if source == LIBRARY:
         files = [("text", tokens.path) for _, tokens in library_files().segments]
     else:
@@ -274,3 +287,30 @@ def parts_of_source(source: str) -> tuple[list[TextPart], int]:
     # Names without folders: the same files lie elsewhere on other machines.
     stamps = [(kind, path.name, size) for (kind, path), size in zip(files, sizes, strict=True)]
     return parts_of(files, part_bytes), identity_of(stamps)
+
+
+def _hub_ranges(source: str, cache: Path | None, note: Callable[[str], None]) -> list[tuple[int, int]]:
+    """`hub_parts`; while the hub is away, as they were when it was last here."""
+    path = None if cache is None else cache / f"hub-{identity_of(source, is_offline()):08x}.json"
+    try:
+        ranges = hub_parts(source, MAX_HUB_PARTS)
+    except UsageFault:
+        raise
+    except LocalFault as fault:
+        kept = None if path is None else _kept_ranges(path)
+        if kept is None:
+            raise
+        note(f"{fault}; going on with what is here")
+        return kept
+    if path is not None:
+        with contextlib.suppress(OSError):  # it says so when it keeps the text
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_new(path, json.dumps(ranges).encode())
+    return ranges
+
+
+def _kept_ranges(path: Path) -> list[tuple[int, int]] | None:
+    try:
+        return [(int(start), int(stop)) for start, stop in json.loads(read_regular(path, MAX_LIST_BYTES))]
+    except (OSError, ValueError, TypeError):
+        return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from peer.trainer.data.shards import (
     read_meta,
     write_new,
 )
-from peer.trainer.data.stock import PAUSES_SECONDS, Stock
+from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.data.streams import GroupedStream
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.files import Tokens
@@ -44,8 +43,6 @@ TIMEOUT_SECONDS = 30.0
 _CHUNK_BYTES = 1 << 18
 _BROKEN = (OSError, HTTPException, ValueError)
 """What a library raises when a line breaks, or a server answers nonsense."""
-_TRIES = 3
-"""Again, of meta.json and held-out shards, without which nothing begins."""
 
 
 class WebStock:
@@ -84,7 +81,7 @@ class WebStock:
             UsageFault, LocalFault: a held-out shard cannot be had, or is not what meta.json says.
         """
         for shard in self.meta.held_out:
-            self._patiently(partial(self.fetch, shard))
+            patiently(partial(self.fetch, shard), self._note)
         folder = ShardFolder(self.folder, self.meta, vocab_size, rules)
         self._shards = folder
         return folder.training(self._stock, self._open), folder
@@ -153,27 +150,11 @@ class WebStock:
             raise
         os.replace(draft, path)
 
-    def _patiently(self, action: Callable[[], None]) -> None:
-        """Without these nothing begins: try a few times, and say so."""
-        for pause in (*PAUSES_SECONDS[:_TRIES], None):
-            try:
-                return action()
-            except UsageFault:
-                raise
-            except LocalFault as error:
-                if pause is None:
-                    raise
-                self._note(f"{error}; trying again in {pause:g} s")
-                time.sleep(pause)
-        return None
-
     def _meta(self, digest: str) -> Meta:
         found = read_meta(self.folder, digest)
         if found is not None:
             return found
-        contents: list[bytes] = []
-        self._patiently(lambda: contents.append(_read(self._url, MAX_META_BYTES)))
-        content = contents[-1]
+        content = patiently(partial(_read, self._url, MAX_META_BYTES), self._note)
         meta = parse_meta(content, self._url, digest)
         write_new(self.folder / META_NAME, content)
         return meta

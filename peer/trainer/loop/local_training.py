@@ -45,6 +45,10 @@ are fragments, unless it is just being restarted.
 """
 
 
+class StoppedWaiting(LocalFault):
+    """Somebody wanted training to end while it waited for data."""
+
+
 class LocalTraining:
     """Hooks an optimizer to a `TrainerLink` and says which blocks of the data this peer reads.
 
@@ -169,7 +173,7 @@ class LocalTraining:
         """`next_positions` in data of several groups, which may come while others of them are read.
 
         Raises:
-            LocalFault: asked to stop before any of them was there.
+            StoppedWaiting: before any of them was there.
         """
         positions = self._order.next(num_blocks, context, groups)
         if positions is None:
@@ -195,7 +199,7 @@ class LocalTraining:
                 self._num_rereads += 1
                 self.link.note_reread()
                 return positions
-        raise LocalFault("asked to stop before any data was here; nothing was lost; start again to go on.")
+        raise StoppedWaiting("asked to stop before any data was here; nothing was lost; start again to go on.")
 
     def positions(
         self, num_blocks: int, context: int, num_tokens_available: int, max_steps: int | None = None

@@ -20,7 +20,7 @@ from peer.config.training_section import TrainingSection
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.inner_step import InnerStep
-from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.local_training import LocalTraining, StoppedWaiting
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.order.block_order import OrderKind
 
@@ -134,14 +134,13 @@ class Trainer:
                     self.training.rest(is_resting)
                     continue
                 before = self.training.optimizer_age
-                self.step()
+                try:
+                    self.step()
+                except StoppedWaiting:
+                    return
                 age = self.training.optimizer_age
                 if age > before and self._evaluate_every_steps and age % self._evaluate_every_steps == 0:
                     self.evaluate()
-
-    def close_data(self) -> None:
-        """End the process that tokenizes, in the middle of a part too; no step is taken after this."""
-        self._corpus.close()
 
     def evaluate(self) -> tuple[float, int] | None:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""

@@ -1,11 +1,13 @@
 """Rows of a data set of the Hugging Face hub at one revision, through the `datasets` library; nothing of it is run.
 
 What the library has in its cache is read from there, also without a network (`HF_HUB_OFFLINE=1`). Otherwise rows are
-streamed, and only those that are asked for.
+streamed, and of Parquet files only those that are asked for.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -16,6 +18,14 @@ from dht.errors import LocalFault, UsageFault
 from peer.extras import missing_extra
 
 _FORM = re.compile(r"hf:(?P<id>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<config>[^:]+))?(?::(?P<split>.+))?")
+
+ROWS_PER_PART = 2000
+"""Bytes are not known in advance: 1 to 10 MB of usual documents."""
+WHOLE_FILE_PARTS = 8
+"""Of a file that is no Parquet, at most: it is streamed from its beginning for each of them."""
+STREAMING_TRIES = 1
+"""Of the library's; each has six tries within itself, and `Stock` tries again for ever and says so. The library's own
+20 would keep a dead line a secret for many minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +46,80 @@ def hub_source(source: str) -> HubSource:
     return HubSource(match["id"], match["revision"], match["config"], match["split"] or "train")
 
 
-def num_hub_rows(source: str) -> int:
-    """Rows of the split.
+def is_offline() -> bool:
+    """Whether the person wants what the library has in its cache, and no network."""
+    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def hub_parts(source: str, max_parts: int) -> list[tuple[int, int]]:
+    """What `hub_rows` takes, for each part of the split, in order.
+
+    Of the library's cache: (first row, last row + 1). Of a stream: (number of the part, how many there are), the same
+    for everybody. Such a part lies in one file, because a row in the middle of a stream costs all that is before it.
 
     Raises:
-        UsageFault: there is no such data set, or it does not say how many rows it has.
+        UsageFault: there is no such data set.
         LocalFault: the library is missing, or the hub cannot be reached.
     """
-    asked = hub_source(source)
     rows = _open(source)
     if hasattr(rows, "num_rows"):
-        return int(rows.num_rows)
+        num_rows = int(rows.num_rows)
+        size = max(ROWS_PER_PART, -(-num_rows // max_parts))
+        return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+    try:
+        num_files = int(rows.num_shards)
+        num_groups = _by_row_groups(rows.shard(num_files, 0, contiguous=True)).num_shards
+    except Exception as error:  # See `hub_rows`.
+        raise _unavailable(source, error) from error
+    parts_of_file = max(1, min(num_groups if num_groups > 1 else WHOLE_FILE_PARTS, max_parts // num_files))
     splits = getattr(getattr(rows, "info", None), "splits", None) or {}
-    found = splits.get(asked.split)
-    if found is None or not found.num_examples:
-        raise UsageFault(
-            f"{source} does not say how many rows it has; expected a data set with metadata; download it and use "
-            "`peer data prepare`"
-        )
-    return int(found.num_examples)
+    known = splits.get(hub_source(source).split)
+    if known is not None and known.num_examples:
+        parts_of_file = min(parts_of_file, -(-int(known.num_examples) // (num_files * ROWS_PER_PART)))
+    num_parts = num_files * parts_of_file
+    return [(number, num_parts) for number in range(num_parts)]
 
 
 def hub_rows(source: str, start: int, stop: int) -> Iterator[Any]:
-    """Rows `start` to `stop`, each a dictionary.
+    """Rows of a part (`hub_parts`), each a dictionary.
 
     Raises:
-        UsageFault, LocalFault: as `num_hub_rows`.
+        UsageFault, LocalFault: as `hub_parts`, or the data set is not what it was.
     """
     rows = _open(source)
     try:
         if hasattr(rows, "num_rows"):
             yield from rows.select(range(start, min(stop, rows.num_rows)))
         else:
-            yield from rows.skip(start).take(stop - start)
+            yield from _streamed(source, rows, start, stop)
+    except LocalFault:
+        raise
     except Exception as error:
         # Whatever a library of a library raises when a line breaks.
         raise _unavailable(source, error) from error
+
+
+def _streamed(source: str, rows: Any, number: int, num_parts: int) -> Iterator[Any]:
+    num_files = int(rows.num_shards)
+    if num_parts % num_files:
+        raise LocalFault(
+            f"{source} has {num_files} files now; expected a number that divides {num_parts}, as when it was opened; "
+            "restart to read what is there now"
+        )
+    parts_of_file = num_parts // num_files
+    file, part = divmod(number, parts_of_file)
+    groups = _by_row_groups(rows.shard(num_files, file, contiguous=True))
+    num_groups = int(groups.num_shards)
+    if num_groups < parts_of_file:
+        yield from itertools.islice(groups, part, None, parts_of_file)
+        return
+    for group in range(num_groups * part // parts_of_file, num_groups * (part + 1) // parts_of_file):
+        yield from groups.shard(num_groups, group, contiguous=True)
+
+
+def _by_row_groups(rows: Any) -> Any:
+    """The same rows, with a shard for each row group of a Parquet file."""
+    return rows.reshard() if hasattr(rows, "reshard") else rows
 
 
 def _open(source: str) -> Any:
@@ -81,14 +129,18 @@ def _open(source: str) -> Any:
         raise missing_extra(f"reading {source}", "datasets", "hf", error) from error
     asked = hub_source(source)
     choices = {"name": asked.config, "split": asked.split, "revision": asked.revision}
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+    for library in ("datasets", "huggingface_hub"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # what they would print is in the sentence below
     try:
-        found: Any = datasets.load_dataset(asked.name, streaming=not is_offline, **choices)
+        datasets.config.STREAMING_READ_MAX_RETRIES = STREAMING_TRIES
+        found: Any = datasets.load_dataset(asked.name, streaming=not is_offline(), **choices)
         pictures = [name for name, kind in (getattr(found, "features", None) or {}).items() if _is_picture(kind)]
         for name in pictures:
             # As they are stored: they are decoded here, with limits.
             found = found.cast_column(name, datasets.Image(decode=False))
         return found
+    except datasets.exceptions.FileNotFoundDatasetsError as error:  # The hub says that there is none.
+        raise UsageFault(str(_unavailable(source, error))) from error
     except Exception as error:  # The hub's, HTTP's and the system's own classes.
         raise _unavailable(source, error) from error
 

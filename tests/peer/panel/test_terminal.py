@@ -75,6 +75,24 @@ def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: si
     assert any(isinstance(item, str) and "leaving" in item for item in view.shown)
 
 
+def test_what_nobody_waits_for_is_ended_by_the_first_signal(tmp_path: Path) -> None:
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), StuckView())
+    done = []
+
+    def tokenize() -> None:
+        with terminal.leaving_at_once():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("a part")
+
+    with terminal.interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            tokenize()
+        assert terminal.stop_asked()
+        with pytest.raises(KeyboardInterrupt):
+            tokenize()  # asked before it began
+    assert not done
+
+
 @pytest.mark.parametrize("is_member", [False, True])
 def test_a_peer_that_leaves_while_it_loads_says_so(tmp_path: Path, is_member: bool) -> None:
     view = StuckView()

@@ -16,6 +16,7 @@ from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.trainer.data.corpus import Corpus, open_corpus
+from peer.trainer.data.streams import GroupedStream
 from peer.trainer.devices.select import select_device
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
@@ -69,10 +70,18 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
     assert bits(linked) == bits(plain)
 
 
-def test_an_ended_trainer_leaves_no_process_that_tokenizes(corpus):
-    closed = []
-    trainer_of(replace(corpus, close=lambda: closed.append(True))).close_data()
-    assert closed == [True]
+def test_a_trainer_that_is_stopped_while_no_data_has_come_ends_in_peace(corpus):
+    model, asked = model_of(), []
+    nothing = replace(corpus, training=GroupedStream(1, 256, lambda group: None, 0))
+    link = link_of(model, pause=lambda seconds: None)
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 5
+
+    Trainer(model, nothing, Settings(), link, seed=1, peer_id="a").run(stop)
+    assert len(asked) == 6
+    assert link.inner_steps == 0
 
 
 def test_peers_take_the_same_batch_at_the_same_clock(corpus):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from dataclasses import replace
@@ -17,10 +18,13 @@ from peer.trainer.data.stock import Stock
 from peer.trainer.data.streams import GROUP_POSITIONS
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
 from peer.trainer.data.tokenize_pool import TokenizeWorker
+from peer.trainer.data.tokenize_worker import tokenize_part
 from peer.trainer.order.block_order import PermutedOrder
-from peer.trainer.text import hub as hub_module
+from peer.trainer.text import documents as documents_module
 from peer.trainer.text.documents import Complaints, documents
 from peer.trainer.text.held_out import hash_fraction
+from peer.trainer.text.hub import hub_parts, hub_rows
+from tests.kit.trainer.local_hub import LocalHub
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
 CONTEXT = 8
@@ -291,6 +295,15 @@ class Rows:
         return ({"text": self._texts[index]} for index in chosen)
 
 
+class NotOnTheHub(Exception):
+    """Stands for the library's."""
+
+
+def library(load_dataset):
+    exceptions = SimpleNamespace(FileNotFoundDatasetsError=NotOnTheHub)
+    return SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(), exceptions=exceptions)
+
+
 def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
     texts, asked = sentences(5000), []
 
@@ -298,7 +311,7 @@ def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
         asked.append((path, choices))
         return Rows(texts)
 
-    monkeypatch.setitem(__import__("sys").modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(__import__("sys").modules, "datasets", library(load_dataset))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     parts, _ = parts_of_source("hf:org/name@abc/en:validation")
     assert asked == [
@@ -308,12 +321,109 @@ def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
     assert found == texts
     assert len(parts) == 3
 
-    def fail(path, **choices):
-        raise ConnectionError("no route")
+    def fail(error):
+        def load_dataset(path, **choices):
+            raise error
 
-    monkeypatch.setitem(__import__("sys").modules, "datasets", SimpleNamespace(load_dataset=fail))
-    with pytest.raises(LocalFault, match=r"hf:org/name@abc cannot be read \(no route\)"):
-        hub_module.num_hub_rows("hf:org/name@abc")
+        return library(load_dataset)
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", fail(ConnectionError("no route")))
+    with pytest.raises(LocalFault, match=r"hf:org/name@abc cannot be read \(no route\)") as caught:
+        hub_parts("hf:org/name@abc", 10)
+    assert not isinstance(caught.value, UsageFault)
+    monkeypatch.setitem(__import__("sys").modules, "datasets", fail(NotOnTheHub("no such revision")))
+    with pytest.raises(UsageFault, match="no such revision"):
+        hub_parts("hf:org/name@abc", 10)
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(UsageFault, match="pip install"):
-        hub_module.num_hub_rows("hf:org/name@abc")
+        hub_parts("hf:org/name@abc", 10)
+
+
+def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, rules, monkeypatch):
+    """A volunteer whose line or hub is down goes on with what is tokenized already."""
+    texts, notes, is_away = sentences(400), [], threading.Event()
+
+    def listed(source, max_parts):
+        if is_away.is_set():
+            raise LocalFault("the hub is away")
+        return [(0, 2), (1, 2)]
+
+    def rows(source, start, stop):
+        if is_away.is_set():
+            raise LocalFault("the hub is away")
+        return ({"text": text} for text in texts[start::stop])
+
+    class Here(TokenizeWorker):
+        """In this process."""
+
+        def __init__(self, tokenizer, end):
+            pass
+
+        def tokenize(self, order):
+            return tokenize_part(order, rules.tokenizer)
+
+        def close(self):
+            pass
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(module, "hub_parts", listed)
+    monkeypatch.setattr(documents_module, "hub_rows", rows)
+    monkeypatch.setattr(module, "TokenizeWorker", Here)
+    monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
+    is_away.set()
+    with pytest.raises(LocalFault, match="the hub is away"):
+        TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
+    assert notes == ["the hub is away; trying again in 0 s"]
+    is_away.clear()
+    first = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
+    first.held_out()
+    assert first.open(0) is not None
+    is_away.set()
+    again = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
+    assert notes[-1] == "the hub is away; going on with what is here"
+    assert (again.identity, again.num_groups) == (first.identity, 2)
+    assert again.held_out()[0].num_tokens == first.held_out()[0].num_tokens
+    assert again.open(0) is not None
+    for text in ("[[0]]", "nonsense", "7"):
+        next(tmp_path.glob("hub-*.json")).write_text(text)
+        with pytest.raises(LocalFault, match="the hub is away"):
+            TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_a_stream_of_the_hub_is_read_part_by_part(tmp_path, ending):
+    """Each row once; a part of Parquet files costs about its share of the bytes, not all that lies before it."""
+    datasets = pytest.importorskip("datasets")
+    chance, folder = random.Random(0), tmp_path / "org" / "books"
+    texts = [f"{number}: {chance.randbytes(500).hex()}" for number in range(3000)]
+    folder.mkdir(parents=True)
+    for number in range(3):
+        path = folder / f"train-{number}.{ending}"
+        rows = texts[1000 * number : 1000 * (number + 1)]
+        if ending == "parquet":
+            datasets.Dataset.from_dict({"text": rows}).to_parquet(path, batch_size=125)
+        else:
+            json_lines(path, rows)
+    hub, source = LocalHub(tmp_path), "hf:org/books@v1"
+    try:
+        with hub.asked_here(tmp_path / "cache"):
+            ranges = hub_parts(source, 12)
+            assert ranges == [(number, 12) for number in range(12)]
+            before = hub.num_bytes
+            found = [row["text"] for row in hub_rows(source, *ranges[7])]
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            assert hub.num_bytes - before < (size / 2 if ending == "parquet" else size)
+            for number, count in ranges:
+                if number != 7:
+                    found += [row["text"] for row in hub_rows(source, number, count)]
+            assert sorted(found) == sorted(texts)
+            with pytest.raises(LocalFault, match="has 3 files now; expected a number that divides 10"):
+                list(hub_rows(source, 0, 10))
+            hub.mood = "garbage"
+            with pytest.raises(LocalFault, match=r"hf:org/books@v1 cannot be read \("):
+                list(hub_rows(source, 0, 12))
+            hub.mood = "well"
+            with pytest.raises(UsageFault, match="hf:org/other@v1 cannot be read"):
+                hub_parts("hf:org/other@v1", 12)
+    finally:
+        hub.close()
