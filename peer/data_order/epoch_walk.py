@@ -201,12 +201,12 @@ class UnitWalk:
         is_free[self._left_to_others(np.flatnonzero(is_free), found)] = False
         free = np.flatnonzero(is_free)
         ranks, scores = found.ranks[free], found.scores[free]
-        return free[np.lexsort((np.where(ranks == 0, scores, ~scores), ranks))]
+        return free[np.lexsort((np.where(ranks == 0, ~scores, scores), ranks))]
 
     def _left_to_others(self, free: Places, found: Standings) -> Places:
         """Those of the free units that other readers have begun or read since their last records, by their paces."""
         owners = found.owners[free]
-        order = np.lexsort((found.scores[free], owners))
+        order = np.lexsort((~found.scores[free], owners))
         readers, starts, members = np.unique(owners[order], return_index=True, return_inverse=True)
         paces = np.array([(self._paces or {}).get(reader, 0) for reader in readers.tolist()], np.int64)
         return free[order][np.arange(len(free)) < (starts + paces)[members]]

@@ -96,7 +96,7 @@ class Standings:
     Attributes:
         ranks: int64 [NUM_UNITS]: `DONE`; `TAKEN` by another (of one that it reads itself: by another of higher rank);
             else its rank for the unit among all live readers, 0 for its own.
-        scores: of the reader of rank 0, which takes its units from the lowest score up: uint64 [NUM_UNITS].
+        scores: of the reader of rank 0, which takes its units from the highest score down: uint64 [NUM_UNITS].
         owners: `key_of` the reader of rank 0: uint64 [NUM_UNITS].
     """
 

@@ -41,7 +41,7 @@ def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Calla
         except UsageFault:
             raise
         except LocalFault as error:
-            note(f"{error}; trying again in {seconds:g} s")
+            note(f"data cannot be had now: {error}; trying again in {seconds:g} s")
             pause(seconds)
     return action()
 

@@ -300,7 +300,7 @@ def _hub_ranges(source: str, cache: Path | None, note: Callable[[str], None]) ->
         kept = None if path is None else _kept_ranges(path)
         if kept is None:
             raise
-        note(f"{fault}; going on with what is here")
+        note(f"data cannot be had now: {fault}; going on with what is here")
         return kept
     if path is not None:
         with contextlib.suppress(OSError):  # it says so when it keeps the text

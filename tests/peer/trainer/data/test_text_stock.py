@@ -373,14 +373,14 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
     is_away.set()
     with pytest.raises(LocalFault, match="the hub is away"):
         TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-    assert notes == ["the hub is away; trying again in 0 s"]
+    assert notes == ["data cannot be had now: the hub is away; trying again in 0 s"]
     is_away.clear()
     first = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
     first.held_out()
     assert first.open(0) is not None
     is_away.set()
     again = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-    assert notes[-1] == "the hub is away; going on with what is here"
+    assert notes[-1] == "data cannot be had now: the hub is away; going on with what is here"
     assert (again.identity, again.num_groups) == (first.identity, 2)
     assert again.held_out()[0].num_tokens == first.held_out()[0].num_tokens
     assert again.open(0) is not None
