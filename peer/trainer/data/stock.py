@@ -24,6 +24,8 @@ PAUSES_SECONDS = (1.0, 5.0, 20.0, 60.0)
 """After the first failures of a group, and then again and again the last one: a server restarts within a minute."""
 FIRST_TRIES = 3
 """Again, of data without which nothing begins."""
+FAILED_TOGETHER = 3
+"""Different groups that could not be had one after the other: their source was away, and one that comes ends that."""
 DISK_KEPT_BYTES = 1 << 30
 """Left free for everything else on the disk, checkpoints above all."""
 
@@ -107,6 +109,7 @@ class Stock:
         self._leaving: list[int] = []
         self.is_full = False
         self._num_failures = 0
+        self._failed_in_a_row: set[int] = set()
         self.failing: set[int] = set()
         self._has_complained = False
         self._is_closed = False
@@ -181,6 +184,7 @@ class Stock:
                     self._note(f"data cannot be had now: {error}; training goes on with what is here")
                 pause = PAUSES_SECONDS[min(self._num_failures, len(PAUSES_SECONDS) - 1)]
                 self._num_failures += 1
+                self._failed_in_a_row.add(group)
                 self.failing.add(group)
                 with self._changed:
                     self._changed.wait(pause)
@@ -193,6 +197,9 @@ class Stock:
             if group in self.failing:
                 self.failing.clear()  # what kept this one away may have kept the others
                 self._note("data comes again")
+            elif len(self._failed_in_a_row) >= FAILED_TOGETHER:
+                self._note("data comes again")
+            self._failed_in_a_row.clear()
 
     def _next(self) -> int:
         # After a failure another group goes first: one that is broken does not hold up the rest.

@@ -284,6 +284,32 @@ def test_one_part_that_is_gone_for_good_is_told_once_while_others_come(tmp_path,
     assert notes == ["data cannot be had now: c.txt was removed; training goes on with what is here"]
 
 
+def test_a_source_that_was_away_is_said_to_be_back_by_the_first_part_that_comes(tmp_path, monkeypatch):
+    """Those that failed are wanted last, and may not come for long."""
+    monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
+    notes, tried, is_back = [], set(), threading.Event()
+
+    def bring(group: int) -> None:
+        tried.add(group)
+        if not is_back.is_set():
+            raise LocalFault("no route")
+        files.here.add(group)
+
+    files = Files(tmp_path, 9)
+    files.bring = bring
+    stock = Stock(files, notes.append)
+    stock.want([1, 2, 3])
+    until(lambda: tried == {1, 2, 3})
+    stock.want([4])
+    until(lambda: 4 in tried)
+    is_back.set()
+    until(lambda: len(notes) > 1)
+    stock.want([5])
+    until(lambda: 5 in files.here)
+    stock.close()
+    assert notes == ["data cannot be had now: no route; training goes on with what is here", "data comes again"]
+
+
 class Rows:
     """Stands for what `datasets.load_dataset` gives from its cache."""
 
