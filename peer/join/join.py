@@ -196,11 +196,11 @@ def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[
 
 
 class _Loaded(NamedTuple):
-    """What a peer trains: its module, what it reads, and the other processes that train it, if there are any."""
+    """What a peer trains: its module, what it reads, and the processes that train it."""
 
     model: nn.Module
     corpus: Corpus
-    ranks: Ranks | None
+    ranks: Ranks
 
 
 def _load(

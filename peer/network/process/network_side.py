@@ -12,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -119,7 +119,7 @@ class NetworkSide:
         role: str,
         emit: Callable[[Event], None],
         on_addresses: Callable[[list[str]], None],
-        make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
+        make_mailbox: Callable[[RunRecord, RunManifest], Coroutine[None, None, tuple[Mailbox, str]]],
         on_seen: Callable[[SwarmSeen], object] = lambda seen: None,
     ) -> None:
         self._config = config
@@ -215,7 +215,10 @@ class NetworkSide:
             if files is None:
                 return
             # Not before its files are here: the trainer that reads them starts with this.
-            mailbox, device = await self._make_mailbox(self._record, manifest)
+            made = await self._unless_left(self._make_mailbox(self._record, manifest))
+            if made is None:
+                return
+            mailbox, device = made
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device, doorkeeper, files)
             self._node = node
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.

@@ -8,13 +8,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.events.peer_events import LeftRun, WaitingForPeers
-from tests.kit.processes.process_swarm import WAIT_SECONDS, PeerProcess, ProcessSwarm, process_swarm, wait_until
+from peer.network.process.supervisor import STOP_SECONDS as LONGEST_LEAVE_SECONDS
+from tests.kit.processes.process_swarm import (
+    TINY_RUN,
+    WAIT_SECONDS,
+    PeerProcess,
+    ProcessSwarm,
+    process_swarm,
+    wait_until,
+)
+from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 
 SOON_SECONDS = 60.0
 """For what must happen within seconds, on a machine where other tests import torch meanwhile."""
@@ -74,6 +85,22 @@ def test_a_peer_that_is_still_dialling_leaves_when_asked(
     assert peer.wait_end(SOON_SECONDS) == 0
     assert not family & swarm.process_ids()
     assert set(swarm.socket_directories()) <= directories
+
+
+def test_a_peer_that_tokenizes_its_first_text_leaves_when_asked(tmp_path: Path) -> None:
+    """It takes minutes, and nobody waits for it: neither does the peer, nor its network process."""
+    tokenizer = small_tokenizer(tmp_path).path.read_bytes()
+    run = TINY_RUN.replace("[model]", "[model]\nvocab_size = 300").replace(
+        "[data]", "[data]\ntokenizer = 'tokenizer.json'"
+    )
+    with process_swarm(run, partial(ProcessSwarm, files={"tokenizer.json": tokenizer})) as tokenizing:
+        tokenizing.text.write_text("".join(f"{text}\n" for text in sentences(2000)) * 60)
+        peer = tokenizing.start("reader", has_record=True)
+        wait_until(lambda: "okenizing the beginning" in peer.stderr, "it tokenizes")
+        peer.process.send_signal(signal.SIGTERM)
+        assert peer.wait_end(LONGEST_LEAVE_SECONDS / 2) == 0, peer.stderr
+        assert "left before this peer was a member" in peer.stderr.lower()
+        assert (tokenizing.processes(), tokenizing.socket_directories()) == ([], [])
 
 
 def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: ProcessSwarm, black_hole: str) -> None:
