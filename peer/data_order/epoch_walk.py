@@ -158,12 +158,17 @@ class UnitWalk:
             else:
                 self._measure(view)
             self._done |= view.done
-        # A unit that was begun is read to its end in the epoch in which it was taken, unless that is long over.
-        if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or self._unit is None):
+        # What is its own is read to its end in the epoch in which it was taken, unless that is long over.
+        if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or not self._has_own(view)):
             self._begin(view.epoch)
         if self._unit is not None and standings(self._me, self.epoch, self._unit, view).ranks[self._unit] < 0:
             self._unit = None
         self._is_new = False
+
+    def _has_own(self, view: ReadingView) -> bool:
+        """Whether it reads a unit, or one is left that others leave to it."""
+        is_own = standings(self._me, self.epoch, None, view).ranks == 0
+        return self._unit is not None or bool((is_own & ~self._done).any())
 
     def _measure(self, view: ReadingView) -> None:
         """How many of its own units each other reader has read since the view before; less, if it reads no more."""

@@ -23,9 +23,6 @@ ROWS_PER_PART = 2000
 """Bytes are not known in advance: 1 to 10 MB of usual documents."""
 WHOLE_FILE_PARTS = 8
 """Of a file that is no Parquet, at most: it is streamed from its beginning for each of them."""
-STREAMING_TRIES = 1
-"""Of the library's; each has six tries within itself, and `Stock` tries again for ever and says so. The library's own
-20 would keep a dead line a secret for many minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,6 @@ def _open(source: str) -> Any:
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # what they would print is in the sentence below
     try:
-        datasets.config.STREAMING_READ_MAX_RETRIES = STREAMING_TRIES
         found: Any = datasets.load_dataset(asked.name, streaming=not is_offline(), **choices)
         pictures = [name for name, kind in (getattr(found, "features", None) or {}).items() if _is_picture(kind)]
         for name in pictures:

@@ -159,12 +159,22 @@ def test_two_readers_of_a_short_epoch_leave_each_other_what_is_read_meanwhile() 
     assert sum(one.repeated for one in found) / len(found) <= 0.035
 
 
+def test_readers_that_have_not_heard_of_each_other_begin_with_what_is_most_surely_their_own() -> None:
+    """Ten records per epoch; with the lowest scores first it is 5.4 %."""
+    found = [
+        simulate_epoch(num_peers=2, crash_fraction=0, num_blocks=10_000, epoch_seconds=100, tick_seconds=1.0, seed=seed)
+        for seed in range(4)
+    ]
+    assert min(one.covered for one in found) == 1
+    assert sum(one.repeated for one in found) / len(found) <= 0.04
+
+
 def test_a_reader_that_stops_keeps_nothing() -> None:
     """Its record lives on, and its units fall to others when it says nothing new."""
     idle = Reading(0, 0, NO_UNIT, NONE)
     found = standings(key_of("other"), 0, None, view_of([("me", idle)], 0, 0))
     its = np.flatnonzero(found.ranks == 0)
-    its = its[np.argsort(found.scores[its])].tolist()
+    its = its[np.argsort(~found.scores[its])].tolist()
     walk, units = UnitWalk(key_of("me")), set()
 
     def read_on(num_done: int, num_units: int) -> None:

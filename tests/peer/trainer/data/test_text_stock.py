@@ -327,7 +327,7 @@ class NotOnTheHub(Exception):
 
 def library(load_dataset):
     exceptions = SimpleNamespace(FileNotFoundDatasetsError=NotOnTheHub)
-    return SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(), exceptions=exceptions)
+    return SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions)
 
 
 def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
