@@ -8,11 +8,6 @@ The files of this folder stand under all rooms, but for the entry point:
     secret_files.py   files of mode 0600
     folder_lock.py    one process for each data folder
     extras.py         libraries that only some commands need
-    plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
-    first_lines.py    the checklist in the first moment of `peer join`
-    answer_beside.py  Ctrl+C while something is loaded that lets no Python code run
-    progress.py       a line about what a slow command does at the moment
-    plain_console.py  the same for tables and panels
     run_clock.py      tokens that the whole swarm has committed
     described_model.py  an architecture of transformers as a manifest has it
     service_files.py  what keeps a peer running without a terminal (pure)
@@ -20,6 +15,7 @@ The files of this folder stand under all rooms, but for the entry point:
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
 
+    console/     text on its way to a terminal, and what it shows before anything is loaded
     data_order/  each block of the data once per epoch over the swarm: who reads what next (pure)
     mailbox/     shared memory between trainer process and network process
     config/      what all peers of a run agree on (manifest), and what one volunteer may choose

@@ -16,7 +16,7 @@ leave_working_folder()
 import contextlib  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from peer.first_lines import clear_first_lines  # noqa: E402
+from peer.console.first_lines import clear_first_lines  # noqa: E402
 from peer.surroundings import put_right  # noqa: E402
 
 _INTERRUPTED = 130

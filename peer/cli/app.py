@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from peer.cli.usage.commands import COMMANDS, help_text
-from peer.first_lines import LABELS, OF_A_SEED, clear_first_lines, show_first_lines
+from peer.console.first_lines import LABELS, OF_A_SEED, clear_first_lines, show_first_lines
 from peer.version import SOFTWARE
 
 _COMPLETION = "_PEER_COMPLETE"

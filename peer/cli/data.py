@@ -12,7 +12,7 @@ from dht.errors import UsageFault
 from peer.cli.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.progress import tell_progress
+from peer.console.progress import tell_progress
 
 commands = Commands()
 data_commands = Commands(

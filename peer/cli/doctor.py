@@ -8,8 +8,8 @@ from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.console.progress import tell_progress
 from peer.observe.target import checked_target
-from peer.progress import tell_progress
 
 commands = Commands()
 

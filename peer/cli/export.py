@@ -12,6 +12,7 @@ from peer.cli.named_run import NamedRun, Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.console.progress import tell_progress
 from peer.export.model_source import (
     CheckpointSource,
     ModelFileSource,
@@ -22,7 +23,6 @@ from peer.export.model_source import (
     run_in,
 )
 from peer.observe.target import checked_target
-from peer.progress import tell_progress
 
 commands = Commands()
 

@@ -16,7 +16,7 @@ from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.progress import tell_progress
+from peer.console.progress import tell_progress
 
 commands = Commands()
 

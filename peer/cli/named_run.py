@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dht.errors import UsageFault
-from peer.first_lines import clear_first_lines
+from peer.console.first_lines import clear_first_lines
 from peer.observe.ended_run import RunEnd, end_on_page
 
 Run = Annotated[

@@ -26,6 +26,7 @@ from dht.errors import LocalFault, MurmurationError, UsageFault
 from dht.quantities import plural, short_peer
 from peer.config.layouts import seed_sizes
 from peer.config.peer_config import load_config
+from peer.console.plain_console import PlainConsole
 from peer.demo.measured import Words, write_anchors
 from peer.demo.report import print_report
 from peer.demo.show import DemoView, Figures, LineView, TableView, explanations
@@ -43,7 +44,6 @@ from peer.files.store import run_file_path
 from peer.import_path import python_command
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
-from peer.plain_console import PlainConsole
 
 DEMO_RUN = """
 description = "peer demo: the text of the Python standard library, byte by byte"

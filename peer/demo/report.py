@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.quantities import count_text, short_peer
+from peer.console.plain_console import PlainConsole
 from peer.demo.measured import Words
 from peer.demo.show import explanation
 from peer.demo.summary import Summary
-from peer.plain_console import PlainConsole
 
 INDENT = 4
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.quantities import count_text, plural, short_peer
+from peer.console.plain_console import PlainConsole
 from peer.demo.summary import DemoRow
-from peer.plain_console import PlainConsole
 
 REDRAWN_PER_SECOND = 4
 """A second hand that never stands still, for a few percent of one core."""

@@ -16,6 +16,7 @@ from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.console.progress import tell_progress
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine import look_at_machine, measure_step_seconds
@@ -30,7 +31,6 @@ from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
-from peer.progress import tell_progress
 from peer.trainer.data.prepared import data_facts
 from peer.trainer.devices.select import select_device
 from peer.trainer.hf.base_weights import base_facts

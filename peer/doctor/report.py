@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from peer.console.plain_console import PlainConsole, console_of_output
 from peer.doctor.doctor_facts import DoctorFacts
 from peer.doctor.findings import Finding, Level
-from peer.plain_console import PlainConsole, console_of_output
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}

@@ -24,6 +24,7 @@ from peer.config.layouts import layout_digest_of, seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codecs_of, limits_of, rule_of
+from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.files.store import checked_folder
@@ -31,7 +32,6 @@ from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
-from peer.progress import tell_progress
 
 LOOK_SECONDS = 1.0
 """Between two looks for members that have a state."""

@@ -13,7 +13,7 @@ from peer.config.peer_config import (
     user_data_dir_here,
     write_cached_peers,
 )
-from peer.first_lines import clear_first_lines
+from peer.console.first_lines import clear_first_lines
 from peer.folder_lock import holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_on_page, end_signed_here

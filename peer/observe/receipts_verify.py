@@ -17,7 +17,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id, verify
 from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
-from peer.plain_console import PlainConsole
+from peer.console.plain_console import PlainConsole
 
 
 class ReceiptsRefused(LocalFault):

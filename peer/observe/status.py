@@ -18,13 +18,13 @@ from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import progress_of, rate_factor
+from peer.console.plain_console import console_of_output
+from peer.console.progress import tell_progress
 from peer.events.refusals import LoggedRefusals, refusals_in_log
 from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
-from peer.plain_console import console_of_output
-from peer.progress import tell_progress
 from peer.run_clock import usual_clock
 
 

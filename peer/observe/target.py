@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import NobodyReachable, UsageFault
+from peer.console.progress import tell_progress
 from peer.observe.ended_run import SEARCH_SECONDS, RunEnd, end_signed_here
-from peer.progress import tell_progress
 
 
 @dataclass(frozen=True, slots=True)

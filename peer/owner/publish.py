@@ -27,11 +27,11 @@ from dht.records.signed_records import (
 )
 from dht.store import RecordStore
 from peer.config.manifest import RunManifest
+from peer.console.progress import tell_progress
 from peer.network.membership.first_look import look_first
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.owner.owned_run import OwnedRun
-from peer.progress import tell_progress
 
 LOOK_SECONDS = 1.0
 LEAST_LEAD_VERSIONS = 2

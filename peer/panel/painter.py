@@ -8,8 +8,8 @@ from typing import TextIO
 
 from rich.text import Text
 
+from peer.console.plain_console import PlainConsole
 from peer.panel.screens.line_layout import num_rows, without_signs
-from peer.plain_console import PlainConsole
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """The other screen, without a cursor."""

@@ -16,11 +16,11 @@ from types import FrameType
 from dht.errors import DeviceFault, Incompatible, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
-from peer.answer_beside import AnswerBeside
 from peer.config.peer_config import PeerConfig, make_data_dir
+from peer.console.answer_beside import AnswerBeside
+from peer.console.first_lines import clear_first_lines
 from peer.events.log import EventLog
 from peer.events.peer_events import Event, JoinedRun
-from peer.first_lines import clear_first_lines
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TextIO
 
 from dht.fields import printable
 from dht.quantities import count_text, plural, seconds_text
+from peer.console.first_lines import LABELS
 from peer.events.log import describe, to_json
 from peer.events.peer_events import (
     CatchUpProgressed,
@@ -20,7 +21,6 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses
-from peer.first_lines import LABELS
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update

@@ -16,7 +16,7 @@ from peer.config.data_source import TOKENS
 from peer.config.layouts import num_orthogonalised, seed_layout
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.plain_console import PlainConsole, console_of_output
+from peer.console.plain_console import PlainConsole, console_of_output
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import LocalFault
-from peer import plain_output
+from peer.console import plain_output
 from peer.observe import status
 from peer.observe.observer import RunObserver
 from tests.fuzz.commands import command_targets

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
+from peer.console.plain_console import PlainConsole
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound
 from peer.events.peer_events import (
     CatchUpProgressed,
@@ -33,7 +34,6 @@ from peer.panel.live_panel import screen
 from peer.panel.scene.controls import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import LineLimits, LoadingStep, Resting, RunFacts
-from peer.plain_console import PlainConsole
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")

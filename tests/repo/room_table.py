@@ -61,7 +61,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "msgpack numpy",
     ),
-    "peer": ("", False, "rich"),
+    "peer": ("", False, ""),
+    "peer.console": ("", False, "rich"),
     "peer.data_order": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_order", False, "numpy"),
     "peer.config": (
@@ -105,7 +106,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.computing": ("peer.config peer.trainer.model", True, "numpy torch"),
     "peer.trainer.loop": (
-        "averaging averaging.outer peer peer.mailbox peer.config peer.memory peer.checkpoint peer.trainer.*",
+        "averaging averaging.outer peer peer.console peer.mailbox peer.config peer.memory peer.checkpoint "
+        "peer.trainer.*",
         False,
         "numpy torch",
     ),
@@ -133,13 +135,18 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.network.process": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.lanes averaging.rounds "
-        "averaging.transfer peer peer.mailbox peer.config peer.files peer.events peer.checkpoint peer.network.*",
+        "averaging.transfer peer peer.console peer.mailbox peer.config peer.files peer.events peer.checkpoint "
+        "peer.network.*",
         False,
         "uvloop",
     ),
     "peer.panel.scene": ("dht.identity averaging.rounds peer.events", True, ""),
-    "peer.panel.screens": ("peer peer.events peer.panel.scene", False, "rich"),
-    "peer.panel": ("dht.identity peer peer.config peer.events peer.panel.*", False, "prometheus_client rich"),
+    "peer.panel.screens": ("peer peer.console peer.events peer.panel.scene", False, "rich"),
+    "peer.panel": (
+        "dht.identity peer peer.console peer.config peer.events peer.panel.*",
+        False,
+        "prometheus_client rich",
+    ),
     "peer.tracking": (
         "averaging.rounds peer peer.config peer.events peer.panel.scene",
         False,
@@ -147,6 +154,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
+        "peer.console "
         "peer.config peer.files peer.events peer.network.membership",
         False,
         "rich",
@@ -158,7 +166,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "blake3",
     ),
     "peer.plan": (
-        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds averaging.cells peer peer.mailbox "
+        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds averaging.cells peer "
+        "peer.console peer.mailbox "
         "peer.config peer.memory peer.checkpoint",
         True,
         "pydantic rich",
@@ -177,14 +186,16 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
-        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.memory peer.files "
+        "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
+        "peer.files "
         "peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
         "peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.memory peer.trainer.examples "
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.console peer.config peer.memory "
+        "peer.trainer.examples "
         "peer.trainer.data peer.trainer.devices peer.trainer.hf peer.trainer.model "
         "peer.network.membership peer.network.reachability peer.observe peer.plan",
         False,
@@ -206,7 +217,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.rounds peer peer.config peer.files peer.events "
+        "dht.identity averaging averaging.rounds peer peer.console peer.config peer.files peer.events "
         "peer.trainer.data peer.trainer.prepare peer.trainer.hf peer.trainer.model peer.observe peer.owner",
         False,
         "numpy rich torch",
@@ -242,9 +253,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
-    "peer.cli.usage": ("peer peer.config", False, "typer"),
+    "peer.cli.usage": ("peer peer.console peer.config", False, "typer"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
-    "peer.__main__": ("peer peer.cli", False, ""),
+    "peer.__main__": ("peer peer.console peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),
     "murmuration.integrations": ("peer.trainer.loop murmuration", False, "lightning torch transformers"),
 }

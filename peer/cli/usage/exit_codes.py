@@ -20,8 +20,8 @@ from typing import Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, MurmurationError, UsageFault
-from peer.first_lines import clear_first_lines
-from peer.plain_output import plain_output
+from peer.console.first_lines import clear_first_lines
+from peer.console.plain_output import plain_output
 
 _REFUSED_BY_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG),

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from dht.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
-from peer.first_lines import clear_first_lines
+from peer.console.first_lines import clear_first_lines
 from peer.version import SOFTWARE
 
 

@@ -26,12 +26,12 @@ from dht.records.signed_records import RunRecord, encode_run_record
 from dht.streams.rate_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.console.plain_output import make_plain
 from peer.events.log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import OWNERS_SIGNALS
 from peer.network.process.event_loop import run_network
-from peer.plain_output import make_plain
 
 MAX_LINE_BYTES = 1 << 20
 END_SECONDS = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from peer.first_lines import LABEL_WIDTH, LABELS
+from peer.console.first_lines import LABEL_WIDTH, LABELS
 from peer.panel.scene.loading import Line
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.line_layout import joined, part, wrapped

@@ -16,7 +16,7 @@ import torch
 from dht.errors import LocalFault
 from peer.config.layouts import averaged_parts, layout_of
 from peer.config.manifest import RunManifest
-from peer.plain_output import make_plain
+from peer.console.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.out_of_memory import memory_fault

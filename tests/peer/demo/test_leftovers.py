@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from peer.config.manifest import RunManifest
+from peer.console.plain_console import PlainConsole
 from peer.demo.demo import _stopped
 from peer.demo.show import LineView
 from peer.demo.swarm import DemoSwarm
-from peer.plain_console import PlainConsole
 
 RUN_ID = "demo." + "a" * 20
 

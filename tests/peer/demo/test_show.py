@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.host import PeerId
+from peer.console.plain_console import PlainConsole
 from peer.demo.measured import Words
 from peer.demo.report import print_report
 from peer.demo.show import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
@@ -18,7 +19,6 @@ from peer.demo.summary import DemoRow, LogFollower, PeerLog, Summary
 from peer.demo.swarm import undisturbed
 from peer.events.log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
-from peer.plain_console import PlainConsole
 
 ONE, TWO = PeerId("12D3KooWaaaaaaaa"), PeerId("12D3KooWbbbbbbbb")
 ROWS = (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from peer.first_lines import LABELS
+from peer.console.first_lines import LABELS
 from peer.import_path import python_command, python_environment
 
 RUN_ID = "own." + "a" * 20
@@ -44,7 +44,9 @@ RUN = "from peer.__main__ import main; main()"
 
 def test_the_checklist_is_there_before_anything_is_loaded_and_goes_with_the_first_word(tmp_path: Path) -> None:
     """typer, pydantic and rich, which take most of the time, come after it."""
-    seen = "import peer.first_lines as f; shown = f.show_first_lines; f.show_first_lines = lambda *a: (shown(*a), "
+    seen = (
+        "import peer.console.first_lines as f; shown = f.show_first_lines; f.show_first_lines = lambda *a: (shown(*a), "
+    )
     seen += "print(sorted({'typer', 'pydantic', 'rich', 'asyncio'} & set(sys.modules)), file=open('seen', 'w'))); "
     said, code = on_a_terminal(MAIN.format(words=["join", RUN_ID]) + seen + RUN, tmp_path)
     assert code == 2

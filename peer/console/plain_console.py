@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from dht.fields import printable
-from peer.plain_output import LAYOUT
+from peer.console.plain_output import LAYOUT
 
 PIPE_COLUMNS = 4096
 """Of a pipe or a file, which has no width: nothing in it is cut or broken."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer.answer_beside import AnswerBeside
+from peer.console.answer_beside import AnswerBeside
 
 
 @pytest.fixture

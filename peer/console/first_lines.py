@@ -31,5 +31,5 @@ def clear_first_lines() -> None:
     if _shown:
         _shown.clear()
         with contextlib.suppress(OSError):
-            # Not by `print`, which shows the marks that a terminal obeys to people (`peer/plain_output.py`).
+            # Not by `print`, which shows the marks that a terminal obeys to people (`peer/console/plain_output.py`).
             os.write(sys.__stdout__.fileno() if sys.__stdout__ else 1, b"\r\x1b[J")

@@ -21,12 +21,12 @@ from dht.fields import printable
 from dht.records.signed_records import PeerRecord
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
+from peer.console.plain_console import PlainConsole
+from peer.console.plain_output import LAYOUT, PlainOutput
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
 from peer.panel.view_choice import PlainView
-from peer.plain_console import PlainConsole
-from peer.plain_output import LAYOUT, PlainOutput
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import Donor, World
 from tests.repo.layout_rules import read_sources
@@ -149,4 +149,4 @@ def test_only_one_module_makes_consoles() -> None:
         and node.module in ("rich", "rich.console", "rich.markup")
         and any(alias.name in ("Console", "print", "escape", "get_console") for alias in node.names)
     ]
-    assert makers == ["peer.plain_console"]
+    assert makers == ["peer.console.plain_console"]
