@@ -16,7 +16,7 @@ leave_working_folder()
 import contextlib  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from peer.console.first_lines import clear_first_lines  # noqa: E402
+from peer.console.first_lines import say  # noqa: E402
 from peer.surroundings import put_right  # noqa: E402
 
 _INTERRUPTED = 130
@@ -35,8 +35,7 @@ def main() -> NoReturn:
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        clear_first_lines()
-        print("peer: Interrupted.", file=sys.stderr)
+        say("Interrupted.")
         code = _INTERRUPTED
     if code == _INTERRUPTED:
         # At once: threads that still load something, of which nothing is left to do, would be waited for.

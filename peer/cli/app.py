@@ -17,12 +17,11 @@ Exit codes:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from peer.cli.usage.commands import COMMANDS, help_text
-from peer.console.first_lines import LABELS, OF_A_SEED, clear_first_lines, show_first_lines
+from peer.console.first_lines import LABELS, OF_A_SEED, say, show_first_lines
 from peer.version import SOFTWARE
 
 _COMPLETION = "_PEER_COMPLETE"
@@ -60,8 +59,7 @@ def _run_command(words: list[str]) -> int:
     try:
         code = peer_command().main(spread_peers(words), prog_name="peer", standalone_mode=False)
     except UsageError as mistake:
-        clear_first_lines()
-        print(f"peer: {sentence_of(mistake)}", file=sys.stderr)
+        say(sentence_of(mistake))
         return 2
     except SystemExit as ended:
         code = ended.code

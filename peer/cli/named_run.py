@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
 from dht.errors import UsageFault
-from peer.console.first_lines import clear_first_lines
+from peer.console.first_lines import say
 from peer.observe.ended_run import RunEnd, end_on_page
 
 Run = Annotated[
@@ -104,9 +103,9 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
         from peer.observe.run_page import ask_page, in_words, is_unprotected
 
         says = ask_page(text)
-        _say(in_words(says, text))
+        say(in_words(says, text))
         if is_unprotected(text):
-            _say("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
+            say("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
         end = end_on_page(says.run_id, text, is_served=bool(says.addresses)) if says.has_ended else None
         return says.run_id, says.addresses, end
     if "." not in text:
@@ -117,8 +116,3 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
             raise UsageFault(f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}.")
     split_run_id(text)
     return text, (), None
-
-
-def _say(sentence: str) -> None:
-    clear_first_lines()
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)

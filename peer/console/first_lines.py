@@ -33,3 +33,9 @@ def clear_first_lines() -> None:
         with contextlib.suppress(OSError):
             # Not by `print`, which shows the marks that a terminal obeys to people (`peer/console/plain_output.py`).
             os.write(sys.__stdout__.fileno() if sys.__stdout__ else 1, b"\r\x1b[J")
+
+
+def say(sentence: str) -> None:
+    """Print a line of this program on standard error, in place of the checklist if that is there."""
+    clear_first_lines()
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)

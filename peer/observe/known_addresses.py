@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from dht.errors import LocalFault, UsageFault, unwritable
@@ -13,7 +12,7 @@ from peer.config.peer_config import (
     user_data_dir_here,
     write_cached_peers,
 )
-from peer.console.first_lines import clear_first_lines
+from peer.console.first_lines import say
 from peer.folder_lock import holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_on_page, end_signed_here
@@ -76,10 +75,10 @@ def page_of(config: PeerConfig) -> run_page.PageSays | None:
     try:
         says = run_page.ask_page(page)
     except LocalFault as fault:
-        _say(f"{fault} Going on with the addresses of earlier sessions.")
+        say(f"{fault} Going on with the addresses of earlier sessions.")
         return None
     if says.run_id != config.run_id:
-        _say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
+        say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
         return None
     return says
 
@@ -88,11 +87,6 @@ def addresses_elsewhere(run_id: str) -> list[str]:
     """Where peers of the run were reached that have the usual folder, or others, on this machine."""
     folders = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
     return [one for folder in folders for one in read_cached_peers(folder / ADDRESSES_NAME)]
-
-
-def _say(sentence: str) -> None:
-    clear_first_lines()
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 
 def no_address(run_id: str, data_dir: Path) -> UsageFault:

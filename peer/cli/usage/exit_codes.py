@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, MurmurationError, UsageFault
-from peer.console.first_lines import clear_first_lines
+from peer.console.first_lines import say
 from peer.console.plain_output import plain_output
 
 _REFUSED_BY_THE_MACHINE = (
@@ -141,5 +141,4 @@ def in_house_style(text: str) -> str:
 
 
 def _say(sentence: str) -> None:
-    clear_first_lines()
-    print(f"peer: {in_house_style(sentence)}", file=sys.stderr, flush=True)
+    say(in_house_style(sentence))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from typer.core import TyperGroup
 from dht.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
-from peer.console.first_lines import clear_first_lines
+from peer.console.first_lines import say
 from peer.version import SOFTWARE
 
 
@@ -60,8 +59,7 @@ def _sentence_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        clear_first_lines()
-        print("peer: Interrupted.", file=sys.stderr)
+        say("Interrupted.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
