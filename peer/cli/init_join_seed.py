@@ -253,11 +253,12 @@ def _run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
-    if not seed_only and os.environ.get("RANK", "0") != "0":
+    if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
         # Only the first of torchrun's processes has a network side and the folder; the others follow it.
-        from peer.join.join import run_trainer
+        chosen_config(flags, config_path, invite_source)
+        from peer.join.join import run_rank
 
-        return int(run_trainer(chosen_config(flags, config_path, invite_source)))
+        return int(run_rank())
     from peer.observe.ended_run import end_signed_here
     from peer.observe.remembered_folders import remember_place
     from peer.panel.own_folder import hold_folder

@@ -13,10 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dht.errors import PeerFault, UsageFault
+from dht.errors import UsageFault
 from dht.quantities import count_text
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record
-from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
@@ -58,12 +56,24 @@ EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
 
-def run_trainer(config: PeerConfig, child: NetworkChild | None = None, terminal: Terminal | None = None) -> int:
+def run_rank() -> int:
+    """Work for the first of torchrun's processes, as one of the others. Returns the exit code.
+
+    Raises:
+        LocalFault: what torchrun says is wrong, or another process has ended.
+    """
+    place = place_from(os.environ)
+    assert place is not None, "asked for where WORLD_SIZE says that there are several"
+    check_meeting_place(place)
+    return follow(place)
+
+
+def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Terminal) -> int:
     """Run one peer that trains until it is asked to leave. Returns the exit code.
 
     Args:
         child: its network process, when it has been started before.
-        terminal: where it is seen, when it is `interruptible` already.
+        terminal: where it is seen; it is `interruptible` already.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
@@ -71,17 +81,7 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None, terminal:
     place = place_from(os.environ)
     if place is not None:
         check_meeting_place(place)
-        if place.rank:
-            return follow(place)
-    if terminal is not None:
-        terminal.loaded()
-        return _run_trainer(config, terminal, place, child)
-    terminal = Terminal(config)
-    with terminal.interruptible():
-        return _run_trainer(config, terminal, place, child)
-
-
-def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, child: NetworkChild | None) -> int:
+    terminal.loaded()
     size = _num_devices(config, place)
     here = place or Place(0, 0, size, "", 0)
     device = device_of(config.device, here) if size > 1 else select_device(config.device)
@@ -111,7 +111,6 @@ def _train(
         return terminal.stop_asked() or connection.network.run_has_ended
 
     try:
-        _check_data_early(config)
         terminal.step("run")
         terminal.keep_folder()
         manifest = connection.open(stop)
@@ -149,22 +148,6 @@ def _train(
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
     return 0
-
-
-def _check_data_early(config: PeerConfig) -> None:
-    """Before anybody is dialled, where the manifest is known from an earlier session: is the data named that it needs?
-
-    Raises:
-        UsageFault: the volunteer has to say which data.
-    """
-    try:
-        record = decode_run_record(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
-        manifest = RunManifest.from_bytes(record.manifest)
-    except (OSError, ValueError, PeerFault):
-        return  # the network process says what is wrong with it
-    data = manifest.data
-    if manifest.model.kind != "custom":
-        source_here(data.source, config.data, data.reader)
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:

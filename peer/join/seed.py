@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dht.errors import PeerFault
 from dht.identity.join_link import join_link
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
-from dht.regular_files import read_regular
+from dht.records.signed_records import RunRecord
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
@@ -19,34 +17,17 @@ from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.network.process.event_loop import run_network
+from peer.observe.kept_manifest import manifest_here
 from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
-
-
-def run_seed(config: PeerConfig, terminal: Terminal | None = None) -> int:
-    """Run one peer that only serves until it is asked to leave. Returns the exit code.
-
-    Args:
-        terminal: where it is seen, when it is `interruptible` already.
-
-    Raises:
-        LocalFault: what stopped it, with what its owner can do.
-    """
-    if terminal is not None:
-        return _run_seed(config, terminal)
-    terminal = Terminal(config, what="peer seed")
-    with terminal.interruptible():
-        return _run_seed(config, terminal)
 
 
 def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
     """What somebody types who wants to join at this seed; to a private run an invite leads."""
     command = join_link(config.run_id, addresses).command
-    try:
-        record = decode_run_record(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
-        manifest = RunManifest.from_bytes(record.manifest)
-    except (OSError, ValueError, PeerFault):
-        return command  # not here yet, or damaged: the network side says so
+    manifest = manifest_here(config.run_record_path, config.run_id)
+    if manifest is None:
+        return command
     return (command if manifest.access.mode == "open" else "peer join --invite FILE") + manifest.flags_to_bring
 
 
@@ -54,7 +35,15 @@ def _tell_addresses(addresses: Sequence[str], config: PeerConfig, terminal: Term
     terminal.tell(OwnAddresses(tuple(addresses), join_command(config, addresses)))
 
 
-def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
+def run_seed(config: PeerConfig, terminal: Terminal) -> int:
+    """Run one peer that only serves until it is asked to leave. Returns the exit code.
+
+    Args:
+        terminal: where it is seen; it is `interruptible` already.
+
+    Raises:
+        LocalFault: what stopped it, with what its owner can do.
+    """
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
 

@@ -228,10 +228,9 @@ def test_init_on_a_full_disk_leaves_no_half_file(
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(config: PeerConfig, *rest: Any) -> int:
-        if os.environ.get("RANK") is None:
-            with pytest.raises(FolderInUse):
-                FolderLock(config.data_dir, "another")
-            rest[1].keep_folder()
+        with pytest.raises(FolderInUse):
+            FolderLock(config.data_dir, "another")
+        rest[1].keep_folder()
         return 0
 
     calls = stand_in(monkeypatch, "peer.join.join", "run_trainer", run)
@@ -264,8 +263,10 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     FolderLock(config.data_dir, "another").close()
     assert child.process.returncode is not None, "a network process that nobody wanted stayed"
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    calls = stand_in(monkeypatch, "peer.join.join", "run_rank", lambda: 0)
     assert app.run(["join", "--run-id", RUN_ID]) == 0
-    assert len(calls[1]) == 1, "two processes of one peer got a network process each"
+    assert calls == [()], "two processes of one peer got a network process each"
     calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
     assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
     ((config, _),) = calls

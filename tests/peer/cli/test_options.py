@@ -74,7 +74,6 @@ GIVEN: dict[str, object] = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's data folder of these tests; flags of other fields do not outlive one."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RANK", "1")  # no network process is started early
     monkeypatch.chdir(tmp_path)
     options._choice_flags.cache_clear()
     yield tmp_path
@@ -90,6 +89,9 @@ def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
         monkeypatch.setitem(sys.modules, module, fake)
     monkeypatch.setattr("peer.panel.terminal.opened_terminal", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
+    monkeypatch.setattr("peer.network.process.child.early_network_child", contextlib.nullcontext)
+    monkeypatch.setattr("peer.panel.own_folder.hold_folder", lambda config, *_: (config, None))
+    monkeypatch.setattr("peer.observe.known_addresses.check_addresses", lambda config: None)
     assert app.run(arguments) == 0
     (config,) = configs
     return config

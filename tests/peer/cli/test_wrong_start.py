@@ -10,6 +10,7 @@ import pytest
 from dht.errors import UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.join import join
+from peer.panel.terminal import Terminal
 
 
 def test_what_is_being_loaded_is_waited_for(monkeypatch, tmp_path):
@@ -36,6 +37,7 @@ def test_what_is_being_loaded_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(join, "load_optimizers", load)
     monkeypatch.setattr(join, "RunConnection", Refused)
     config = PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path, device="cpu")
-    with pytest.raises(UsageFault, match="own address"):
-        join.run_trainer(config)
+    terminal = Terminal(config)
+    with terminal.interruptible(), pytest.raises(UsageFault, match="own address"):
+        join.run_trainer(config, None, terminal)
     assert loaded.is_set()
