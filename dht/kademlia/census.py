@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
 from typing import Final
 
+from dht.errors import PeerFault
 from dht.records.key_levels import PUBLISH_SHARE, num_keys
-from dht.records.signed_records import claimed_level
+from dht.records.signed_records import PeerRecord, VerifiedRecords, claimed_level, decode_peer_record
+from dht.records.swarm_view import SwarmView
 from dht.store import PeerKey, RecordStore
 
 KEYS_AT_ONCE: Final = 16
@@ -25,3 +29,13 @@ async def fetch_everyone(store: RecordStore, run_id: str) -> list[bytes]:
     for start in range(0, len(keys), KEYS_AT_ONCE):
         found += await store.fetch_peers(run_id, keys[start : start + KEYS_AT_ONCE])
     return list(dict.fromkeys(found))
+
+
+async def members_here(store: RecordStore, run_id: str) -> list[PeerRecord]:
+    """The newest valid record of each member that is here now, sorted by PeerId."""
+    now, verified = time.time(), VerifiedRecords()
+    records = []
+    for data in await fetch_everyone(store, run_id):
+        with contextlib.suppress(PeerFault):
+            records.append(decode_peer_record(data, run_id=run_id, now=now, verified=verified))
+    return list(SwarmView(run_id).merge(records, now).members(now))

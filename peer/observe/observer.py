@@ -15,12 +15,11 @@ from averaging.transfer.snapshots import Snapshot
 from dht.admission.hello import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import Host, PeerId
-from dht.kademlia.census import fetch_everyone
+from dht.kademlia.census import members_here
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.quantities import plural
-from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
-from dht.records.swarm_view import SwarmView
+from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest, manifest_hash
@@ -48,16 +47,8 @@ class RunObserver:
 
     async def records(self) -> list[PeerRecord]:
         """Live records of the run's peers, valid ones of the manifest's shape only."""
-        now = time.time()
-        verified = VerifiedRecords()
-        records = []
-        for data in await fetch_everyone(self.store, self.run_id):
-            with contextlib.suppress(PeerFault):
-                record = decode_peer_record(data, run_id=self.run_id, now=now, verified=verified)
-                if self.has_shape(record, self.manifest):
-                    records.append(record)
-        view = SwarmView(self.run_id).merge(records, now)
-        return list(view.members(now))
+        records = await members_here(self.store, self.run_id)
+        return [record for record in records if self.has_shape(record, self.manifest)]
 
     @staticmethod
     def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:

@@ -5,7 +5,6 @@ A cool-down begins at a number of tokens. A peer that comes later could not know
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from statistics import median_high
@@ -13,7 +12,7 @@ from statistics import median_high
 from dht.errors import NobodyReachable
 from dht.records.signed_records import PeerRecord
 from peer.owner.owned_run import OwnedRun
-from peer.owner.publish import on_errand
+from peer.owner.publish import live_records
 from peer.run_clock import usual_clock
 
 
@@ -43,9 +42,8 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
     Raises:
         NobodyReachable: no member answered in time, or none has an anchor.
     """
-
     try:
-        found = first_token(_records(owned, addresses, timeout_seconds), at_version)
+        found = first_token(live_records(owned, addresses, timeout_seconds), at_version)
     except NobodyReachable as fault:
         raise NobodyReachable(f"{fault}; or give --cooldown-from TOKENS yourself") from fault
     if found is None:
@@ -61,17 +59,9 @@ def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout
     now = None
     if addresses:
         with contextlib.suppress(NobodyReachable):
-            now = version_of(_records(owned, addresses, timeout_seconds))
+            now = version_of(live_records(owned, addresses, timeout_seconds))
     if now is None:
         return f"at version {at_version}; if the run is past that, it ends as soon as this is published"
     if at_version <= now:
         return f"as soon as this is published: version {at_version} is past, the run is at {now}"
     return f"at version {at_version}; the run is at {now} now"
-
-
-def _records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> list[PeerRecord]:
-    async def ask() -> list[PeerRecord]:
-        async with on_errand(owned, addresses, timeout_seconds) as errand:
-            return await errand.records(owned.run_id)
-
-    return asyncio.run(ask())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ from dht.errors import NobodyReachable
 from dht.records.signed_records import PeerRecord
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.owner.owned_run import OwnedRun
-from peer.owner.publish import on_errand
+from peer.owner.publish import live_records
 
 
 def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> dict[str, Any]:
@@ -63,12 +62,7 @@ def _state(peer: dict[str, Any] | None) -> str:
 
 def _live(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> tuple[list[PeerRecord], str]:
     """Live records, and why there are none."""
-
-    async def look() -> list[PeerRecord]:
-        async with on_errand(owned, addresses, timeout_seconds) as errand:
-            return await errand.records(owned.run_id)
-
     try:
-        return asyncio.run(look()), ""
+        return live_records(owned, addresses, timeout_seconds), ""
     except NobodyReachable as fault:
         return [], str(fault)

@@ -7,24 +7,18 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median_high
 
 from dht.admission.admission import Admission
 from dht.admission.proofs import NONCE_BYTES
 from dht.admission.tickets import ERRAND_SECONDS, SERIAL_BYTES, Pass, encode_pass, issue_ticket
-from dht.errors import NobodyReachable, PeerFault, UsageFault
-from dht.host import PeerId
+from dht.errors import NobodyReachable, UsageFault
+from dht.host import Host
 from dht.identity.keys import Identity
-from dht.records.signed_records import (
-    PeerRecord,
-    RunRecord,
-    VerifiedRecords,
-    decode_peer_record,
-    decode_run_record,
-    encode_run_record,
-)
+from dht.kademlia.census import members_here
+from dht.observer.network import ObserverEntry, observer_network
+from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record, encode_run_record
 from dht.store import RecordStore
 from peer.config.manifest import RunManifest
 from peer.console.progress import tell_progress
@@ -38,31 +32,14 @@ LEAST_LEAD_VERSIONS = 2
 """A change of the outer rate must reach every peer before the round that it counts from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """A look into the swarm with the owner's authority."""
-
-    store: RecordStore
-    found: RunRecord | None
-    """The newest revision that members have."""
-
-    async def records(self, run_id: str) -> list[PeerRecord]:
-        """Live records, valid ones only."""
-        from dht.kademlia.census import fetch_everyone
-
-        verified, now = VerifiedRecords(), time.time()
-        newest: dict[PeerId, PeerRecord] = {}
-        for data in await fetch_everyone(self.store, run_id):
-            with contextlib.suppress(PeerFault):
-                record = decode_peer_record(data, run_id=run_id, now=now, verified=verified)
-                if record.peer_id not in newest or record.expires_at > newest[record.peer_id].expires_at:
-                    newest[record.peer_id] = record
-        return [newest[peer_id] for peer_id in sorted(newest)]
-
-
 @contextlib.asynccontextmanager
-async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> AsyncIterator[Errand]:
+async def on_errand(
+    owned: OwnedRun, addresses: list[str], timeout_seconds: float
+) -> AsyncIterator[tuple[RecordStore, RunRecord | None]]:
     """Connect with a key of its own, which the owner's key vouches for during some minutes.
+
+    Yields:
+        the swarm's store, and the newest revision that members have.
 
     Raises:
         NobodyReachable: no member answered in time.
@@ -74,11 +51,6 @@ async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: floa
         )
     tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
     await asyncio.to_thread(look_first, owned.run_id, addresses, timeout_seconds, asks=False)
-    # They take seconds, which a wrong address must not cost.
-    from dht.kademlia.store import HivemindStore
-    from dht.p2pd.daemon import DaemonOptions
-    from dht.p2pd.host import P2pdHost
-
     identity = Identity.generate()
     expires_at = int(time.time() + ERRAND_SECONDS)
     serial = secrets.token_bytes(SERIAL_BYTES)
@@ -91,14 +63,7 @@ async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: floa
         ticket_pass=encode_pass(Pass(ticket)),
         rules=member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING),
     )
-    is_local = all("/127.0.0.1/" in address for address in addresses)
-    listen = ["/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"]
-    async with contextlib.AsyncExitStack() as stack:
-        options = DaemonOptions(relays_for_others=False)
-        host = await stack.enter_async_context(P2pdHost(identity, listen, options=options))
-        store = HivemindStore(host, admission=admission)
-        await store.start()
-        stack.push_async_callback(store.close)
+    async with observer_network("p2pd", addresses, ObserverEntry(identity, admission, _knows_rules)) as (host, store):
         end = time.monotonic() + timeout_seconds
         while not await store.bootstrap(addresses):
             if time.monotonic() >= end:
@@ -108,7 +73,25 @@ async def on_errand(owned: OwnedRun, addresses: list[str], timeout_seconds: floa
                 )
             await asyncio.sleep(LOOK_SECONDS)
         found = await store.fetch_run(owned.run_id) or await ask_for_run(host, admission, addresses)
-        yield Errand(store, None if found is None else decode_run_record(found, run_id=owned.run_id))
+        yield store, None if found is None else decode_run_record(found, run_id=owned.run_id)
+
+
+async def _knows_rules(host: Host, addresses: list[str]) -> None:
+    """The owner need not ask who is a member."""
+
+
+def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> list[PeerRecord]:
+    """What members say of themselves now. Blocks.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+
+    async def ask() -> list[PeerRecord]:
+        async with on_errand(owned, addresses, timeout_seconds) as (store, _):
+            return await members_here(store, owned.run_id)
+
+    return asyncio.run(ask())
 
 
 def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
@@ -128,8 +111,7 @@ def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> in
 
 
 async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
-    async with on_errand(owned, addresses, timeout_seconds) as errand:
-        held = errand.found
+    async with on_errand(owned, addresses, timeout_seconds) as (store, held):
         if held is not None and held.revision > owned.record.revision:
             raise UsageFault(
                 f"the swarm has revision {held.revision} of the manifest and this folder revision "
@@ -141,10 +123,10 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 f"the swarm has another manifest of revision {held.revision}; expected one manifest per revision; sign "
                 "your change as the next revision"
             )
-        records = await errand.records(owned.run_id)
+        records = await members_here(store, owned.run_id)
         _check_lead(owned, held, _usual_version([record.versions for record in records]))
         encoded, life = encode_run_record(owned.record), time.time() + RUN_RECORD_LIFE_SECONDS
-        num_copies = await errand.store.publish_run(owned.run_id, encoded, life)
+        num_copies = await store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):
             raise NobodyReachable(
                 f"no member of {owned.run_id} took revision {owned.record.revision}; expected at least one; try again"
