@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dht.errors import UsageFault
-
-DISTRIBUTION = "murmuration-swarm"
+from peer.import_path import DISTRIBUTION
 
 
 def missing_extra(purpose: str, library: str, extra: str, error: ImportError) -> UsageFault:

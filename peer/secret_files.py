@@ -1,4 +1,4 @@
-"""Files that nobody else on the machine may read."""
+"""Files and folders that nobody else on the machine may read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dht.errors import unwritable
 from dht.regular_files import write_whole
 
 
-def write_secret(path: Path, content: str | bytes) -> None:
+def write_secret(path: Path, content: str | bytes, advice: str = "choose another place for it") -> None:
     """Write a file of mode 0600, from its first byte on; it appears whole or not at all.
+
+    Args:
+        advice: what to do if that fails.
 
     Raises:
         LocalFault: the folder cannot be written.
@@ -17,4 +20,16 @@ def write_secret(path: Path, content: str | bytes) -> None:
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable(path, error, advice) from error
+
+
+def make_secret_folder(folder: Path, advice: str) -> None:
+    """Make a folder of mode 0700, unless it is there; `advice` as above.
+
+    Raises:
+        LocalFault: it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error, advice) from error

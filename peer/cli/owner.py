@@ -90,6 +90,7 @@ def invite(
     from peer.config.access_sections import ChangeSection
     from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
     from peer.owner.owned_run import checked_key, seconds_of
+    from peer.secret_files import write_secret
 
     now = time.time()
     lasts = seconds_of(expires)
@@ -118,7 +119,7 @@ def invite(
     if name == "-":
         print(text)
         return
-    _write_secret(Path(name), text)
+    write_secret(Path(name), text + "\n")
     facts = {
         "invite": name,
         "serial": serial,
@@ -265,7 +266,8 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
 
     draft = owned.draft
     if as_json:
-        print(json.dumps({"manifest": owned.manifest.model_dump(mode="json"), "draft": _plain(draft)}))
+        shown = {"manifest": owned.manifest, "draft": draft}
+        print(json.dumps({name: one and one.model_dump(mode="json") for name, one in shown.items()}))
         return
     manifest = owned.manifest
     print(f"Run         {owned.run_id}")
@@ -458,16 +460,6 @@ def _and_published(owned: Any, published: bool) -> str:
 def _for_owner(owned: Any, step: str) -> str:
     """The command for the next step with this run's manifest, as it is typed in the same working directory."""
     return shlex.join(["peer", "manifest", step, "--data-dir", str(owned.folder)])
-
-
-def _write_secret(path: Path, text: str) -> None:
-    from peer.secret_files import write_secret
-
-    write_secret(path, text + "\n")
-
-
-def _plain(draft: Any) -> object:
-    return None if draft is None else draft.model_dump(mode="json")
 
 
 def _day(seconds: float) -> str:

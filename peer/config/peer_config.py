@@ -12,12 +12,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dht.errors import UsageFault, unwritable
+from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
 from peer.config.validation import explain, read_toml
+from peer.secret_files import make_secret_folder
 
 RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
@@ -428,10 +429,7 @@ def make_data_dir(config: PeerConfig) -> None:
     Raises:
         LocalFault: it cannot be made.
     """
-    try:
-        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(config.data_dir, error, "give another --data-dir") from error
+    make_secret_folder(config.data_dir, "give another --data-dir")
 
 
 def read_cached_peers(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from averaging.outer.layout import build_layout, with_buffers
-from dht.errors import LocalFault, PeerFault, UsageFault, unwritable
+from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import (
     MAX_RUN_RECORD_BYTES,
@@ -23,7 +23,7 @@ from dht.records.signed_records import (
     encode_run_record,
     sign_run_record,
 )
-from dht.regular_files import read_regular, write_whole
+from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
@@ -34,10 +34,13 @@ from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.owner.own_module import chosen_buffers, frozen_digest
+from peer.secret_files import make_secret_folder, write_secret
 
 OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"
 """As tools of the field write a tokenizer's file."""
+OTHER_FOLDER = "give another --out"
+"""What to do if the owner's folder cannot be written."""
 ROBUST_COMBINE = "centered_clip"
 """What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
 
@@ -295,7 +298,7 @@ def _write_run(
         run_id = make_run_id(name, owner.public_key)
         folder = user_data_dir_here() / run_id
         with _whole_or_nothing(folder):
-            write_owned(folder / OWNER_KEY_NAME, owner.to_bytes())
+            write_secret(folder / OWNER_KEY_NAME, owner.to_bytes(), OTHER_FOLDER)
             return _signed(run_id, _with_own_peer(manifest, folder), folder, owner, files)
     if not replace and (folder / OWNER_KEY_NAME).exists():
         raise UsageFault(
@@ -303,7 +306,7 @@ def _write_run(
             "give --force to sign the manifest again with that key."
         )
     with _whole_or_nothing(folder):
-        _make_folder(folder)
+        make_secret_folder(folder, OTHER_FOLDER)
         owner = _key(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _with_own_peer(manifest, folder)
@@ -317,7 +320,7 @@ def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, f
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
     # Before the record, which names them: a run never lists what its owner does not have.
     keep_files(folder, manifest, files)
-    write_owned(folder / RUN_RECORD_NAME, record)
+    write_secret(folder / RUN_RECORD_NAME, record, OTHER_FOLDER)
     return NewRun(run_id, manifest, folder)
 
 
@@ -395,25 +398,6 @@ def _as_next_revision(
         with contextlib.suppress(ValueError):
             manifest = _with_order(manifest, RunManifest.from_bytes(earlier.manifest).data.order)
     return manifest.model_copy(update=update)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error, "give another --out") from error
-
-
-def write_owned(path: Path, content: bytes) -> None:
-    """The file appears whole, readable by its owner alone, or not at all.
-
-    Raises:
-        LocalFault: the folder cannot be written.
-    """
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise unwritable(path, error, "give another --out") from error
 
 
 def _check_signable(source: str) -> None:

@@ -38,7 +38,8 @@ from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
-from peer.owner.new_run import OWNER_KEY_NAME, write_owned
+from peer.owner.new_run import OTHER_FOLDER, OWNER_KEY_NAME
+from peer.secret_files import write_secret
 
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
@@ -105,7 +106,7 @@ class OwnedRun:
             draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
         except ValueError as error:
             raise UsageFault(f"the manifest cannot hold this change: {error}") from error
-        write_owned(self.folder / DRAFT_NAME, draft.to_bytes())
+        write_secret(self.folder / DRAFT_NAME, draft.to_bytes(), OTHER_FOLDER)
         return draft
 
     def sign(self) -> RunManifest:
@@ -127,7 +128,7 @@ class OwnedRun:
             )
         self.record = sign_run_record(self.run_id, draft.to_bytes(), self.owner)
         self.manifest = draft
-        write_owned(self.folder / RUN_RECORD_NAME, encode_run_record(self.record))
+        write_secret(self.folder / RUN_RECORD_NAME, encode_run_record(self.record), OTHER_FOLDER)
         (self.folder / DRAFT_NAME).unlink()
         return draft
 

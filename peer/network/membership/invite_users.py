@@ -14,10 +14,11 @@ from typing import Final
 
 from dht.admission.admission import MAX_KNOWN_TICKETS, Admission
 from dht.admission.tickets import SERIAL_BYTES, Ticket
-from dht.errors import LocalFault, unwritable
+from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import public_key_of
-from dht.regular_files import open_regular, write_whole
+from dht.regular_files import open_regular
+from peer.secret_files import write_secret
 
 INVITE_USERS_NAME = "used_invites.jsonl"
 """In a peer's data folder."""
@@ -54,7 +55,7 @@ class InviteUsers:
         for use in uses:
             admission.note_user(use.serial, use.peer_id)
         if self._path.exists():
-            _replace(self._path, uses)
+            write_secret(self._path, b"".join(map(_line, uses)))
 
     def keep(self, ticket: Ticket, peer_id: PeerId) -> None:
         """Write down who used an invite."""
@@ -111,10 +112,3 @@ def _use_of(fields: object) -> InviteUse:
 def _line(use: InviteUse) -> bytes:
     fields = {"serial": use.serial.hex(), "peer_id": use.peer_id, "expires_at": use.expires_at}
     return json.dumps(fields).encode() + b"\n"
-
-
-def _replace(path: Path, uses: list[InviteUse]) -> None:
-    try:
-        write_whole(path, b"".join(map(_line, uses)))
-    except OSError as error:
-        raise unwritable(path, error) from error

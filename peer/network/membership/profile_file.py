@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault, unwritable
+from dht.errors import UsageFault
 from dht.fields import check_real
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
-from dht.regular_files import open_regular, write_whole
+from dht.regular_files import open_regular
+from peer.secret_files import write_secret
 
 LIFE_SECONDS = MAX_PROFILE_LIFE_SECONDS - 3600.0
 """Just under the longest life that holders accept."""
@@ -78,10 +79,7 @@ def write_choice(path: Path, choice: Choice) -> None:
     Raises:
         LocalFault: it cannot be written.
     """
-    try:
-        write_whole(path, json.dumps(asdict(choice), indent=2).encode() + b"\n")
-    except OSError as error:
-        raise unwritable(path, error) from error
+    write_secret(path, json.dumps(asdict(choice), indent=2) + "\n")
 
 
 def changed(
