@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from averaging.rounds import round_facts
 from averaging.rounds.round_facts import Fact
 from dht.fields import refuse_constant
-from dht.regular_files import open_regular
 from peer.events import path_events, peer_events
 from peer.events.line_log import LineLog
 from peer.events.peer_events import Event
@@ -110,22 +109,6 @@ class EventLog:
     def close(self) -> None:
         """Release the file."""
         self._lines.close()
-
-
-def read_events(path: str | Path) -> Iterator[Event | ValueError]:
-    """The events of a log in order; a line that is cut or unknown comes as the error that reading it gave.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with open_regular(path) as file:
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            if line.isspace():
-                continue
-            try:
-                yield from_json(line)
-            except ValueError as error:
-                yield error
 
 
 def _checked(value: Any, kind: str, where: str) -> Any:

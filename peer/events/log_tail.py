@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dht.regular_files import open_regular
@@ -16,16 +16,24 @@ LOG_TAIL_BYTES = 8 << 20
 """Days of one peer's events; what was refused before them is forgiven long since."""
 
 
-def tail_of(path: Path, num_bytes: int) -> bytes | None:
-    """The last bytes of a file; None without one."""
-    try:
-        file = open_regular(path)
-    except FileNotFoundError:
-        return None
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - num_bytes))
-        return file.read(num_bytes)
+def tail_lines(path: Path) -> list[bytes]:
+    """The newest lines of a log, oldest first; before them those of the earlier one, where this one has just begun.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    tail, earlier = _tail_of(path, LOG_TAIL_BYTES), b""
+    if len(tail) < LOG_TAIL_BYTES:
+        with contextlib.suppress(FileNotFoundError):
+            earlier = _tail_of(earlier_log(path), LOG_TAIL_BYTES - len(tail))
+    return (earlier + tail).splitlines()
+
+
+def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events of lines that hold one, as this software knows them."""
+    for line in lines:
+        with contextlib.suppress(ValueError):  # cut, or of later software
+            yield from_json(line[: MAX_LINE_BYTES + 1])
 
 
 def last_events(path: Path, count: int) -> tuple[list[Event], int]:
@@ -35,10 +43,7 @@ def last_events(path: Path, count: int) -> tuple[list[Event], int]:
         OSError: the log cannot be read.
     """
     size = path.stat().st_size
-    lines = (tail_of(path, LOG_TAIL_BYTES) or b"").splitlines()
-    if len(lines) < count and size < LOG_TAIL_BYTES:
-        lines = [*(tail_of(earlier_log(path), LOG_TAIL_BYTES) or b"").splitlines(), *lines]
-    return _events(lines[-count:] if count else []), size
+    return list(events_in(tail_lines(path)[-count:] if count else [])), size
 
 
 def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
@@ -56,12 +61,11 @@ def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
         file.seek(begin)
         content = file.read(LOG_TAIL_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
-    return _events(whole.splitlines()), begin + len(whole)
+    return list(events_in(whole.splitlines())), begin + len(whole)
 
 
-def _events(lines: Iterable[bytes]) -> list[Event]:
-    found = []
-    for line in lines:
-        with contextlib.suppress(ValueError):  # cut, or of later software
-            found.append(from_json(line[: MAX_LINE_BYTES + 1]))
-    return found
+def _tail_of(path: Path, num_bytes: int) -> bytes:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - num_bytes))
+        return file.read(num_bytes)

@@ -6,8 +6,6 @@ Every peer keeps such books for itself; nobody announces them, so they are known
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -15,9 +13,7 @@ from typing import Any, get_args
 from averaging.trust.blame import OFFENCE_TEXT, Offence
 from dht.host import PeerId
 from dht.quantities import seconds_text, short_peer
-from peer.events.line_log import earlier_log
-from peer.events.log import MAX_LINE_BYTES, from_json
-from peer.events.log_tail import LOG_TAIL_BYTES, tail_of
+from peer.events.log_tail import events_in, tail_lines
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 
 MAX_REMOTES = 64
@@ -40,10 +36,6 @@ class Refusals:
     counts: tuple[tuple[str, int], ...]
     left_out_until: float | None
     at: float
-
-    @property
-    def num_refused(self) -> int:
-        return sum(count for _, count in self.counts)
 
     def is_left_out(self, now: float) -> bool:
         return self.left_out_until is not None and now < self.left_out_until
@@ -100,21 +92,12 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
     Raises:
         OSError: the log is there and cannot be read.
     """
-    tail = tail_of(path, LOG_TAIL_BYTES)
-    if tail is None:
+    try:
+        lines = tail_lines(path)
+    except FileNotFoundError:
         return None
-    # A log that has just become the earlier one has the session's beginning.
-    earlier = tail_of(earlier_log(path), LOG_TAIL_BYTES - len(tail)) if len(tail) < LOG_TAIL_BYTES else None
-    return _folded(io.BytesIO((earlier or b"") + tail))
-
-
-def _folded(lines: Iterable[bytes]) -> LoggedRefusals | None:
     known: tuple[Refusals, ...] = ()
     last: Event | None = None
-    for line in lines:
-        try:
-            event = from_json(line[: MAX_LINE_BYTES + 1])
-        except ValueError:
-            continue  # cut by the beginning of the tail or by a full disk, or of later software
+    for event in events_in(lines):
         known, last = with_refusal(known, event), event
     return None if last is None else LoggedRefusals(last.peer_id, last.at, known)

@@ -17,7 +17,7 @@ from dht.regular_files import open_regular, read_regular, write_whole
 from peer.checkpoint.files import measure_file, read_json
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import load_config, read_cached_peers
-from peer.events.log import read_events
+from peer.events.log_tail import last_events
 from peer.events.refusals import refusals_in_log
 from peer.network.membership.invitation import load_pass, read_invite
 from peer.network.membership.invite_users import read_users
@@ -46,7 +46,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "pass": ("membership.pass", lambda path: load_pass(path.parent)),
     "profile": ("contributor.key.profile.json", read_choice),
     "receipts": ("receipts.jsonl", lambda path: verify_receipts(path, None, False)),
-    "event log": ("events.jsonl", lambda path: list(read_events(path))),
+    "event log": ("events.jsonl", lambda path: last_events(path, 1)),
     "refusals in the event log": ("events.jsonl", refusals_in_log),
     "users of invites": ("used_invites.jsonl", read_users),
     "addresses": ("cached_peers.json", read_cached_peers),

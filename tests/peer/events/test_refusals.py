@@ -163,7 +163,7 @@ def test_of_a_long_log_the_end_is_read_and_broken_lines_are_passed_over(tmp_path
     log_of(path, refused(3.0, num_times=(2,)))
     logged = refusals_in_log(path)
     assert logged is not None
-    assert [(one.remote, one.num_refused) for one in logged.refusals] == [(LIAR, 2)]
+    assert [(one.remote, sum(count for _, count in one.counts)) for one in logged.refusals] == [(LIAR, 2)]
 
 
 def test_a_log_that_has_just_begun_anew_is_read_with_the_one_before_it(tmp_path: Path) -> None:
@@ -174,4 +174,4 @@ def test_a_log_that_has_just_begun_anew_is_read_with_the_one_before_it(tmp_path:
     logged = refusals_in_log(path)
     assert logged is not None
     assert logged.at == 3.0
-    assert {(one.remote, one.num_refused) for one in logged.refusals} == {(LIAR, 2), (OTHER, 1)}
+    assert {(one.remote, sum(count for _, count in one.counts)) for one in logged.refusals} == {(LIAR, 2), (OTHER, 1)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from peer.events.log import read_events
+from peer.events.log_tail import events_in, tail_lines
 from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, ProcessSwarm, process_swarm, wait_until
 
 RUN = TINY_RUN.replace('source = "text:"\n', "")
@@ -60,7 +60,7 @@ def key_in(folder: Path) -> PeerId:
 def have_met(folder: Path, *others: Path) -> bool:
     """Whether one round that this folder's peer saw holds the work of all of them."""
     wanted = {key_in(one) for one in (folder, *others)}
-    events = [event for event in read_events(folder / "events.jsonl") if not isinstance(event, ValueError)]
+    events = events_in(tail_lines(folder / "events.jsonl"))
     return any(isinstance(event.fact, RoundCommitted) and wanted <= set(event.fact.contributors) for event in events)
 
 
