@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from averaging.outer.layout import FragmentLayout, build_layout, with_buffers
 from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
+from peer.config.model_section import ModelSection
 
 WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module", "_architecture")
 """Names under which wrappers, torch's and `peer.trainer.hf.tasks`', keep what they wrap, anywhere in a module; no
@@ -19,24 +20,7 @@ PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
 """These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
 
 
-class ModelShape(Protocol):
-    """The dimensions `build_model` reads; the manifest's model section has them."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def d_model(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def tied_head(self) -> bool: ...
-
-
-def parameter_shapes(shape: ModelShape) -> list[tuple[str, tuple[int, ...]]]:
+def parameter_shapes(shape: ModelSection) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape) of the parameters of `build_model(shape, ...)`, in order, without making any.
 
     Making the model would tell the same, and load torch: a second, and 200 MB in each process that only wants to know
@@ -82,27 +66,22 @@ def bare_name(name: str, module: object = None) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
-class NamedParameters(Protocol):
-    """The part of `torch.nn.Module` that says what it is made of."""
+class OwnModule(Protocol):
+    """The part of `torch.nn.Module` that describes what a run averages."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Any]]: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
 
 
-def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
+def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
     """(bare name, tensor) of the parameters that a run averages, in the module's own order, tied ones once."""
     return [
         (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
     ]
 
 
-class NamedBuffers(Protocol):
-    """The part of `torch.nn.Module` that says what it keeps beside its parameters."""
-
-    def named_buffers(self) -> Iterator[tuple[str, Any]]: ...
-    def state_dict(self) -> Mapping[str, Any]: ...
-
-
-def shared_buffers(module: NamedBuffers) -> list[tuple[str, Any]]:
+def shared_buffers(module: OwnModule) -> list[tuple[str, Any]]:
     """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
 
     Those of real numbers that are saved with the module, each once. Counts stay each peer's own.
@@ -113,10 +92,6 @@ def shared_buffers(module: NamedBuffers) -> list[tuple[str, Any]]:
         for name, buffer in module.named_buffers()
         if name in saved and buffer.dtype.is_floating_point and buffer.numel()
     ]
-
-
-class OwnModule(NamedParameters, NamedBuffers, Protocol):
-    """The part of `torch.nn.Module` that describes what a run averages."""
 
 
 def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:

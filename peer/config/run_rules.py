@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
@@ -19,27 +20,16 @@ def rule_of(manifest: RunManifest) -> OuterRule:
     """The outer rule that a manifest asks for."""
     section = manifest.averaging
     norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
-    return OuterRule(
-        mode=section.mode,
-        outer_lr=section.outer_lr,
-        outer_momentum=section.outer_momentum,
-        overlay_gain=section.overlay_gain,
-        own_weight=section.own_weight,
-        staleness_power=section.staleness_power,
-        staleness_limit=section.staleness_limit,
-        token_power=section.token_power,
-        quality_power=section.quality_power,
-        newcomer_rounds=section.newcomer_rounds,
-        lag_penalty=section.lag_penalty,
-        momentum_lag_penalty=section.momentum_lag_penalty,
-        residual_decay=section.error_feedback_decay,
-        combine=section.combine,
-        clip_norm_ratio=norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
-        clip_weight_ratio=weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
-        trim_fraction=section.trim_fraction,
-        clip_radius_ratio=section.clip_radius_ratio,
-        audit_fraction=section.effective_audit_fraction,
-    )
+    filled_in = {
+        "residual_decay": section.error_feedback_decay,
+        "clip_norm_ratio": norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
+        "clip_weight_ratio": weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
+        "audit_fraction": section.effective_audit_fraction,
+    }
+    as_written = {
+        field.name: getattr(section, field.name) for field in fields(OuterRule) if field.name not in filled_in
+    }
+    return OuterRule(**as_written | filled_in)
 
 
 def codec_of(manifest: RunManifest) -> Codec:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dht.host import PeerId
+from dht.records.signed_records import PeerRecord
 
 NUM_ROWS = 12
 """People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""
@@ -31,31 +32,6 @@ class OwnAddresses:
     def sentences(self) -> list[str]:
         told = ["listening on " + "  ".join(self.addresses)]
         return [*told, f"others join with: {self.join_command}"] if self.join_command else told
-
-
-class SeenRecord(Protocol):
-    """What is read of a peer's record (`dht.records.signed_records.PeerRecord`)."""
-
-    @property
-    def peer_id(self) -> PeerId: ...
-    @property
-    def contributor_key(self) -> bytes: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def tokens_per_second(self) -> float: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def held_out_loss(self) -> float | None: ...
-    @property
-    def held_out_version(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +131,7 @@ class SwarmWatch:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
 
-    def look(self, records: Iterable[SeenRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
+    def look(self, records: Iterable[PeerRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
 
         Args:
@@ -193,15 +169,15 @@ class SwarmWatch:
             relayed=relayed,
         )
 
-    def _said(self, record: SeenRecord) -> Said | None:
+    def _said(self, record: PeerRecord) -> Said | None:
         said = self._profiles.get(record.contributor_key)
         return said if said is not None and record.peer_id in said.machines else None
 
-    def _name_of(self, record: SeenRecord) -> str:
+    def _name_of(self, record: PeerRecord) -> str:
         said = self._said(record)
         return said.name if said is not None and said.name else record.name
 
-    def _count_work(self, trainers: list[SeenRecord], own: bytes, now: float) -> None:
+    def _count_work(self, trainers: list[PeerRecord], own: bytes, now: float) -> None:
         done = [
             (self._person(one), max(0, one.tokens - self._machines[one.peer_id]))
             for one in trainers
@@ -217,7 +193,7 @@ class SwarmWatch:
         self._pieces[-1] = (at, work, of_all + sum(tokens for _, tokens in done))
         self._pieces = [piece for piece in self._pieces if piece[0] > now - SHARE_SECONDS]
 
-    def _rank(self, trainers: list[SeenRecord], own: bytes) -> list[PersonSeen]:
+    def _rank(self, trainers: list[PeerRecord], own: bytes) -> list[PersonSeen]:
         if len(self._met) + len(trainers) > MAX_PEOPLE:
             self._met.clear()
         self._met = {
@@ -239,7 +215,7 @@ class SwarmWatch:
         ordered = sorted(people.values(), key=lambda row: (-row.tokens, row.peer_id))
         return [replace(row, rank=place) for place, row in enumerate(ordered, 1)]
 
-    def _person(self, record: SeenRecord) -> bytes:
+    def _person(self, record: PeerRecord) -> bytes:
         """The person of a machine, as on the run's page: a contributor whose profile names it, else it stands alone.
 
         This peer's own machine needs no profile: it has the key.

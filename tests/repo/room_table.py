@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "blake3 pydantic",
     ),
-    "peer.events": ("averaging.rounds averaging.trust peer", False, ""),
+    "peer.events": ("dht.records averaging.rounds averaging.trust peer", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
         "averaging.transfer peer",

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peer.config.layouts import ModelShape, hidden_width
+from peer.config.layouts import hidden_width
+from peer.config.model_section import ModelSection
 from peer.trainer.model.gpt import NORM_EPSILON, ROTARY_BASE
 
 ARCHITECTURE = "LlamaForCausalLM"
@@ -34,7 +35,7 @@ _OF_LAYER = {
 """Our name -> the names of the parts that lie in it one below the other."""
 
 
-def llama_config(shape: ModelShape, end_token: int | None) -> dict[str, Any]:
+def llama_config(shape: ModelSection, end_token: int | None) -> dict[str, Any]:
     """The fields of `config.json`.
 
     Args:
@@ -65,7 +66,7 @@ def llama_config(shape: ModelShape, end_token: int | None) -> dict[str, Any]:
     }
 
 
-def llama_names(shape: ModelShape) -> dict[str, tuple[str, ...]]:
+def llama_names(shape: ModelSection) -> dict[str, tuple[str, ...]]:
     """Our name of each parameter, in order -> those of its parts, which lie one below the other."""
     names = {ours: (theirs,) for ours, theirs in _PLAIN.items()} | {
         f"blocks.{layer}.{ours}": tuple(f"model.layers.{layer}.{name}" for name in theirs)
@@ -75,7 +76,7 @@ def llama_names(shape: ModelShape) -> dict[str, tuple[str, ...]]:
     return names if shape.tied_head else names | {ours: (theirs,) for ours, theirs in _HEAD.items()}
 
 
-def llama_tensors(shape: ModelShape, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def llama_tensors(shape: ModelSection, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of the built-in model under a Llama's names; they are views, nothing is copied."""
     return {
         name: part
@@ -84,7 +85,7 @@ def llama_tensors(shape: ModelShape, tensors: Mapping[str, Tensor]) -> dict[str,
     }
 
 
-def llama_shapes(shape: ModelShape, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def llama_shapes(shape: ModelSection, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Shapes of the built-in model's parameters under a Llama's names."""
     return {
         name: (shapes[ours][0] // len(names), *shapes[ours][1:])
@@ -93,7 +94,7 @@ def llama_shapes(shape: ModelShape, shapes: Mapping[str, tuple[int, ...]]) -> di
     }
 
 
-def built_in_tensors(shape: ModelShape, tensor: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+def built_in_tensors(shape: ModelSection, tensor: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
     """(our name, tensor) of each parameter, made of what `tensor` gives for a Llama's names."""
     for ours, names in llama_names(shape).items():
         yield ours, torch.cat([tensor(name) for name in names])

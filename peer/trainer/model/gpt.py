@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from peer.config.layouts import ModelShape, hidden_width
+from peer.config.layouts import hidden_width
+from peer.config.model_section import ModelSection
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-6
@@ -130,7 +131,7 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def build_model(shape: ModelShape, seed: int) -> GPT:
+def build_model(shape: ModelSection, seed: int) -> GPT:
     """The run's model with the run's initial parameters, on the CPU in float32.
 
     Raises:
