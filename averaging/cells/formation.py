@@ -54,17 +54,13 @@ class CellRule:
     site_of: Callable[[PeerId], str] | None = None
 
 
-def cell_codec_name(codec: str) -> str:
-    """The codec in which the means of cells travel, by that of contributions; see `cell_codec_of`."""
-    return {"int8": "fp16", "fp16": "fp32", "fp32": "fp32"}.get(codec, "int8")
-
-
 def cell_codec_of(codec: Codec) -> Codec:
     """How the means of cells travel: at 8 bits where contributions have 2 to 4, at 16 where they have 8.
 
     Against 4 bits the error of the second quantisation is a sixteenth, its variance 0.3 % of the first one's.
     """
-    return make_codec(cell_codec_name(codec.name), codec.block_size)
+    name = {"int8": "fp16", "fp16": "fp32", "fp32": "fp32"}.get(codec.name, "int8")
+    return make_codec(name, codec.block_size)
 
 
 def depth_for(num_members: int, depth: int, cell_size: int) -> int:

@@ -26,10 +26,8 @@ def rule_of(manifest: RunManifest) -> OuterRule:
         "clip_weight_ratio": weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
         "audit_fraction": section.effective_audit_fraction,
     }
-    as_written = {
-        field.name: getattr(section, field.name) for field in fields(OuterRule) if field.name not in filled_in
-    }
-    return OuterRule(**as_written | filled_in)
+    names = {field.name for field in fields(OuterRule)} - filled_in.keys()
+    return OuterRule(**{name: getattr(section, name) for name in names}, **filled_in)
 
 
 def codec_of(manifest: RunManifest) -> Codec:
@@ -47,10 +45,9 @@ def buffer_codec_of(codec: Codec) -> Codec:
 
 
 def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
-    """The codec of each fragment."""
-    codec = codec_of(manifest)
-    of_buffers = manifest.buffers_fragment
-    return [buffer_codec_of(codec) if index == of_buffers else codec for index in range(num_fragments)]
+    """The codec of each fragment of a cut into so many; averaged buffers are the last one."""
+    codecs = [codec_of(manifest)] * num_fragments
+    return codecs if manifest.buffers_fragment is None else [*codecs[:-1], buffer_codec_of(codecs[-1])]
 
 
 def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:

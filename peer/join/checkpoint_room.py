@@ -10,8 +10,8 @@ from dht.errors import LocalFault
 from dht.quantities import bytes_text
 from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
+from peer.config.run_rules import codec_of
 from peer.plan.memory_needs import disk_bytes
-from peer.plan.round_traffic import ValueFormat
 from peer.plan.source import sizes_of
 
 
@@ -23,9 +23,9 @@ def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
         LocalFault: something that its shapes follow from is not here.
     """
     section = manifest.averaging
-    blocks = ValueFormat(section.codec, section.block_size, section.scale)
+    codec = codec_of(manifest)
     sizes = sizes_of(manifest)(section.num_fragments)
-    needed = disk_bytes(sizes, blocks, section.mode, num_orthogonalised(manifest) if trains else 0, trains=trains)
+    needed = disk_bytes(sizes, codec, section.mode, num_orthogonalised(manifest) if trains else 0, trains=trains)
     return needed + files_bytes(manifest)
 
 

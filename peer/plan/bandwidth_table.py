@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from averaging.codec.blocks import DEFAULT_SCALE
+from averaging.codec.codec import make_codec
 from peer.config.manifest import AveragingSection
-from peer.plan.round_traffic import MemberLink, ValueFormat, round_traffic
+from peer.plan.round_traffic import MemberLink, round_traffic
 from peer.plan.utilisation import (
     DATA_PARALLEL,
     GRID_BITS_PER_SECOND,
@@ -79,11 +79,11 @@ def own_bandwidth(model: LayeredModel, sync_every: int, interval_bits: float) ->
 def own_interval_bits(model: LayeredModel) -> float:
     """Bits that each of two peers sends while every fragment has one round: all parameters, all framing."""
     num_fragments = model.num_layers // PUBLISHED_LAYERS_PER_FRAGMENT
-    blocks = ValueFormat(OWN_CODEC, AveragingSection().block_size, DEFAULT_SCALE)
+    codec = make_codec(OWN_CODEC, AveragingSection().block_size)
     cuts = [model.num_parameters * fragment // num_fragments for fragment in range(num_fragments + 1)]
     counts = Counter(end - start for start, end in itertools.pairwise(cuts))
     lines = [MemberLink(1e9, 1e9)] * 2
-    return sum(8 * count * round_traffic(size, blocks, lines)[0].bytes_up for size, count in counts.items())
+    return sum(8 * count * round_traffic(size, codec, lines)[0].bytes_up for size, count in counts.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from averaging.codec.codec import Codec
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.spill import copies_bytes, is_spilled
 from peer.mailbox.mailbox import mailbox_num_bytes
-from peer.plan.round_traffic import MemberTraffic, ValueFormat
+from peer.plan.round_traffic import MemberTraffic
 
 FLOAT_BYTES = 4
 
@@ -97,24 +98,24 @@ def trainer_memory(num_parameters: int, num_orthogonalised: int = 0, base_bytes:
 
 
 def network_memory(
-    sizes: Sequence[int], blocks: ValueFormat, mode: str, traffic: Sequence[MemberTraffic], num_members: int
+    sizes: Sequence[int], codec: Codec, mode: str, traffic: Sequence[MemberTraffic], num_members: int
 ) -> NetworkMemory:
     """Of one peer while rounds of all fragments go on.
 
     Args:
         traffic: of this peer, per fragment.
     """
-    encoded = sum(blocks.num_bytes(size) for size in sizes)
-    in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, blocks)
+    encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
+    in_memory = sum(_past_rounds_bytes(codec.encoded_num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, codec)
     reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
-        mailbox_bytes=mailbox_num_bytes(sizes, [blocks.num_bytes(size) for size in sizes]),
+        mailbox_bytes=mailbox_num_bytes(sizes, [codec.encoded_num_bytes(size) for size in sizes]),
         # Each fragment has one contribution under way.
         encoded_bytes=encoded + in_memory,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
         # What broadcasts lost is kept at 8 bits (`averaging.outer.shard_mean`), and as much again while rounds are
         # open.
-        reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
+        reducing_bytes=max((num_members - 1) * codec.encoded_num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + 2 * sum(kept_error_num_bytes(own) for own in reduced),
         libraries_bytes=NETWORK_LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
@@ -126,14 +127,14 @@ def _past_rounds_bytes(encoded_bytes: int) -> int:
     return (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded_bytes
 
 
-def _spilled_bytes(sizes: Sequence[int], blocks: ValueFormat) -> int:
+def _spilled_bytes(sizes: Sequence[int], codec: Codec) -> int:
     """What of that is on the disk: a commit leaves its results and a contribution."""
-    encoded = [blocks.num_bytes(size) for size in sizes]
+    encoded = [codec.encoded_num_bytes(size) for size in sizes]
     return sum(_past_rounds_bytes(one) for one in encoded if is_spilled(2 * one))
 
 
 def disk_bytes(
-    sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
+    sizes: Sequence[int], codec: Codec, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
 ) -> int:
     """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
 
@@ -143,8 +144,8 @@ def disk_bytes(
     optimizer's state on the trainer's. A seed has no trainer.
     """
     num_copies = 3 + (mode in VELOCITY_MODES) + (2 if trains else 0)
-    encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
+    encoded = (1 + RECENT_CONTRIBUTIONS) * sum(codec.encoded_num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:
         values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised)
-    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks) + copies_bytes(sizes)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, codec) + copies_bytes(sizes)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from averaging.cells.formation import depth_for
+from averaging.codec.codec import Codec
 from averaging.outer.fragment_schedule import effective_sync_every
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.signed_records import MAX_PEER_RECORD_BYTES
 from peer.config.manifest import RunManifest
+from peer.config.run_rules import codec_of, codecs_of
 from peer.memory.least_memory import frozen_num_bytes
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory_needs import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
@@ -23,7 +25,6 @@ from peer.plan.round_traffic import (
     LINE_SHARE,
     MemberLink,
     MemberTraffic,
-    ValueFormat,
     busy_seconds,
     round_seconds,
     round_traffic,
@@ -135,10 +136,10 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     """
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
-    blocks = ValueFormat(section.codec, section.block_size, section.scale)
+    codec = codec_of(manifest)
     num_cells = _num_cells(manifest, profile)
     lines, first_members = _members(profile, num_cells)
-    rounds = _rounds(sizes, _formats(manifest, sizes), lines, profile.num_seeds, num_cells)
+    rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds, num_cells)
     step_tokens = manifest.step_tokens
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
@@ -185,7 +186,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                 ),
                 tokens_per_second=step_tokens / group.step_seconds * utilisation,
                 trainer_memory=trainer_memory(sum(sizes), num_orthogonalised, frozen_num_bytes(manifest)),
-                network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
+                network_memory=network_memory(sizes, codec, section.mode, traffic, len(lines)),
             )
         )
     # Of all members and fragments: a member that reduces a small fragment whole sends nothing of it.
@@ -210,7 +211,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         tokens_per_second=tokens_per_second,
         goal_tokens=goal_tokens,
         goal_seconds=goal_tokens / tokens_per_second,
-        disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised)
+        disk_bytes=disk_bytes(sizes, codec, section.mode, num_orthogonalised)
         + sum(file.bytes for file in manifest.files),
         join_bytes=2 * FLOAT_BYTES * sum(sizes) + sum(file.bytes for file in manifest.files),
         homes=tuple(homes),
@@ -240,7 +241,7 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
             sizes = sizes_of(num_fragments)
         except ValueError:
             continue  # fewer values than fragments
-        rounds = _rounds(sizes, _formats(manifest, sizes), lines, profile.num_seeds, num_cells)
+        rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds, num_cells)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
         members = range(len(lines))
@@ -286,28 +287,20 @@ def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
     return 1 << depth_for(profile.num_peers, 0, manifest.averaging.cell_size)
 
 
-def _formats(manifest: RunManifest, sizes: Sequence[int]) -> list[ValueFormat]:
-    """How the values of each fragment travel: those of averaged buffers, the last one, with every bit."""
-    section = manifest.averaging
-    formats = [ValueFormat(section.codec, section.block_size, section.scale)] * len(sizes)
-    if manifest.model.num_buffer_values is not None:
-        formats[-1] = ValueFormat("fp32", section.block_size, section.scale)
-    return formats
-
-
 def _rounds(
     sizes: Sequence[int],
-    formats: Sequence[ValueFormat],
+    codecs: Sequence[Codec],
     lines: Sequence[MemberLink],
     num_listeners: int,
     num_cells: int,
 ) -> list[_Round]:
-    made: dict[tuple[int, ValueFormat], _Round] = {}
-    for size, blocks in zip(sizes, formats, strict=True):
-        if (size, blocks) not in made:
-            seconds = round_seconds(round_traffic(size, blocks, lines, num_listeners, num_cells=num_cells), lines)
-            made[size, blocks] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds, num_cells), seconds)
-    return [made[key] for key in zip(sizes, formats, strict=True)]
+    made: dict[tuple[int, str], _Round] = {}
+    for size, codec in zip(sizes, codecs, strict=True):
+        if (size, codec.name) not in made:
+            seconds = round_seconds(round_traffic(size, codec, lines, num_listeners, num_cells=num_cells), lines)
+            traffic = round_traffic(size, codec, lines, num_listeners, seconds, num_cells)
+            made[size, codec.name] = _Round(traffic, seconds)
+    return [made[size, codec.name] for size, codec in zip(sizes, codecs, strict=True)]
 
 
 def _members(profile: PlanProfile, num_cells: int) -> tuple[list[MemberLink], list[int]]:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from averaging.cells.formation import cell_codec_name
-from averaging.codec.blocks import encoded_num_bytes
+from averaging.cells.formation import cell_codec_of
+from averaging.codec.codec import Codec
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.timing import HEARTBEAT_SECONDS
 from averaging.wire import frames
@@ -49,24 +49,6 @@ _TOKENS = 1 << 20
 _STEPS = 100
 _SEQUENCE = 1 << 40
 """Numbers of an ordinary round: msgpack writes small ones shorter, which moves a header by a few bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueFormat:
-    """How values are encoded, as the manifest's averaging section says."""
-
-    codec: str
-    block_size: int
-    scale: str
-
-    def num_bytes(self, num_values: int) -> int:
-        """Encoded bytes of so many values."""
-        return encoded_num_bytes(self.codec, self.block_size, num_values, self.scale)
-
-    @property
-    def across_cells(self) -> ValueFormat:
-        """How the means of cells travel."""
-        return ValueFormat(cell_codec_name(self.codec), self.block_size, self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +92,7 @@ class MemberTraffic:
 
 def round_traffic(
     num_values: int,
-    blocks: ValueFormat,
+    codec: Codec,
     lines: Sequence[MemberLink],
     num_listeners: int = 0,
     seconds: float = 0.0,
@@ -128,7 +110,7 @@ def round_traffic(
     """
     shards = plan_shards(
         num_values,
-        blocks.block_size,
+        codec.block_size,
         [line.upload_bits_per_second for line in lines],
         [line.reachable for line in lines],
     )
@@ -139,7 +121,7 @@ def round_traffic(
     own_result_bytes = [0] * num_members
     own_shards = [0] * num_members
     for index, shard in enumerate(shards):
-        payload_bytes = blocks.num_bytes(shard.end - shard.start)
+        payload_bytes = codec.encoded_num_bytes(shard.end - shard.start)
         contribution = Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end, _TOKENS)
         own_values[shard.reducer] += shard.end - shard.start
         own_shards[shard.reducer] += 1
@@ -147,7 +129,7 @@ def round_traffic(
         own_result_bytes[shard.reducer] += _frame_bytes(Result(0, _VERSION, index, shard.start, shard.end))
         own_result_bytes[shard.reducer] += payload_bytes
     # One cell's fragment goes out to owners elsewhere, and what this cell owns goes to all others: the same again.
-    crossing = blocks.across_cells.num_bytes(num_values) if num_cells > 1 else 0
+    crossing = cell_codec_of(codec).encoded_num_bytes(num_values) if num_cells > 1 else 0
     cells_bytes = 2 * (num_cells - 1) / num_cells * crossing / num_members
     control = _control_bytes(shards, num_members, num_listeners, seconds)
     return tuple(

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
+from averaging.codec.codec import make_codec
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule, uses_velocity
 from averaging.rounds.round_facts import RoundCommitted
@@ -33,7 +34,7 @@ from peer.plan import report
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
 from peer.plan.memory_needs import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
-from peer.plan.round_traffic import LINE_SHARE, MemberLink, ValueFormat, round_seconds, round_traffic
+from peer.plan.round_traffic import LINE_SHARE, MemberLink, round_seconds, round_traffic
 from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
@@ -42,7 +43,7 @@ from tests.kit.documents import code_blocks, names_in, section
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"
-INT4 = ValueFormat("int4", 128, "bf16")
+INT4 = make_codec("int4", 128)
 MILLION = 1 << 20
 
 
@@ -69,7 +70,7 @@ def homes(*groups, **fields):
 @settings(max_examples=60)
 def test_what_is_sent_is_received(num_values, members, codec):
     lines = [MemberLink(rate, 1e9, reachable=ok) for rate, ok in members]
-    traffic = round_traffic(num_values, ValueFormat(codec, 128, "bf16"), lines)
+    traffic = round_traffic(num_values, make_codec(codec, 128), lines)
     assert sum(part.contribution_bytes_up for part in traffic) == sum(part.contribution_bytes_down for part in traffic)
     assert sum(part.result_bytes_up for part in traffic) == sum(part.result_bytes_down for part in traffic)
     assert sum(part.control_bytes_up for part in traffic) == pytest.approx(
