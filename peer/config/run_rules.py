@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
@@ -20,7 +21,7 @@ def rule_of(manifest: RunManifest) -> OuterRule:
     """The outer rule that a manifest asks for."""
     section = manifest.averaging
     norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
-    filled_in = {
+    filled_in: dict[str, Any] = {
         "residual_decay": section.error_feedback_decay,
         "clip_norm_ratio": norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
         "clip_weight_ratio": weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
