@@ -13,8 +13,9 @@ from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
 from peer.events.line_log import earlier_log
 from peer.events.log import EventLog, from_json, to_json
+from peer.events.log_tail import LOG_TAIL_BYTES
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
-from peer.events.refusals import LOG_TAIL_BYTES, MAX_REMOTES, refusals_in_log, with_refusal
+from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
 from peer.observe.status import local_facts, local_lines

@@ -162,7 +162,7 @@ def test_simulated_peers_send_what_was_counted():
         if event.fact.result_values_received == part.result_values:
             assert -60 < event.fact.bytes_down - part.result_bytes_down < 4000
     # Who was not in a round asks for all of its result.
-    payload_bytes = INT4.num_bytes(num_values // 2)
+    payload_bytes = INT4.encoded_num_bytes(num_values // 2)
     in_all = sum(
         sum(part.bytes_up for part in round_traffic(num_values // 2, INT4, lines[:size], seconds=1.0))
         + (num_peers - size) * payload_bytes
