@@ -13,14 +13,13 @@ from typing import Any, Final
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
-from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.progress import tell_progress
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine import look_at_machine, measure_step_seconds
-from peer.doctor.prediction import OwnHome, Prediction, predict
+from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
@@ -30,7 +29,6 @@ from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
-from peer.plan.source import sizes_of
 from peer.trainer.data.prepared import data_facts
 from peer.trainer.devices.select import select_device
 from peer.trainer.hf.base_weights import base_facts
@@ -39,7 +37,6 @@ from peer.version import SOFTWARE, is_older
 
 MAX_ASKED: Final = 3
 """Members that are asked, one after the other, until everything was answered."""
-UNKNOWN_ROUND_TRIP_SECONDS: Final = 0.05
 
 
 def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float, as_json: bool) -> int:
@@ -113,7 +110,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         where = "the device that joining takes" if config.device == "auto" else config.device
         tell_progress(f"measuring an inner step on {where}")
         step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
-        prediction = _predicted(observer, records, line, step_seconds)
+        prediction = predict(observer.manifest, records, own_home(step_seconds, line))
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
     run = replace(run, model_fault=model_fault)
     if observer.manifest.model.kind != "custom":
@@ -170,24 +167,6 @@ def _step_seconds(observer: RunObserver, device_name: str) -> float | None:
     except (RuntimeError, MemoryError, DeviceFault):
         # No memory for it: that is a finding of its own.
         return None
-
-
-def _predicted(
-    observer: RunObserver, records: Sequence[PeerRecord], line: LineFacts, step_seconds: float | None
-) -> Prediction:
-    manifest = observer.manifest
-    own = OwnHome(
-        1.0 if step_seconds is None else step_seconds,
-        _smaller(line.upload_bits_per_second, line.upload_limit_bits_per_second),
-        _smaller(line.download_bits_per_second, line.download_limit_bits_per_second),
-        line.round_trip_seconds if line.round_trip_seconds is not None else UNKNOWN_ROUND_TRIP_SECONDS,
-        bool(line.dial_back.reached),
-    )
-    return predict(manifest, records, own, sizes_of(manifest), num_orthogonalised(manifest))
-
-
-def _smaller(measured: float | None, limit: float | None) -> float | None:
-    return min((rate for rate in (measured, limit) if rate is not None), default=None)
 
 
 def _run_facts(

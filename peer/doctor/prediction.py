@@ -8,31 +8,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
-from peer.doctor.doctor_facts import NeedFacts
+from peer.doctor.doctor_facts import LineFacts, NeedFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
-from peer.plan.planning import SizesOf, plan_run
+from peer.plan.source import plan_of
 
 _BIT = 1e-6
 """Mbit of a bit."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnHome:
-    """This machine's part; rates None: not measured, and then as the median member's.
-
-    Attributes:
-        step_seconds: of one inner step.
-        round_trip_seconds: to a member.
-    """
-
-    step_seconds: float
-    upload_bits_per_second: float | None
-    download_bits_per_second: float | None
-    round_trip_seconds: float
-    is_reachable: bool
+UNKNOWN_ROUND_TRIP_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +29,17 @@ class Prediction:
     share_of_rounds: float
 
 
-def predict(
-    manifest: RunManifest,
-    records: Sequence[PeerRecord],
-    own: OwnHome,
-    sizes_of: SizesOf,
-    num_orthogonalised: int,
-) -> Prediction:
-    """This machine among the run's live trainers, in the steady state of a run in which nobody fails.
+def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGroup) -> Prediction:
+    """This machine, `own_home`, among the run's live trainers, in the steady state of a run in which nobody fails.
 
     The share is the smallest of three. They are the work that is ready when its round is, and what the line carries of
     the run's rounds upwards and downwards. Members' rates are what they say; a rate that nobody measured yet is taken
     to be enough.
     """
-    home = _own_group(own)
     groups = _groups(manifest, records, home)
     num_seeds = sum(record.role == "seed" for record in records)
     profile = PlanProfile(peers=(home, *groups), num_seeds=num_seeds)
-    plan = plan_run(manifest, profile, sizes_of, num_orthogonalised)
+    plan = plan_of(manifest, profile)
     mine = plan.homes[0]
     trainer, network = mine.trainer_memory, mine.network_memory
     device_bytes = (
@@ -84,18 +63,28 @@ def predict(
     return Prediction(needs, min(mine.in_time, by_line))
 
 
-def _own_group(own: OwnHome) -> HomeGroup:
+def own_home(step_seconds: float | None, line: LineFacts) -> HomeGroup:
+    """This machine's part of a plan; a rate that was not measured is that of a usual home.
+
+    Args:
+        step_seconds: of one inner step; None: not measured.
+    """
     rates = {
-        "upload_mbit_per_second": own.upload_bits_per_second,
-        "download_mbit_per_second": own.download_bits_per_second,
+        "upload_mbit_per_second": (line.upload_bits_per_second, line.upload_limit_bits_per_second),
+        "download_mbit_per_second": (line.download_bits_per_second, line.download_limit_bits_per_second),
     }
-    known = {name: min(1e6, max(0.01, _BIT * rate)) for name, rate in rates.items() if rate is not None}
+    known = {
+        name: min(1e6, max(0.01, _BIT * min(rate for rate in pair if rate is not None)))
+        for name, pair in rates.items()
+        if pair != (None, None)
+    }
+    round_trip = UNKNOWN_ROUND_TRIP_SECONDS if line.round_trip_seconds is None else line.round_trip_seconds
     return HomeGroup(
         name="this machine",
         count=1,
-        step_seconds=min(1e6, max(1e-6, own.step_seconds)),
-        round_trip_seconds=min(60.0, own.round_trip_seconds),
-        reachable=own.is_reachable,
+        step_seconds=min(1e6, max(1e-6, 1.0 if step_seconds is None else step_seconds)),
+        round_trip_seconds=min(60.0, round_trip),
+        reachable=bool(line.dial_back.reached),
         **known,
     )
 

@@ -57,13 +57,6 @@ class Report:
         self._console.print(Text(_verdict(findings, facts, code), style="bold"))
 
 
-def print_findings(
-    findings: Sequence[Finding], facts: DoctorFacts, code: int, console: PlainConsole | None = None
-) -> None:
-    """Print all findings and the verdict."""
-    Report(HERE if facts.run is None else facts.run.run_id, console).end(findings, facts, code)
-
-
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
     if code:
         obstacles = [finding.subject for finding in findings if finding.level == "stop"]

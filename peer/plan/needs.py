@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
-from peer.plan.planning import plan_run
-from peer.plan.source import sizes_of
+from peer.plan.source import plan_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ def home_needs(manifest: RunManifest) -> HomeNeeds:
         ValueError: the run's model cannot be cut as its manifest says.
         LocalFault: something that its shapes follow from is not here.
     """
-    plan = plan_run(manifest, PlanProfile(), sizes_of(manifest), num_orthogonalised(manifest))
+    plan = plan_of(manifest, PlanProfile())
     (home,) = plan.homes
     return HomeNeeds(
         disk_bytes=plan.disk_bytes,

@@ -13,15 +13,15 @@ from rich.text import Text
 
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from peer.config.data_source import TOKENS
-from peer.config.layouts import num_orthogonalised, seed_layout
+from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_console import PlainConsole, console_of_output
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
-from peer.plan.planning import RunPlan, plan_run
-from peer.plan.source import sizes_of
+from peer.plan.planning import RunPlan
+from peer.plan.source import plan_of
 from peer.plan.utilisation import TARGETS
 
 HOURS_PER_DAY = 24
@@ -36,7 +36,7 @@ def run_plan(manifest: RunManifest, profile_path: Path | None, *, as_json: bool,
     """
     profile = load_profile(profile_path)
     seed_layout(manifest)
-    plan = plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
+    plan = plan_of(manifest, profile)
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))
     elif is_full:

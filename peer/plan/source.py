@@ -9,11 +9,12 @@ from averaging.outer.layout import build_layout, with_buffers
 from dht.errors import MurmurationError, UsageFault
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from dht.regular_files import open_regular
-from peer.config.layouts import buffer_shapes_of, shapes_of
+from peer.config.layouts import buffer_shapes_of, num_orthogonalised, shapes_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME
 from peer.config.validation import read_toml
-from peer.plan.planning import SizesOf
+from peer.plan.homes import PlanProfile
+from peer.plan.planning import RunPlan, SizesOf, plan_run
 
 UNNAMED = "unnamed"
 """Stands for the name that `peer init NAME` would give."""
@@ -48,6 +49,16 @@ def sizes_of(manifest: RunManifest) -> SizesOf:
     shapes, buffers = shapes_of(manifest), buffer_shapes_of(manifest)
     by = manifest.averaging.fragment_by
     return lambda num_fragments: with_buffers(build_layout(shapes, num_fragments, by), buffers).sizes
+
+
+def plan_of(manifest: RunManifest, profile: PlanProfile) -> RunPlan:
+    """`plan_run` with the run's own model.
+
+    Raises:
+        ValueError: it cannot be cut as its manifest says.
+        LocalFault: something that its shapes follow from is not here.
+    """
+    return plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
 
 
 def _read(path: Path) -> bytes:

@@ -13,14 +13,13 @@ from rich.console import Console
 
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
-from peer.config.layouts import num_orthogonalised
 from peer.doctor.doctor import doctor_json
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
-from peer.doctor.prediction import OwnHome, predict
-from peer.doctor.report import SUBJECT_COLUMNS, Report, print_findings
+from peer.doctor.prediction import own_home, predict
+from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
-from peer.plan.source import sizes_of
+from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
 from tests.kit.records import make_record
@@ -213,7 +212,7 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
     shown = io.StringIO()
     findings = diagnose(facts)
     code = exit_code_of(findings)
-    print_findings(findings, facts, code, Console(file=shown, width=80, color_system=None))
+    Report(RUN.run_id, Console(file=shown, width=80, color_system=None)).end(findings, facts, code)
     lines = shown.getvalue().rstrip().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
@@ -240,7 +239,7 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     facts = dataclasses.replace(WELL, run=dataclasses.replace(RUN, needs=None, own_code_hint=hint))
     findings, shown = diagnose(facts), io.StringIO()
     assert [(one.level, one.remedy) for one in findings if one.subject == "model"] == [("note", hint)]
-    print_findings(findings, facts, exit_code_of(findings), Console(file=shown, width=400, color_system=None))
+    Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).end(findings, facts, exit_code_of(findings))
     assert "Joining makes sense" not in shown.getvalue()
     assert shown.getvalue().splitlines()[-1].startswith("`peer join` cannot join this run; the code of its owner can")
 
@@ -257,7 +256,7 @@ def test_json_has_the_findings_and_addresses_as_text() -> None:
 # --- the prediction ---
 
 MANIFEST = tiny_manifest(1)
-OWN = OwnHome(1.0, 20e6, 100e6, 0.04, True)
+OWN = own_home(1.0, LINE)
 
 
 def members(**changes: Any) -> list[PeerRecord]:
@@ -267,8 +266,8 @@ def members(**changes: Any) -> list[PeerRecord]:
     return [make_record(PeerId(named(number)), **rates) for number in range(2, 6)]
 
 
-def share_with(own: OwnHome, records: list[PeerRecord]) -> float:
-    return predict(MANIFEST, records, own, sizes_of(MANIFEST), num_orthogonalised(MANIFEST)).share_of_rounds
+def share_with(own: HomeGroup, records: list[PeerRecord]) -> float:
+    return predict(MANIFEST, records, own).share_of_rounds
 
 
 def test_a_machine_like_the_others_makes_nearly_all_rounds() -> None:
@@ -278,18 +277,17 @@ def test_a_machine_like_the_others_makes_nearly_all_rounds() -> None:
 
 def test_a_thin_line_makes_as_many_rounds_as_it_carries() -> None:
     # Fast machines, so that rounds of so small a model want more than the smallest line of a plan.
-    own = dataclasses.replace(OWN, step_seconds=0.02, round_trip_seconds=0.0, is_reachable=False)
+    own = OWN.model_copy(update={"step_seconds": 0.02, "round_trip_seconds": 0.0, "reachable": False})
     fast = members(tokens_per_second=50 * members()[0].tokens_per_second)
-    needed = predict(MANIFEST, fast, own, sizes_of(MANIFEST), 0).needs.upload_bits_per_second
+    needed = predict(MANIFEST, fast, own).needs.upload_bits_per_second
     assert share_with(own, fast) > 0.99
-    assert share_with(dataclasses.replace(own, upload_bits_per_second=needed / 4), fast) == pytest.approx(
-        0.25, abs=0.05
-    )
+    thin = own.model_copy(update={"upload_mbit_per_second": needed / 4e6})
+    assert share_with(thin, fast) == pytest.approx(0.25, abs=0.05)
 
 
 def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_most() -> None:
     steps = MANIFEST.averaging.sync_every
-    assert share_with(dataclasses.replace(OWN, step_seconds=10.0 * steps), members()) < 0.2
+    assert share_with(OWN.model_copy(update={"step_seconds": 10.0 * steps}), members()) < 0.2
 
 
 def test_a_folder_that_cannot_be_written_stops() -> None:
