@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from dht.identity.keys import public_key_of
-from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
+from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
@@ -61,8 +61,7 @@ class ChangeSection(Section):
     note: str = later(
         "",
         max_length=MAX_NOTE_LENGTH,
-        pattern=r"^[^\p{C}]*$",
-        examples=["one line of printable text"],
+        **LINE_OF_TEXT,
         description="the organiser's words beside the curve, for people",
     )
     noted_at: int | None = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="when the note was written, unix seconds")

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from dht.errors import UsageFault
 from peer.config.file_section import FILE_NAME_PATTERN
-from peer.config.section import Section, later
+from peer.config.section import DIGEST, LINE_OF_TEXT, Section, later
 
 LIBRARY = "stdlib:"
 """Data that every machine has: the text of Python's standard library."""
@@ -34,12 +34,7 @@ SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a volunteer's own choice."""
 
-_FIELD_OF_ROWS: Final[dict[str, Any]] = {
-    "min_length": 1,
-    "max_length": 100,
-    "pattern": r"^[^\p{C}]*$",
-    "examples": ["one line of printable text"],
-}
+_FIELD_OF_ROWS: Final[dict[str, Any]] = {"min_length": 1, "max_length": 100, **LINE_OF_TEXT}
 
 
 class DataSection(Section):
@@ -85,8 +80,7 @@ class DataSection(Section):
     )
     digest: str | None = later(
         None,
-        pattern="^[0-9a-f]{64}$",
-        examples=["64 lower-case hexadecimal digits"],
+        **DIGEST,
         description="BLAKE3 of the meta.json of prepared shards, which everybody then trains on; absent: none is named",
     )
     order: Literal["random", "permuted"] = later(

@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
-from peer.config.section import Section, later
+from peer.config.section import DIGEST, Section, later
 
 MAX_FILES = 16
 """A tokenizer comes as four or five files, a model card and a layout beside it; 16 take 4 of the manifest's 12 KiB."""
@@ -24,8 +24,6 @@ FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
 """No separator, no dot in front: neither another folder nor a hidden file."""
 CODE_ENDINGS = (".py", ".pyc", ".so", ".sh", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin", ".joblib")
 """Files that some library runs, or unpickles, when it is asked for the folder: weights come as safetensors."""
-_DIGEST_PATTERN = "^[0-9a-f]{64}$"
-_DIGEST_EXAMPLE = "64 lower-case hexadecimal digits"
 
 
 class FileSection(Section):
@@ -37,13 +35,10 @@ class FileSection(Section):
         description="of the file, without a folder; no two names differ in capitals alone",
     )
     bytes: int = Field(ge=1, le=MAX_FILE_BYTES, description="its length")
-    digest: str = Field(
-        pattern=_DIGEST_PATTERN, examples=[_DIGEST_EXAMPLE], description="BLAKE3 of all of it, as `b3sum` prints it"
-    )
+    digest: str = Field(**DIGEST, description="BLAKE3 of all of it, as `b3sum` prints it")
     chunks: str | None = later(
         None,
-        pattern=_DIGEST_PATTERN,
-        examples=[_DIGEST_EXAMPLE],
+        **DIGEST,
         description="BLAKE3 of the BLAKE3s (32 bytes each) of its chunks of 1 MiB; absent when there is one chunk",
     )
 

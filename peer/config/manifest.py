@@ -28,7 +28,15 @@ from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSectio
 from peer.config.data_source import DataSection, needs_own
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
-from peer.config.section import MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later, without_unset_later_fields
+from peer.config.section import (
+    LINE_OF_TEXT,
+    MAX_WHOLE_NUMBER,
+    WEB_EXAMPLE,
+    WEB_PATTERN,
+    Section,
+    later,
+    without_unset_later_fields,
+)
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, read_toml, shown
 
@@ -38,8 +46,6 @@ MAX_MANIFEST_BYTES = 12 * 1024
 
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
-
-LINE_PATTERN = r"^[^\p{C}]*$"
 
 PICTURE_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,74}\.(png|jpg|jpeg|webp)$"
 MAX_PICTURE_BYTES = 512 * 1024
@@ -269,14 +275,13 @@ class RunManifest(Section):
     description: str = Field(
         default="",
         max_length=500,
-        pattern=r"^[^\p{C}]*$",
-        examples=["one line of printable text"],
+        **LINE_OF_TEXT,
         description="what the run is about, for people",
     )
     organiser: str = later(
         "",
         max_length=60,
-        pattern=LINE_PATTERN,
+        pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as a name"],
         description="the person or group that runs it, for people",
     )
@@ -302,7 +307,7 @@ class RunManifest(Section):
     licence: str = later(
         "",
         max_length=60,
-        pattern=LINE_PATTERN,
+        pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as MIT"],
         description="under which the model may be used, for people",
     )
@@ -320,7 +325,7 @@ class RunManifest(Section):
         None,
         min_length=1,
         max_length=300,
-        pattern=r"^[^\p{C}]*$",
+        pattern=LINE_OF_TEXT["pattern"],
         examples=["python train.py (one line of printable text)"],
         description="custom only: how that code is started; shown to people, never run",
     )

@@ -8,7 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from dht.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
-from peer.config.section import Section, later, without_unset_later_fields
+from peer.config.section import DIGEST, Section, later, without_unset_later_fields
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
@@ -27,8 +27,7 @@ class InitSection(Section):
         "hub, at a commit or tag",
     )
     digest: str = Field(
-        pattern="^[0-9a-f]{64}$",
-        examples=["64 lower-case hexadecimal digits"],
+        **DIGEST,
         description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before anything is trained",
     )
     num_bytes: int = Field(ge=1, le=10**14, description="of all tensors, for what is said about memory and disk")
@@ -77,8 +76,7 @@ class ModelSection(Section):
     )
     layout_digest: str | None = Field(
         default=None,
-        pattern="^[0-9a-f]{64}$",
-        examples=["64 lower-case hexadecimal digits"],
+        **DIGEST,
         description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
     task: Literal["causal-lm", "masked-lm", "sequence-classification", "image-classification"] | None = later(
@@ -119,8 +117,7 @@ class ModelSection(Section):
     )
     frozen_digest: str | None = later(
         None,
-        pattern="^[0-9a-f]{64}$",
-        examples=["64 lower-case hexadecimal digits"],
+        **DIGEST,
         description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with others is refused",
     )
 

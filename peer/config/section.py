@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 from pydantic.fields import FieldInfo
@@ -13,6 +13,11 @@ MAX_WHOLE_NUMBER = 2**53 - 1
 WEB_PATTERN = r"^https?://[!-~]{1,200}$"
 """The address of a page. ASCII only, so that no address looks like another one."""
 WEB_EXAMPLE = "https://example.org/ (http or https, at most 200 characters of ASCII)"
+
+LINE_OF_TEXT: Final[dict[str, Any]] = {"pattern": r"^[^\p{C}]*$", "examples": ["one line of printable text"]}
+"""Rules of a field for people."""
+DIGEST: Final[dict[str, Any]] = {"pattern": "^[0-9a-f]{64}$", "examples": ["64 lower-case hexadecimal digits"]}
+"""Rules of a field with a digest of 32 bytes."""
 
 _LATER: dict[str, JsonValue] = {"later": True}
 
