@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,7 @@ def create_run(
     manifest = _asked_manifest(name, config_path, files, model)
     _check_vocabulary(manifest, files)
     if built is not None and manifest.model.frozen is not None:
-        section = manifest.model.model_copy(update={"frozen_digest": frozen_digest(built(manifest))})
-        manifest = manifest.model_copy(update={"model": section})
+        manifest = _with_field(manifest, "model", "frozen_digest", frozen_digest(built(manifest)))
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     fields = manifest.model_dump(mode="json")
     if access is not None:
@@ -113,9 +112,7 @@ def create_run(
     if page is not None:
         manifest = _with_flag("--page", {**manifest.model_dump(mode="json"), "page": page})
     is_chosen_here = for_strangers and manifest.access.mode == "open" and not is_combine_named
-    if is_chosen_here:
-        manifest = _with_combine(manifest, ROBUST_COMBINE)
-    return _write_run(manifest, folder, replace, files, keeps_combine=is_chosen_here)
+    return _write_run(manifest, folder, replace, files, is_combine_chosen_here=is_chosen_here)
 
 
 def create_custom_run(
@@ -166,8 +163,7 @@ def create_custom_run(
                 {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
             )
             is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
-            chosen = {"combine": ROBUST_COMBINE} if is_chosen_here else {}
-            fields["averaging"] = {"fragment_by": "balanced", **chosen, **fields.get("averaging", {})}
+            fields["averaging"] = {"fragment_by": "balanced", **fields.get("averaging", {})}
             layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
             fields["model"] = {
                 "kind": "custom",
@@ -182,7 +178,7 @@ def create_custom_run(
             manifest = RunManifest.from_fields(fields if earlier is None else _written_as(earlier, fields))
         except ValueError as error:
             raise UsageFault(f"run {name!r} cannot be made: {error}") from error
-        return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
+        return _write_run(manifest, place, replace, paths, is_combine_chosen_here=is_chosen_here)
 
 
 def _with_flag(flag: str, fields: dict[str, Any]) -> RunManifest:
@@ -283,14 +279,16 @@ def _write_run(
     manifest: RunManifest,
     folder: Path | None,
     replace: bool,
-    files: Sequence[Path] = (),
+    files: Sequence[Path],
     *,
-    keeps_combine: bool = False,
+    is_combine_chosen_here: bool,
 ) -> NewRun:
     _check_signable(manifest.data.source)
-    is_order_named = "order" in manifest.data.model_fields_set
-    if not is_order_named:
-        manifest = _with_order(manifest, "permuted")
+    chosen = {("averaging", "combine"): ROBUST_COMBINE} if is_combine_chosen_here else {}
+    if "order" not in manifest.data.model_fields_set:
+        chosen["data", "order"] = "permuted"
+    for (section, field), value in chosen.items():
+        manifest = _with_field(manifest, section, field, value)
     check_at_hand(folder, manifest, files)
     name = manifest.name
     if folder is None:
@@ -310,9 +308,7 @@ def _write_run(
         owner = _key(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _with_own_peer(manifest, folder)
-        manifest = _as_next_revision(
-            manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine, keeps_order=not is_order_named
-        )
+        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, chosen)
         return _signed(run_id, manifest, folder, owner, files)
 
 
@@ -360,22 +356,18 @@ def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
     members = manifest.access.members
     if first in members:
         return manifest
-    access = manifest.access.model_copy(update={"members": (*members, first)})
-    return manifest.model_copy(update={"access": access})
+    return _with_field(manifest, "access", "members", (*members, first))
 
 
-def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:
-    averaging = manifest.averaging.model_copy(update={"combine": combine})
-    return manifest.model_copy(update={"averaging": averaging})
-
-
-def _with_order(manifest: RunManifest, order: str) -> RunManifest:
-    return manifest.model_copy(update={"data": manifest.data.model_copy(update={"order": order})})
+def _with_field(manifest: RunManifest, section: str, field: str, value: object) -> RunManifest:
+    changed = getattr(manifest, section).model_copy(update={field: value})
+    return manifest.model_copy(update={section: changed})
 
 
 def _as_next_revision(
-    manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool, keeps_order: bool
+    manifest: RunManifest, record_path: Path, run_id: str, chosen: Iterable[tuple[str, str]]
 ) -> RunManifest:
+    """What is signed over an earlier manifest; `chosen`: (section, field) of what nobody asked for."""
     try:
         earlier = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
     except FileNotFoundError:
@@ -386,17 +378,14 @@ def _as_next_revision(
         # Another name with the same key is another run, and a damaged record has no revision to follow.
         return manifest
     update: dict[str, Any] = {"revision": max(manifest.revision, earlier.revision + 1)}
-    if not manifest.changes:
-        # A revoked key stays revoked.
-        with contextlib.suppress(ValueError):
-            update["changes"] = RunManifest.from_bytes(earlier.manifest).changes
-    if keeps_combine:
-        # Nobody asked for another one, and it would be another run.
-        with contextlib.suppress(ValueError):
-            manifest = _with_combine(manifest, RunManifest.from_bytes(earlier.manifest).averaging.combine)
-    if keeps_order:
-        with contextlib.suppress(ValueError):
-            manifest = _with_order(manifest, RunManifest.from_bytes(earlier.manifest).data.order)
+    with contextlib.suppress(ValueError):
+        kept = RunManifest.from_bytes(earlier.manifest)
+        if not manifest.changes:
+            # A revoked key stays revoked.
+            update["changes"] = kept.changes
+        for section, field in chosen:
+            # Another value would make another run.
+            manifest = _with_field(manifest, section, field, getattr(getattr(kept, section), field))
     return manifest.model_copy(update=update)
 
 
