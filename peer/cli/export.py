@@ -162,12 +162,11 @@ def evaluate(
         )
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     _check_device(device)
+    tell_progress("loading what computes models")
     if tasks is not None:
-        tell_progress("loading what computes models")
         from peer.export.evaluate import evaluate_tasks
 
         return int(evaluate_tasks(source, tasks, limit, device, as_json))
-    tell_progress("loading what computes models")
     from peer.export.evaluate import evaluate_model
 
     return int(evaluate_model(source, data, device, as_json, base))

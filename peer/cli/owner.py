@@ -421,12 +421,13 @@ def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
     from peer.config.peer_config import expanded, user_data_dir_here
     from peer.observe.remembered_folders import known_places
     from peer.owner.new_run import OWNER_KEY_NAME
-    from peer.owner.owned_run import open_named_run, open_owned_run
+    from peer.owner.owned_run import open_owned_run
 
     if run is not None and expanded(run).exists():
         if data_dir is not None or run_id is not None:
             raise UsageFault(f"{run} and {'--data-dir' if data_dir else '--run-id'} are given; expected one of them.")
-        return open_named_run(run)
+        place = expanded(run)
+        return open_owned_run(None, place if place.is_dir() else place.parent)
     if run is not None and (run.startswith((".", "~")) or ("/" in run and "://" not in run)):
         raise UsageFault(f"there is no folder {run}; expected one that `peer init` wrote, or a run id or name")
     named = named_run(run, run_id, None)[0]

@@ -162,8 +162,8 @@ def dashboard(
     backend = _chosen(host_backend)
     from dashboard.free_port import check_free
     from dashboard.samples.plan import SamplePlan, sample_plan
+    from dashboard.several_runs.run_list import read_run_list
     from dht.identity.multiaddr import parse_peer_multiaddr
-    from peer.observe.run_list import read_run_list
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")

@@ -116,21 +116,20 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def _place_of(folder: Path) -> Path:
+    """The folder itself, or the one in which it would be made."""
+    return next((one for one in (folder.absolute(), *folder.absolute().parents) if one.exists()), folder)
+
+
 def _disk_free_bytes(folder: Path) -> int | None:
-    """Where the folder is, or would be made."""
-    for place in (folder.absolute(), *folder.absolute().parents):
-        try:
-            return shutil.disk_usage(place).free
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return None
+    try:
+        return shutil.disk_usage(_place_of(folder)).free
+    except OSError:
+        return None
 
 
 def _folder_fault(folder: Path) -> str:
-    """Asked of the folder itself, or of the one in which it would be made."""
-    place = next((one for one in (folder.absolute(), *folder.absolute().parents) if one.exists()), folder)
+    place = _place_of(folder)
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return ""
     return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"

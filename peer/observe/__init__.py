@@ -8,9 +8,9 @@ The files, each built on those above it:
     kept_manifest.py        the manifest of a run that is kept here
     ended_run.py            the end of a run, as far as it is known here or on its page, and what is left to do
     target.py               which run, and through whom: from flags, an invite, or a peer's data folder
-    run_list.py             the file of a dashboard that shows several runs
     observer.py             an observer of a run: manifest, members, anchors, signed commits
     run_page.py             what the page of a run says to those who want to join
+    page_request.py         the request for that
     known_addresses.py      addresses that nobody gave by hand: of earlier sessions, and of the run's page
     waiting_for_members.py  what a peer does before it loads anything heavy: waits until a member answers
     runs_here.py            what the data folders here say about runs

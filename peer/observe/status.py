@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -26,6 +26,12 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
 from peer.run_clock import usual_clock
+
+_FIGURES: Final = (
+    *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
+    *("train_loss", "held_out_loss"),
+)
+"""Of a peer's record, in the JSON of the status."""
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
@@ -127,21 +133,11 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "held_out_loss": max(losses)[1] if losses else None,
         "peers": [
             {
-                "peer_id": record.peer_id,
-                "name": record.name,
-                "state": record.state,
-                "role": record.role,
-                "device": record.device,
+                **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
                 "versions": list(record.versions),
                 "digests": [digest.hex() for digest in record.digests],
                 "differing_fragments": list(differing.get(record.peer_id, ())),
-                "inner_steps": record.inner_steps,
-                "tokens": record.tokens,
-                "tokens_per_second": record.tokens_per_second,
-                "rounds_contributed": record.rounds_contributed,
-                "upload_bits_per_second": record.upload_bits_per_second,
-                "train_loss": record.train_loss,
-                "held_out_loss": record.held_out_loss,
+                **{name: getattr(record, name) for name in _FIGURES},
                 "seconds_in_run": max(0.0, now - record.started_at),
             }
             for record in records

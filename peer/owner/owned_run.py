@@ -25,7 +25,7 @@ from dht.admission.tickets import (
 )
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
-from dht.identity.keys import Identity, fingerprint, public_key_of, split_run_id
+from dht.identity.keys import Identity, fingerprint, public_key_of
 from dht.records.signed_records import (
     MAX_RUN_RECORD_BYTES,
     RunRecord,
@@ -187,21 +187,6 @@ class OwnedRun:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was given") from error
-
-
-def open_named_run(named: str) -> OwnedRun:
-    """The run whose id, owner's folder, or signed manifest in that folder `named` is.
-
-    Raises:
-        UsageFault: it is none of them, or the folder is not its owner's.
-    """
-    path = expanded(named)
-    if path.is_dir():
-        return open_owned_run(None, path)
-    if path.is_file():
-        return open_owned_run(None, path.parent)
-    split_run_id(named)
-    return open_owned_run(named, None)
 
 
 def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:

@@ -52,7 +52,11 @@ def run_plan(manifest: RunManifest, profile_path: Path | None, *, as_json: bool,
 
 def show_table(as_json: bool) -> int:
     """Print the table of published bandwidths. Returns the exit code."""
-    _show_table(bandwidth_table(), as_json)
+    rows = bandwidth_table()
+    if as_json:
+        print(json.dumps(table_facts(rows)))
+    else:
+        _print_table(console_of_output(), rows)
     return 0
 
 
@@ -215,11 +219,7 @@ def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) 
     console.print(table)
 
 
-def _show_table(rows: Sequence[TableRow], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(table_facts(rows)))
-        return
-    console = console_of_output()
+def _print_table(console: PlainConsole, rows: Sequence[TableRow]) -> None:
     table = _table(("model", "Gbit/s needed to compute", *(f"{target:.0%}" for target in TARGETS)), num_texts=2)
     for row in rows:
         cells = [

@@ -247,7 +247,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "aiohttp prometheus_client pydantic",
     ),
     "dashboard.several_runs": (
-        "dashboard dashboard.observe dashboard.page dashboard.server",
+        "dht.identity peer.config dashboard dashboard.observe dashboard.page dashboard.server",
         False,
         "aiohttp",
     ),
