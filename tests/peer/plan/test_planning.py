@@ -24,17 +24,17 @@ from dht.quantities import count_text
 from dht.store import NUM_HOLDERS_READ
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
-from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import ScheduleSection
 from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
-from peer.plan import report
+from peer.plan import report, source
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
 from peer.plan.memory_needs import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_traffic import LINE_SHARE, MemberLink, round_seconds, round_traffic
+from peer.plan.source import plan_of
 from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
@@ -326,7 +326,7 @@ def test_muon_keeps_one_velocity_where_adamw_has_two_moments():
     plans, kept = {}, {}
     for name in ("adamw", "muon"):
         manifest = RunManifest(name="r", training=TrainingSection(optimizer=name))
-        plans[name] = plan_run(manifest, PlanProfile(), report.sizes_of(manifest), num_orthogonalised(manifest))
+        plans[name] = plan_of(manifest, PlanProfile())
         model = build_model(manifest.model, 0)
         optimizer = make_optimizer(model.named_parameters(), manifest.training)
         model.loss(torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.int64)).backward()
@@ -375,7 +375,7 @@ def test_people_are_told_the_same(tmp_path, capsys):
     path = write(tmp_path, "run.toml", 'name = "tiny"\n')
     assert run(["plan", path, "--full"]) == 0
     told = capsys.readouterr().out
-    plan = plan_run(RunManifest(name="tiny"), PlanProfile(), report.sizes_of(RunManifest(name="tiny")))
+    plan = plan_of(RunManifest(name="tiny"), PlanProfile())
     assert "tiny" in told
     assert f"{plan.homes[0].needed_upload_bits_per_second / 1e6:.3g}" in told
     assert "carry, eager, own, delayed" in told
@@ -385,7 +385,7 @@ def test_people_are_told_the_same(tmp_path, capsys):
 @pytest.mark.parametrize(("sync_every", "shown"), [(1, "5.4"), (30, "0.18"), (10_000, "0.00054")])
 def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     manifest = RunManifest(name="tiny", averaging={"sync_every": sync_every})
-    plan = plan_run(manifest, PlanProfile(), report.sizes_of(manifest))
+    plan = plan_of(manifest, PlanProfile())
     traffic = report.lines_for_a_home(plan)[0]
     assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
     huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
@@ -404,7 +404,7 @@ RUNS_IN_THE_DOCUMENT = (
 def test_volunteers_read_what_the_plan_says_a_run_costs(column):
     data = {"source": "tokens:"} if column == 2 else {}
     manifest = RunManifest(name="tiny", model=RUNS_IN_THE_DOCUMENT[column], data=data)
-    sizes = report.sizes_of(manifest)
+    sizes = source.sizes_of(manifest)
     plan = plan_run(manifest, PlanProfile(), sizes)
     told = " ".join(report.lines_for_a_home(plan))
     told += f" {count_text(plan.num_parameters)} parameters"
