@@ -275,7 +275,8 @@ class RunManifest(Section):
     description: str = Field(
         default="",
         max_length=500,
-        **LINE_OF_TEXT,
+        pattern=LINE_OF_TEXT["pattern"],
+        examples=LINE_OF_TEXT["examples"],
         description="what the run is about, for people",
     )
     organiser: str = later(

@@ -76,7 +76,8 @@ class ModelSection(Section):
     )
     layout_digest: str | None = Field(
         default=None,
-        **DIGEST,
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
         description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
     task: Literal["causal-lm", "masked-lm", "sequence-classification", "image-classification"] | None = later(
