@@ -35,7 +35,11 @@ class FileSection(Section):
         description="of the file, without a folder; no two names differ in capitals alone",
     )
     bytes: int = Field(ge=1, le=MAX_FILE_BYTES, description="its length")
-    digest: str = Field(**DIGEST, description="BLAKE3 of all of it, as `b3sum` prints it")
+    digest: str = Field(
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
+        description="BLAKE3 of all of it, as `b3sum` prints it",
+    )
     chunks: str | None = later(
         None,
         **DIGEST,

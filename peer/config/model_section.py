@@ -27,7 +27,8 @@ class InitSection(Section):
         "hub, at a commit or tag",
     )
     digest: str = Field(
-        **DIGEST,
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
         description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before anything is trained",
     )
     num_bytes: int = Field(ge=1, le=10**14, description="of all tensors, for what is said about memory and disk")
