@@ -74,14 +74,14 @@ def docs_under(tree: ast.Module | ast.ClassDef) -> dict[str, str]:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """("peer join", its command) for every command, in the order of `peer --help`."""
-    from peer.cli.app import whole_command
+    from peer.cli.usage.lazy_commands import peer_command
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield name, command
         for word, inner in getattr(command, "commands", {}).items():
             yield from walk(f"{name} {word}", inner)
 
-    yield from walk("peer", whole_command())
+    yield from walk("peer", peer_command())
 
 
 def help_of(name: str, command: Any) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from peer.cli.usage.commands import COMMANDS, help_text
 from peer.console.first_lines import LABELS, OF_A_SEED, say, show_first_lines
@@ -42,13 +41,6 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         _show_at_once(words)
     return _run_command(words)
-
-
-def whole_command() -> Any:
-    """The command with all its subcommands, each loaded when it is asked for."""
-    from peer.cli.usage.lazy_commands import peer_command
-
-    return peer_command()
 
 
 def _run_command(words: list[str]) -> int:

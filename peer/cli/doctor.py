@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from peer.cli.named_run import Run, with_named_run
-from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, with_choices
+from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, use_invite, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import tell_progress
@@ -52,7 +52,8 @@ def doctor(
     if not has_run:
         flags |= {"run_id": NO_RUN, "data_dir": flags["data_dir"] or str(user_data_dir_here())}
     # With the key that `peer join` takes, so that a one-time invite stays good for it.
-    checked = chosen_config(flags, config, invite)
+    checked, its_invite = chosen_config(flags, config, invite)
+    use_invite(its_invite, checked)
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None
     tell_progress("loading what looks at devices and networks")
     from peer.doctor.doctor import run_doctor

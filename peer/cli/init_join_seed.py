@@ -13,7 +13,17 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.named_run import Run, with_named_run
-from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, IsVerbose, chosen_config, output_of, with_choices
+from peer.cli.options import (
+    AsJson,
+    AsPlain,
+    ConfigFile,
+    InviteFile,
+    IsVerbose,
+    chosen_config,
+    output_of,
+    use_invite,
+    with_choices,
+)
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import tell_progress
@@ -253,9 +263,9 @@ def _run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
+    config, invite = chosen_config(flags, config_path, invite_source)
     if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
         # Only the first of torchrun's processes has a network side and the folder; the others follow it.
-        chosen_config(flags, config_path, invite_source)
         from peer.join.join import run_rank
 
         return int(run_rank())
@@ -263,31 +273,24 @@ def _run_peer(
     from peer.observe.remembered_folders import remember_place
     from peer.panel.own_folder import hold_folder
 
-    what = "peer seed" if seed_only else "peer join"
-    held: Any = None
+    end = end_signed_here(config.run_id, config.data_dir)
+    if end is not None and end.is_over:
+        raise end.refusal()
     files: tuple[str, ...] = ()
-    if invite_source is not None:
+    if invite is not None:
         from peer.network.membership.invitation import PASS_NAME
 
         files = (PASS_NAME,)
-
-    def take_folder(config: Any) -> Any:
-        nonlocal held
-        end = end_signed_here(config.run_id, config.data_dir)
-        if end is not None and end.is_over:
-            raise end.refusal()
-        config, held = hold_folder(config, what, files)
+    what = "peer seed" if seed_only else "peer join"
+    config, held = hold_folder(config, what, files)
+    try:
         if not seed_only and not config.peers:
             from peer.observe.known_addresses import check_addresses
 
             check_addresses(config)
-        return config
-
-    try:
-        config = chosen_config(flags, config_path, invite_source, take_folder)
+        use_invite(invite, config)
     except BaseException:
-        if held is not None:
-            held.give_up()
+        held.give_up()
         raise
     from peer.join.before_start import wait_for_members
     from peer.panel.terminal import opened_terminal

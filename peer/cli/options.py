@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -147,32 +147,34 @@ def with_choices(
     return Command
 
 
-def chosen_config(
-    flags: Mapping[str, object],
-    config_path: str | None,
-    invite_source: str | None,
-    settled: Callable[[Any], Any] = lambda config: config,
-) -> Any:
-    """The `PeerConfig` that flags, file and defaults make together; an invite is used for the key of this peer.
-
-    Args:
-        settled: gives the choices with the folder that this peer really takes, before a key is made there.
+def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_source: str | None) -> tuple[Any, Any]:
+    """The `PeerConfig` that flags, invite, file and defaults make together, and the invite; None: none is named.
 
     Raises:
         UsageFault: a choice, the file or the invite is wrong.
-        LocalFault: key or pass cannot be written.
     """
     from peer.config.peer_config import load_config
 
     if invite_source is None:
-        return settled(load_config(flags, config_path))
-    from dht.identity.keys import Identity
-    from peer.network.membership.invitation import accept_invite, read_invite, with_invite
+        return load_config(flags, config_path), None
+    from peer.network.membership.invitation import read_invite, with_invite
 
     invite = read_invite(invite_source)
-    config = settled(load_config(with_invite(flags, invite), config_path))
-    accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
-    return config
+    return load_config(with_invite(flags, invite), config_path), invite
+
+
+def use_invite(invite: Any, config: Any) -> None:
+    """Use an invite, if there is one, for the key of this peer, which is made when it is missing.
+
+    Raises:
+        UsageFault: it has expired, or is for another key.
+        LocalFault: key or pass cannot be written.
+    """
+    if invite is not None:
+        from dht.identity.keys import Identity
+        from peer.network.membership.invitation import accept_invite
+
+        accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
 
 
 @cache

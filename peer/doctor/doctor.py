@@ -23,7 +23,7 @@ from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
-from peer.network.reachability.probe import DialBack, Probe, probing
+from peer.network.reachability.probe import Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
@@ -228,18 +228,14 @@ async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts
     """What one member says, over what others said before."""
     reading = await probe.read_clock()
     line = replace(line, clock_offset_seconds=reading.offset_seconds, round_trip_seconds=reading.round_trip_seconds)
-    line = replace(line, dial_back=await _dialled_back(probe, line.dial_back, addresses))
+    dial_back = await probe.dial_back(addresses)
+    line = replace(line, dial_back=dial_back if dial_back.is_known else line.dial_back)
     down, up = await probe.download_bits_per_second(), await probe.upload_bits_per_second()
     return replace(
         line,
         download_bits_per_second=max(down, line.download_bits_per_second or 0.0),
         upload_bits_per_second=max(up, line.upload_bits_per_second or 0.0),
     )
-
-
-async def _dialled_back(probe: Probe, known: DialBack, addresses: list[str]) -> DialBack:
-    found = await probe.dial_back(addresses)
-    return found if found.is_known else known
 
 
 def _bits(mbit: float | None) -> float | None:

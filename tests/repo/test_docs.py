@@ -20,8 +20,8 @@ from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, Shard
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import PAGES, page
-from peer.cli.app import whole_command
 from peer.cli.options import spread_peers
+from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.log import EVENT_TYPES
@@ -135,7 +135,7 @@ def test_generated_pages_miss_nothing() -> None:
     assert {name for name, _ in manifest_fields()} <= set(names_in(texts["docs/organiser/manifest.md"]))
     assert set(PeerConfig.model_fields) == set(names_in(texts["docs/reference/config.md"]))
     assert all(f"\n## `{name}`\n" in texts["docs/developer/events.md"] for name in EVENT_TYPES)
-    command: Any = whole_command()
+    command: Any = peer_command()
     assert all(f"\n## peer {name}\n" in texts["docs/reference/cli.md"] for name in command.commands)
     assert all(f"\n## `{name}`\n" in texts["docs/developer/library.md"] for name in murmuration.__all__)
     limits = texts["docs/reference/limits.md"]
@@ -176,7 +176,7 @@ def commands_in(path: Path) -> Iterator[str]:
 
 def complaints_about(line: str) -> Iterator[str]:
     """What the command line would not take. Values may be placeholders."""
-    command: Any = whole_command()
+    command: Any = peer_command()
     name, *arguments = shlex.split(line.replace("[", " ").replace("]", " "))
     if name == "service" and "--" in arguments:
         # Behind it stand the flags of the command that the service keeps running.
@@ -239,14 +239,14 @@ RUNNABLE = [line for path, line in COMMANDS if not re.search(r"[\[\]|]|\.\.\.", 
 
 @pytest.mark.parametrize("line", RUNNABLE)
 def test_commands_of_the_readme_can_be_parsed(line: str) -> None:
-    command: Any = whole_command()
+    command: Any = peer_command()
     name, *arguments = spread_peers(shlex.split(line))
     if arguments:
         command.commands[name].make_context(name, arguments)
 
 
 def test_every_command_is_in_the_readme() -> None:
-    command: Any = whole_command()
+    command: Any = peer_command()
     shown = {line.split()[0] for path, line in COMMANDS if path == README}
     assert set(command.commands) <= shown
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
-from peer.cli.app import whole_command
+from peer.cli.usage.lazy_commands import peer_command
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docs/volunteer/Dockerfile").read_text()
@@ -19,7 +19,7 @@ UNIT = (ROOT / "docs/volunteer/peer@.service").read_text()
 
 
 def flags_of(command: str) -> set[str]:
-    group: Any = whole_command()
+    group: Any = peer_command()
     return {flag for parameter in group.commands[command].params for flag in parameter.opts}
 
 

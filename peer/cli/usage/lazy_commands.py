@@ -21,7 +21,8 @@ class LazyCommands(Mapping[str, Any]):
     """Name -> command; the file that has it is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        return _loaded(f"peer.cli.{COMMANDS[name].module}").commands[name]
+        module = importlib.import_module(f"peer.cli.{COMMANDS[name].module}")
+        return typer.main.get_group(module.commands).commands[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -61,10 +62,6 @@ def _sentence_on_interrupt() -> Iterator[None]:
     except KeyboardInterrupt:
         say("Interrupted.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _loaded(module: str) -> Any:
-    return typer.main.get_group(importlib.import_module(module).commands)
 
 
 def peer_command() -> Any:

@@ -15,6 +15,7 @@ import pytest
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
+from peer.cli.usage.lazy_commands import peer_command
 from peer.network.membership.run_protocol import other_run
 from peer.version import SOFTWARE
 
@@ -32,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def every_command() -> dict[str, Any]:
     """ "manifest show" -> its command, groups left out."""
     found: dict[str, Any] = {}
-    for name, command in app.whole_command().commands.items():
+    for name, command in peer_command().commands.items():
         inner = getattr(command, "commands", None)
         found |= {name: command} if inner is None else {f"{name} {word}": one for word, one in inner.items()}
     return found

@@ -16,6 +16,7 @@ from pydantic import Field
 from dht.identity.keys import Identity, make_run_id
 from peer.cli import app, options
 from peer.cli.init_join_seed import NOT_OF_A_SEED
+from peer.cli.usage.lazy_commands import peer_command
 from peer.config import peer_config
 from peer.config.peer_config import PeerConfig, flag_of
 
@@ -112,7 +113,7 @@ def as_arguments(given: dict[str, object]) -> list[str]:
 
 
 def flags_of(command: str) -> set[str]:
-    parameters: list[Any] = app.whole_command().commands[command].params
+    parameters: list[Any] = peer_command().commands[command].params
     return {parameter.name for parameter in parameters} & set(PeerConfig.model_fields)
 
 
