@@ -27,7 +27,6 @@ from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import Action, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
-from peer.panel.screens.key_screens import age, run_progress, versions
 
 Output = Literal["auto", "panel", "plain", "verbose", "json"]
 
@@ -239,6 +238,8 @@ def heartbeat(state: PanelState, now: float, run: RunFacts) -> str:
     """One line that says how this peer is doing; every figure in it is as old as it says."""
     if state.last_event_at is None:
         return "Starting."
+    from peer.panel.screens.key_screens import age, run_progress, versions  # with it the library that draws
+
     if state.is_seed:
         return f"Still {state.phase}: versions {versions(state)}, {plural(state.num_peers, 'peer')}."
     loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
