@@ -10,7 +10,7 @@ import typer
 
 from dht.errors import UsageFault
 from peer.console.first_lines import say
-from peer.observe.ended_run import RunEnd, end_on_page
+from peer.observe.ended_run import RunEnd
 
 Run = Annotated[
     str | None,
@@ -106,8 +106,7 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
         say(in_words(says, text))
         if is_unprotected(text):
             say("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
-        end = end_on_page(says.run_id, text, is_served=bool(says.addresses)) if says.has_ended else None
-        return says.run_id, says.addresses, end
+        return says.run_id, says.addresses, says.end
     if "." not in text:
         same = [known for known in runs_here() if known.partition(".")[0] == text]
         if len(same) == 1:

@@ -15,7 +15,7 @@ from peer.config.peer_config import (
 from peer.console.first_lines import say
 from peer.folder_lock import holder_of
 from peer.observe import run_page
-from peer.observe.ended_run import RunEnd, end_on_page, end_signed_here
+from peer.observe.ended_run import RunEnd, end_signed_here
 from peer.observe.remembered_folders import known_places
 
 
@@ -33,8 +33,8 @@ def check_addresses(config: PeerConfig) -> None:
         return
     known = read_cached_peers(config.cached_peers_path)
     says = page_of(config)
-    if says is not None and says.has_ended:
-        raise end_on_page(config.run_id, says.url, is_served=bool(says.addresses)).refusal()
+    if says is not None and says.end is not None:
+        raise says.end.refusal()
     found = (says and says.addresses) or addresses_elsewhere(config.run_id)
     if found:
         try:
@@ -54,9 +54,7 @@ def known_end(config: PeerConfig) -> RunEnd | None:
     if config.peers or (end is not None and end.is_over):
         return end
     says = page_of(config)
-    if says is None or not says.has_ended:
-        return end
-    return end_on_page(config.run_id, says.url, is_served=bool(says.addresses))
+    return (None if says is None else says.end) or end
 
 
 def page_of(config: PeerConfig) -> run_page.PageSays | None:

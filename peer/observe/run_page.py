@@ -19,6 +19,7 @@ from dht.errors import LocalFault, NobodyReachable, UsageFault
 from dht.fields import printable
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
+from peer.observe.ended_run import RunEnd, end_on_page
 
 JOIN_PATH: Final = "api/v1/join"
 MAX_ANSWER_BYTES: Final = 64 * 1024
@@ -41,6 +42,12 @@ class PageSays:
     """Whether an invite is needed, as the page says."""
     has_ended: bool = False
     """Whether the owner has ended the run and its last version is reached, as the page says."""
+
+    @property
+    def end(self) -> RunEnd | None:
+        """The end of the run; None: the page tells none."""
+        is_served = bool(self.addresses)
+        return end_on_page(self.run_id, self.url, is_served=is_served) if self.has_ended else None
 
 
 def is_page(text: str) -> bool:
