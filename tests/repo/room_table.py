@@ -160,8 +160,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich",
     ),
     "peer.owner": (
-        "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.outer peer peer.console peer.config "
-        "peer.described_model peer.files peer.network.membership",
+        "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.outer peer peer.console "
+        "peer.config peer.described_model peer.files peer.network.membership",
         False,
         "blake3",
     ),
