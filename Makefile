@@ -40,7 +40,8 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 # Tests without daemons are taken by whichever worker is free; one file of real processes stays on one worker, which
 # starts its swarm once. Those wait half of their time, which two more workers use.
-FAST   := $(PYTEST) -n 2 --dist worksteal
+# `make check` has those of the repository.
+FAST   := $(PYTEST) -n 2 --dist worksteal --ignore=tests/repo
 REAL   := $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder
 
 check: venv

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
-from typing import TypeVar
 
 
 class Process:
@@ -18,7 +16,7 @@ class Process:
 
     def __init__(self) -> None:
         self.is_asleep = False
-        self._due: list[tuple[Scheduled, Context]] = []
+        self._due: list[asyncio.Handle] = []
         self.context = copy_context()
         self.context.run(_process.set, self)
 
@@ -30,50 +28,70 @@ class Process:
         """Run what came due meanwhile, and go on."""
         self.is_asleep = False
         due, self._due = self._due, []
-        for scheduled, context in due:
-            asyncio.get_running_loop().call_soon(scheduled.run_unless_cancelled, context=context)
+        for handle in due:
+            asyncio.get_running_loop().call_soon(run_unless_cancelled, handle, context=self.context)
 
-    def put_off(self, scheduled: Scheduled, context: Context) -> None:
-        """Keep a callback until it wakes."""
-        self._due.append((scheduled, context))
+    def put_off(self, handle: asyncio.Handle) -> None:
+        """Keep a callback that is due until it wakes."""
+        self._due.append(handle)
 
-
-Handle = TypeVar("Handle", bound=asyncio.Handle)
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
-class Scheduled:
-    """A callback of a process; `handle` is the loop's, with which its scheduler can cancel it."""
+def process_of(context: Context | None) -> Process | None:
+    """The simulated process that acts in `context`, or here; None: the network, or the world."""
+    return _process.get() if context is None else context.get(_process)
 
-    handle: asyncio.Handle
 
-    def __init__(self, process: Process, context: Context, act: Callable[[], object]) -> None:
+def run_unless_cancelled(handle: asyncio.Handle) -> None:
+    """What was cancelled while its process slept never runs."""
+    if not handle.cancelled():
+        handle._run()
+
+
+class ProcessHandle(asyncio.Handle):
+    """A callback of a process, which runs now or when the process wakes."""
+
+    __slots__ = ("_process",)
+
+    def __init__(
+        self,
+        process: Process,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
         self._process = process
-        self._context = context
-        self._act = act
 
-    def held_by(self, handle: Handle) -> Handle:
-        """The loop has scheduled it."""
-        self.handle = handle
-        return handle
-
-    def run(self) -> None:
-        """Now, or when the process wakes."""
+    def _run(self) -> None:
         if self._process.is_asleep:
-            self._process.put_off(self, self._context)
+            self._process.put_off(self)
         else:
-            self._act()
-
-    def run_unless_cancelled(self) -> None:
-        """What was cancelled while its process slept never runs."""
-        if not self.handle.cancelled():
-            self.run()
+            super()._run()
 
 
-def of_a_process(context: Context | None, act: Callable[..., object], args: tuple[object, ...]) -> Scheduled | None:
-    """A callback of a simulated process; None when it is the network's, or the world's."""
-    process = _process.get() if context is None else context.get(_process)
-    if process is None:
-        return None
-    return Scheduled(process, copy_context() if context is None else context, partial(act, *args))
+class ProcessTimer(asyncio.TimerHandle):
+    """The same at a time of the loop."""
+
+    __slots__ = ("_process",)
+
+    def __init__(
+        self,
+        process: Process,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._process = process
+
+    def _run(self) -> None:
+        if self._process.is_asleep:
+            self._process.put_off(self)
+        else:
+            super()._run()

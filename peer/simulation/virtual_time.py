@@ -8,16 +8,18 @@ wall clock, no thread and no socket in it. Code under test needs nothing special
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import math
 import random
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
-from peer.simulation.virtual_sleep import of_a_process
+from peer.simulation.virtual_sleep import ProcessHandle, ProcessTimer, process_of
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -44,7 +46,14 @@ def run_virtual(main: Coroutine[Any, Any, Result], start_seconds: float = 0.0, *
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See `run_virtual`. `time()` is the virtual clock, in seconds."""
+    """See `run_virtual`. `time()` is the virtual clock, in seconds.
+
+    Callbacks of simulated processes get a handle of their own kind, put where asyncio puts its own: these are most of
+    what a simulation does, and an object around each of them cost a fifth of its time.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, start_seconds: float = 0.0, seed: int | None = None) -> None:
         self._now = start_seconds
@@ -64,10 +73,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if self._jitter is not None:
             when += 1e-6 * self._jitter.random()
-        scheduled = of_a_process(context, callback, args)
-        if scheduled is None:
+        process = process_of(context)
+        if process is None:
             return super().call_at(when, callback, *args, context=context)
-        return scheduled.held_by(super().call_at(when, scheduled.run, context=context))
+        timer = ProcessTimer(process, when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
 
     def call_soon(
         self,
@@ -75,10 +87,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        scheduled = of_a_process(context, callback, args)
-        if scheduled is None:
+        process = process_of(context)
+        if process is None:
             return super().call_soon(callback, *args, context=context)
-        return scheduled.held_by(super().call_soon(scheduled.run, context=context))
+        handle = ProcessHandle(process, callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Result], *args: *Arguments

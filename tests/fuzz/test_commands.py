@@ -12,9 +12,10 @@ from peer.observe import status
 from peer.observe.observer import RunObserver
 from tests.fuzz.commands import command_targets
 from tests.fuzz.fuzzer import CORPUS, fuzz, problem_with
+from tests.kit.tiers import examples
 
 TARGETS = {target.name: target for target in command_targets()}
-INPUTS_PER_TARGET = 12
+INPUTS_PER_TARGET = examples(12, by_day=5)
 """Each is a whole command; `python -m tests.fuzz` takes thousands."""
 GIVES_A_VERDICT = ("peer_doctor",)
 """Whose exit code says what was found, on this machine too."""

@@ -3,7 +3,7 @@
 - Folders decide where real parts run: everything in `REAL_FOLDERS` gets the marker `network`.
 - Folders decide what waits for the night: everything in `NIGHTLY_FOLDERS` gets the marker `nightly`.
 - Parameters decide what is sampled: `sampled` keeps every n-th of many like cases, and marks the others `nightly`.
-- Properties with hypothesis take fewer examples by day.
+- Properties with hypothesis take fewer examples by day, and tests with many like cases inside fewer of those (`some`).
 - Every test has a time after which it is stuck.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+T = TypeVar("T")
 
 TESTS = Path(__file__).parents[1]
 REAL_FOLDERS = ("processes", "dht/p2pd")
@@ -46,7 +48,7 @@ SLOW_FILES = (
 """They are started first, so that no worker is left with one of them at the end."""
 EXAMPLES_AT_NIGHT = 100
 """Of hypothesis for each property, also when somebody asks for one file."""
-EXAMPLES_BY_DAY = 40
+EXAMPLES_BY_DAY = 20
 """In `make test-fast` and `make test`."""
 STUCK_SECONDS = 300.0
 """For a test without daemons; the slowest takes 7 s on two idle cores, and 140 s among twenty others."""
@@ -95,6 +97,11 @@ def examples(at_night: int, by_day: int | None = None) -> int:
     if by_day is not None and settings().max_examples < EXAMPLES_AT_NIGHT:
         return by_day
     return max(1, at_night * settings().max_examples // EXAMPLES_AT_NIGHT)
+
+
+def some(cases: Sequence[T], one_in: int) -> Sequence[T]:
+    """Of like cases inside of one test: by day every `one_in`-th, from the first on; at night all of them."""
+    return cases[::one_in] if settings().max_examples < EXAMPLES_AT_NIGHT else cases
 
 
 def turn_of(path: Path) -> int:

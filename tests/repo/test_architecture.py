@@ -197,3 +197,16 @@ def test_rules_allow_what_is_right() -> None:
     sources = [Source(module, text) for module, text in modules.items()]
     for rule in RULES:
         assert not list(rule(sources)), rule.__name__
+
+
+def test_only_one_module_makes_consoles() -> None:
+    """So nothing that others wrote reaches a terminal as markup or with control characters."""
+    makers = [
+        source.module
+        for source in read_sources(("dht", "averaging", "peer", "dashboard"))
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module in ("rich", "rich.console", "rich.markup")
+        and any(alias.name in ("Console", "print", "escape", "get_console") for alias in node.names)
+    ]
+    assert makers == ["peer.console.plain_console"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.kit.tiers import (
     REAL_FOLDERS,
@@ -18,6 +19,7 @@ from tests.kit.tiers import (
     markers_of,
     may_be_chosen,
     sampled,
+    some,
     turn_of,
 )
 from tests.repo.layout_rules import Source, all_imports, is_in, read_sources
@@ -105,6 +107,18 @@ def test_a_sample_keeps_every_case_and_marks_what_waits_for_the_night() -> None:
     assert [case.values for case in later] == [(1,), (2,), (4,), (5,)]
     assert all([mark.name for mark in case.marks] == ["nightly"] for case in later)
     assert sampled([(1, "a"), (2, "b")], one_in=2)[1].values == (2, "b")
+
+
+def test_of_like_cases_in_one_test_some_are_tried_by_day() -> None:
+    before = settings.get_current_profile_name()
+    tried = {}
+    try:
+        for tier in ("day", "night"):
+            settings.load_profile(tier)
+            tried[tier] = [*some(range(7), one_in=3)]
+    finally:
+        settings.load_profile(before)
+    assert tried == {"day": [0, 3, 6], "night": [*range(7)]}
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,12 @@ from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer
-from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
 from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
+from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 
 OTHER_DIGEST = bytes(range(16))
@@ -257,7 +258,7 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
         faults=(*START, Fault(20.0, "partition", (0,)), Fault(heal_at, "heal")),
         profiles=(profile(0.4), *[profile(0.9)] * 4),
         duration_seconds=80.0,
-        quadratic=Quadratic(num_values=200, tokens_per_step=64, learning_rate=0.05, noise=0.2),
+        quadratic=LIGHT_WORK,
     )
     result = simulate(spec, lambda index, event: seen.append(event))
     assert result.violations == ()

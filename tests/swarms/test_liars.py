@@ -12,6 +12,7 @@ from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import Life, simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, plan_churn, tiny_manifest
 from peer.simulation.simulation import simulate
+from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 
 LIAR = 1
@@ -76,7 +77,7 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
         if isinstance(event.fact, RefusedPeer) and index != LIAR:
             refusals.append(event.fact)
 
-    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging))
+    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging), quadratic=LIGHT_WORK)
     # Before training ends: with nobody else at work, its lone commits would be the heaviest.
     spec = dataclasses.replace(spec, faults=(Fault(spec.training_seconds - 1, "crash", (LIAR,)),))
     return simulate(spec, on_event), refusals
@@ -91,26 +92,26 @@ def assert_only_the_liar_was_left_out(refusals, seed=7):
 @pytest.mark.parametrize("combine", sampled(["trimmed_mean", "centered_clip", "radial_directional"], one_in=3))
 def test_a_swarm_with_a_robust_combination_learns_beside_a_liar(monkeypatch, combine):
     result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse), combine=combine)
-    assert result.loss_last < result.loss_first - 0.7
+    assert result.loss_last < 0.4 * result.loss_first
     assert result.anchors_equal
     assert_only_the_liar_was_left_out(refusals)
 
 
 def test_the_same_liar_ruins_a_plain_mean(monkeypatch):
     result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse))
-    assert not result.loss_last < result.loss_first - 0.3
+    assert not result.loss_last < 0.8 * result.loss_first
     assert not refusals
 
 
 def test_a_swarm_learns_beside_a_peer_that_sends_no_numbers(monkeypatch):
     result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(poison))
-    assert result.loss_last < result.loss_first - 0.7
+    assert result.loss_last < 0.4 * result.loss_first
     assert_only_the_liar_was_left_out(refusals)
 
 
 def test_a_boaster_is_left_out(monkeypatch):
     result, refusals = swarm_with_liar(monkeypatch, boast)
-    assert result.loss_last < result.loss_first - 0.7
+    assert result.loss_last < 0.4 * result.loss_first
     assert_only_the_liar_was_left_out(refusals)
     assert any("tokens/s it can have trained at most" in event.reason for event in refusals)
 
@@ -131,7 +132,8 @@ def test_nobody_honest_is_refused(seed, combine):
         Fault(25.0, "stall", (5,)),
         Fault(33.0, "resume", (5,)),
     )
-    spec = SimulationSpec(8, 100, seed, manifest, faults, step_seconds=(0.4, 4.0), stream_loss=0.05)
+    pace = {"step_seconds": (0.4, 4.0), "stream_loss": 0.05}
+    spec = SimulationSpec(8, 100, seed, manifest, faults, quadratic=LIGHT_WORK, **pace)
     refusals = []
     result = simulate(
         spec, lambda index, event: refusals.append(event) if isinstance(event.fact, RefusedPeer) else None

@@ -8,6 +8,7 @@ from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
+from tests.kit.simulated.light_work import LIGHT_WORK
 
 
 def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
@@ -34,7 +35,8 @@ def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
 
 def test_survivors_of_a_mass_death_go_on_within_learned_times():
     """Three of four are gone without a word; the last one says what it waits for, and commits."""
-    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, sync_every=4), (Fault(60.0, "crash", (1, 2, 3)),))
+    deaths = (Fault(60.0, "crash", (1, 2, 3)),)
+    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, sync_every=4), deaths, quadratic=LIGHT_WORK)
     events = []
     result = simulate(spec, lambda index, event: events.append((index, event)))
     assert result.violations == ()

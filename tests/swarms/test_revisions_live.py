@@ -22,6 +22,7 @@ from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, W
 from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
 from peer.simulation.virtual_time import run_virtual
 from peer.simulation.workload import one_thread
+from tests.kit.simulated.light_work import LIGHT_WORK
 
 OWNER = Identity.from_seed(b"o" * 32)
 SEED = 5
@@ -43,7 +44,7 @@ class Swarm:
     def __init__(self, num_peers: int = 3) -> None:
         self.events: dict[int, list[Event]] = {index: [] for index in range(num_peers)}
         self.manifest = listed()
-        spec = SimulationSpec(num_peers, 0, SEED, self.manifest, duration_seconds=LONG_SECONDS)
+        spec = SimulationSpec(num_peers, 0, SEED, self.manifest, duration_seconds=LONG_SECONDS, quadratic=LIGHT_WORK)
         network = MemoryNetwork(SEED, latency_seconds=spec.latency_seconds)
         records = MemoryRecords(network, lambda: EPOCH_SECONDS + World.now(), 0.5, VerifiedRecords(256))
         self.run_id = make_run_id("simulated", OWNER.public_key)

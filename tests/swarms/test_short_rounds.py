@@ -7,8 +7,10 @@ import random
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from peer.simulation.scenarios.spec import Fault, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
+from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.kit.tiers import sampled
 
 STEP_SECONDS = 0.05
 SYNC_EVERY = 2
@@ -27,7 +29,7 @@ def share_of_common_rounds(seed, seconds, latency_seconds, *faults, after):
         step_seconds=(STEP_SECONDS, STEP_SECONDS),
         latency_seconds=(latency_seconds, latency_seconds),
         duration_seconds=seconds,
-        quadratic=Quadratic(num_values=200, tokens_per_step=64, learning_rate=0.05, noise=0.2),
+        quadratic=LIGHT_WORK,
     )
     began, commits = [], []
 
@@ -42,7 +44,7 @@ def share_of_common_rounds(seed, seconds, latency_seconds, *faults, after):
     return sum(commits) / len(commits)
 
 
-@pytest.mark.parametrize(("latency_seconds", "after"), [(0.05, 20.0), (0.1, 20.0), (0.3, 45.0)])
+@pytest.mark.parametrize(("latency_seconds", "after"), sampled([(0.1, 20.0), (0.05, 20.0), (0.3, 45.0)], 3))
 def test_two_whose_rounds_would_be_shorter_than_a_round_trip_train_together(latency_seconds, after):
     assert share_of_common_rounds(1, after + 15.0, latency_seconds, after=after) > 0.95
 

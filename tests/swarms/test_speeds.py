@@ -14,6 +14,7 @@ from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
+from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 
 FAST_SECONDS = 0.4
@@ -37,7 +38,8 @@ def shares_of_rounds(spec, *, after=6):
 
 
 def spec_with_slow_peer(seed, times_slower, **averaging):
-    spec = SimulationSpec(4, 300, seed, tiny_manifest(seed, **averaging), step_seconds=(FAST_SECONDS, FAST_SECONDS))
+    step_seconds, manifest = (FAST_SECONDS, FAST_SECONDS), tiny_manifest(seed, **averaging)
+    spec = SimulationSpec(4, 300, seed, manifest, step_seconds=step_seconds, quadratic=LIGHT_WORK)
     profiles = [spec.profile(index) for index in range(4)]
     profiles[SLOW] = dataclasses.replace(profiles[SLOW], step_seconds=times_slower * FAST_SECONDS)
     starts = tuple(Fault(0.5 * index, "start", (index,)) for index in range(4))

@@ -78,6 +78,7 @@ class Node:
     ) -> None:
         self.who = who
         self.manifest = manifest
+        self._manifest_hash = manifest.hash
         self.ports = ports
         self.mailbox = mailbox
         self.started_at = ports.wall_clock()
@@ -97,7 +98,7 @@ class Node:
         self.revisions = revisions(on_end=self.reporter.run_ended)
         self.membership = self._build_membership()
         guard = self.guard = self._build_guard()
-        notary = Notary(Scope(who.run_id, manifest.hash), who.identity.sign, verify, ports.verified)
+        notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
         self.fragments = build_fragments(
             *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
             *(self.membership.site_of, ports.parts.leading_type),
@@ -155,7 +156,7 @@ class Node:
             ports.store,
             ports.doorkeeper,
             self._describe,
-            MemberScope(self.who.run_id, self.manifest.hash, self.who.site),
+            MemberScope(self.who.run_id, self._manifest_hash, self.who.site),
             announce_seconds=self.manifest.network.announce_seconds,
             wall_clock=ports.wall_clock,
             randomness=ports.randomness,
@@ -475,7 +476,7 @@ class Node:
             session=self.who.session,
             sequence=0,
             expires_at=0.0,
-            manifest_hash=self.manifest.hash,
+            manifest_hash=self._manifest_hash,
             state=self._state,  # type: ignore[arg-type]
             role=self.who.role,  # type: ignore[arg-type]
             device=self.who.device,

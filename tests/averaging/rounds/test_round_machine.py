@@ -16,7 +16,7 @@ from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, CommitRequest, Plan, VersionIs, Wait
 from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
-from tests.kit.tiers import sampled
+from tests.kit.tiers import sampled, some
 
 
 def settle(swarm, chance, num_audits=3):
@@ -102,7 +102,7 @@ def test_every_order_of_a_round_of_three_ends_in_one_commit_of_all(num_blocks):
 @pytest.mark.parametrize("noticed", sampled([True, False], one_in=2))
 def test_a_crash_at_any_point_of_a_round_stops_nobody_else(noticed):
     """Whoever it is: leader, reducer, member, all three at once; the others go on and lose nothing."""
-    for path in reachable_paths(1):
+    for path in some(reachable_paths(1), one_in=3):
         for victim in range(3):
             swarm = replayed(1, path)
             swarm.crash(swarm.names[victim], noticed=noticed)
@@ -116,7 +116,7 @@ def test_a_crash_at_any_point_of_a_round_stops_nobody_else(noticed):
 
 
 def test_a_link_that_breaks_at_any_point_of_a_round_stops_nobody():
-    for path in reachable_paths(1):
+    for path in some(reachable_paths(1), one_in=3):
         for sender, to in sorted({key[:2] for key in replayed(1, path).queues}):
             broken = replayed(1, path)
             broken.lose(sender, to)
@@ -126,7 +126,7 @@ def test_a_link_that_breaks_at_any_point_of_a_round_stops_nobody():
 
 
 def test_a_message_that_comes_twice_at_any_point_changes_nothing():
-    for path in reachable_paths(1):
+    for path in some(reachable_paths(1), one_in=3):
         for key in sorted(replayed(1, path).queues):
             doubled = replayed(1, path)
             doubled.queues[key].append(doubled.queues[key][0])
@@ -194,14 +194,14 @@ def run_scenario(kind, seed, may_double=False):
 
 
 @pytest.mark.parametrize("kind", ["quiet", "crash", "twice"])
-@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=3))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=5))
 def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
     for seed in range(first_seed, first_seed + 20):
         assert_whole(run_scenario(kind, seed))
 
 
 @pytest.mark.parametrize("kind", ["links", "views", "split"])
-@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=3))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=5))
 def test_forks_heal(kind, first_seed):
     for seed in range(first_seed, first_seed + 20):
         run_scenario(kind, seed, may_double=True)
@@ -216,7 +216,7 @@ def test_as_far_back_as_memory_goes_forks_lose_and_double_nothing(kind):
         mock.patch("tests.kit.rounds.round_swarm.RECENT_CONTRIBUTIONS", 99),
     )
     with patience[0], patience[1]:
-        for seed in range(40):
+        for seed in some(range(40), one_in=2):
             assert_whole(run_scenario(kind, seed))
 
 
@@ -386,21 +386,21 @@ def test_a_commit_whose_results_are_gone_does_not_stop_the_round():
 
 
 def test_memory_is_flat_over_many_failing_rounds():
-    """Links break all the time for 300 rounds of five peers."""
+    """Links break all the time for 150 rounds of five peers."""
     chance = random.Random(11)
     swarm = RoundSwarm(5)
-    for round_ in range(300):
+    for round_ in range(150):
         for name in swarm.names:
             swarm.work(name)
         for _ in swarm.run(chance):
             if swarm.queues and chance.random() < 0.03:
                 swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
-        if round_ == 50:
+        if round_ == 40:
             early = dict(swarm.max_sizes)
     assert swarm.max_sizes["history"] <= KEPT_COMMITS + 1
     for part, most in swarm.max_sizes.items():
         assert most <= max(40, 2 * early[part]), part
-    assert min(member.machine.version for member in swarm.members.values()) > 200
+    assert min(member.machine.version for member in swarm.members.values()) > 100
 
 
 def test_a_stranger_cannot_fill_the_memory():

@@ -31,6 +31,7 @@ from dht.records.key_levels import (
 from dht.store import LEVEL_0_KEYS, PeerKey
 from tests.kit.network import level_views
 from tests.kit.network.level_views import LevelViews
+from tests.kit.tiers import sampled
 
 ME = PeerId("me")
 ALL_LEVELS = range(MAX_LEVEL + 1)
@@ -250,7 +251,7 @@ def test_a_swarm_at_the_limit_does_not_flap() -> None:
 
 
 @pytest.mark.usefixtures("small_dictionaries")
-@pytest.mark.parametrize(("num_here", "num_there"), [(20, 150), (150, 150), (30, 280)])
+@pytest.mark.parametrize(("num_here", "num_there"), sampled([(20, 150), (150, 150), (30, 280)], one_in=3))
 def test_two_parts_with_different_levels_become_one(num_here: int, num_there: int) -> None:
     swarm = LevelViews()
     here = swarm.add(num_here, side=1)

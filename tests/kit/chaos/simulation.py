@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from peer.simulation.scenarios.spec import Fault, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.kit.simulated.light_work import LIGHT_WORK
 
 
 def spec_of_seed(seed: int) -> SimulationSpec:
@@ -29,7 +30,7 @@ def spec_of_seed(seed: int) -> SimulationSpec:
         manifest,
         step_seconds=(0.4, chance.choice((0.6, 1.5, 4.0))),
         stream_loss=chance.choice((0.0, 0.0, 0.05, 0.2)),
-        quadratic=Quadratic(num_values=200, tokens_per_step=64, learning_rate=0.05, noise=0.2),
+        quadratic=LIGHT_WORK,
     )
     return replace(spec, faults=_faults(chance, num_peers, spec.training_seconds))
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,15 @@ from tests.kit.notaries import notary_of
 
 BLOCK = 8192  # the smallest shard, so that a fragment of few blocks has several reducers
 Unit = tuple[PeerId, int, int]
+PARTS: dict[str, Callable[[RoundMachine], Sized]] = {
+    part: operator.attrgetter(part)
+    for part in (
+        *("_early", "_avoid", "_silent", "_inbox", "history"),
+        *("later._version_of", "later._asked"),
+        *("_reducing.arrived", "_reducing.reductions", "_reducing._missed", "_reducing._past"),
+    )
+}
+"""What a machine keeps; how large each of it became is noted."""
 
 
 def digest_of(*parts: object) -> bytes:
@@ -85,7 +95,7 @@ class RoundSwarm:
         self.sequence = 0
         self.num_units = 0
         self.reduced: dict[tuple[PeerId, Plan, int], bytes] = {}
-        self.max_sizes: dict[str, int] = {}
+        self.max_sizes = dict.fromkeys(PARTS, 0)
         self.members = {name: self._new_member(name, hard_seconds) for name in self.names}
         for name in self.names:
             self.step(name, View(tuple(self.names)))
@@ -246,15 +256,10 @@ class RoundSwarm:
         machine = member.machine
         if machine.is_offering and machine.applying is None:
             assert machine.next_time < math.inf, "waits for others without a timer"
-        reducing = machine._reducing
-        parts = {
-            **{part: getattr(machine, f"_{part}") for part in ("early", "avoid", "silent", "inbox")},
-            **{part: getattr(machine.later, part) for part in ("_version_of", "_asked")},
-            **{part: getattr(reducing, part) for part in ("arrived", "reductions", "_missed", "_past")},
-            "history": machine.history,
-        }
-        for part, values in parts.items():
-            self.max_sizes[part] = max(self.max_sizes.get(part, 0), len(values))
+        for part, values_of in PARTS.items():
+            size = len(values_of(machine))
+            if size > self.max_sizes[part]:
+                self.max_sizes[part] = size
 
     # ---------------------------------------------------------------------------------------- what the exchange does
 

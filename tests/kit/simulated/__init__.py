@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    light_work.py      a quadratic with the tokens of the built-in model's steps
     anchor_thieves.py  claims of a version that nobody signed for, with a constant state behind it
     hindering.py       a third peer that may hinder two good ones
 """

@@ -21,6 +21,7 @@ from peer.network.node.node import Node
 from peer.simulation.result import SimulationResult
 from peer.simulation.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
+from tests.kit.simulated.light_work import LIGHT_WORK
 
 CONSTANT = 0.25
 
@@ -132,7 +133,7 @@ def swarm_with_thieves(
         for index in range(num_peers)
     ]
     manifest = tiny_manifest(seed, combine="centered_clip", **averaging)
-    spec = SimulationSpec(num_peers, num_steps, seed, manifest, profiles=tuple(profiles))
+    spec = SimulationSpec(num_peers, num_steps, seed, manifest, profiles=tuple(profiles), quadratic=LIGHT_WORK)
     last = Fault(spec.training_seconds - 1, "crash", tuple(range(num_honest, num_peers)))
     late = {peer for fault in faults if fault.kind == "start" for peer in fault.peers}
     starts = (Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(num_peers) if index not in late)

@@ -27,12 +27,12 @@ MEASURED_SECONDS = 120.0
 
 def scenario_of(**third: Any) -> Scenario:
     """Contributions of 58 kB, one for each of two fragments every 6 s: 155 kbit/s, with nothing reduced."""
-    line = {"upload_mbit_per_second": 50, "download_mbit_per_second": 50, "step_seconds": 0.12}
+    line = {"upload_mbit_per_second": 50, "download_mbit_per_second": 50, "step_seconds": 0.6}
     return Scenario.model_validate(
         {
             "duration_minutes": (STARTING_SECONDS + MEASURED_SECONDS) / 60,
             "workload": {"num_values": 235_000, "learning_rate": 0.1},
-            "averaging": {"sync_every": 50, "num_fragments": NUM_FRAGMENTS},
+            "averaging": {"sync_every": 10, "num_fragments": NUM_FRAGMENTS},
             "groups": {
                 "good": {"count": NUM_GOOD, **line, "joins_at_minute": 0.0},
                 "third": {"count": 1, **line, "joins_at_minute": 0.05, **third},

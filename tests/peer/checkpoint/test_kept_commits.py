@@ -37,6 +37,7 @@ from peer.simulation.result import SimulationResult
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
+from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
 from tests.kit.trainer.returning_peer import LaterState, return_to
@@ -110,6 +111,7 @@ def back_from_checkpoints(num_each: int, short_back: float) -> tuple[SimulationR
         tuple(sorted(faults, key=lambda fault: fault.at_seconds)),
         profiles=profiles,
         duration_seconds=END,
+        quadratic=LIGHT_WORK,
         ends_with_goodbyes=False,
     )
     return simulate(spec, lambda index, event: seen.append((index, event))), seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import logging
 import sys
@@ -29,7 +28,6 @@ from peer.observe.status import _print_table, status_facts
 from peer.panel.view_choice import PlainView
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import Donor, World
-from tests.repo.layout_rules import read_sources
 
 HOSTILE = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31md\u202egnp.exe\u2066\u200be\rf\x08\udc80g"
 """A title, a cleared screen, an eight-bit escape, bidirectional and invisible characters, an overwritten line."""
@@ -138,15 +136,3 @@ def test_a_record_of_another_shape_is_not_looked_at(num_fragments: int, capsys: 
     _print_table(good.run_id, manifest, hostile)
     assert "[/nope]" in capsys.readouterr().out
     assert RunObserver.has_shape(shaped(3, num_fragments), manifest) == (num_fragments in (0, shape))
-
-
-def test_only_one_module_makes_consoles() -> None:
-    makers = [
-        source.module
-        for source in read_sources(("dht", "averaging", "peer", "dashboard"))
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.ImportFrom)
-        and node.module in ("rich", "rich.console", "rich.markup")
-        and any(alias.name in ("Console", "print", "escape", "get_console") for alias in node.names)
-    ]
-    assert makers == ["peer.console.plain_console"]

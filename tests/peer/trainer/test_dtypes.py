@@ -18,6 +18,7 @@ from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
+from tests.kit.tiers import sampled
 from tests.kit.trainer import checkpoint_peer
 from tests.kit.trainer.checkpoint_peer import Net
 
@@ -39,7 +40,9 @@ def work_of(portion, fragment):
 
 @DTYPES
 @pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE, MergeKind.BLEND], ids=str)
-@pytest.mark.parametrize(("start", "step", "count"), [(0.5, 1e-4, 1000), (1.0, -3e-5, 5000), (64.0, 1e-3, 3000)])
+@pytest.mark.parametrize(
+    ("start", "step", "count"), sampled([(0.5, 1e-4, 1000), (1.0, -3e-5, 5000), (64.0, 1e-3, 3000)], one_in=3)
+)
 def test_small_merges_add_up(dtype, kind, start, step, count):
     parameter, portion, fragment = portion_of(dtype, value=start)
     for number in range(1, count + 1):

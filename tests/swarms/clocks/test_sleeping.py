@@ -11,6 +11,7 @@ from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
+from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 
 
@@ -24,20 +25,22 @@ def refusals_of(spec):
 
 
 NIGHTS = [
-    (8.0, 2, "centered_clip"),
-    (15.0, 0, "mean"),
-    (15.0, 1, "centered_clip"),
-    (15.0, 2, "centered_clip"),
-    (15.0, 3, "trimmed_mean"),
+    (8.0, 2, "centered_clip", 6),
+    (15.0, 0, "mean", 12),
+    (15.0, 1, "centered_clip", 12),
+    (15.0, 2, "centered_clip", 12),
+    (15.0, 3, "trimmed_mean", 12),
 ]
 
 
-@pytest.mark.parametrize(("minutes", "seed", "combine"), sampled(NIGHTS, one_in=len(NIGHTS)))
-def test_a_night_of_sleeping_laptops(minutes, seed, combine):
+@pytest.mark.parametrize(("minutes", "seed", "combine", "num_laptops"), sampled(NIGHTS, one_in=len(NIGHTS)))
+def test_a_night_of_sleeping_laptops(minutes, seed, combine, num_laptops):
     night = load_scenario("laptops")
     averaging = night.averaging.model_copy(update={"combine": combine})
-    spec = spec_of(night.model_copy(update={"duration_minutes": minutes, "averaging": averaging}), seed)
-    assert sum(fault.kind == "sleep" for fault in spec.faults) >= 1.2 * minutes
+    groups = {**night.groups, "laptops": night.groups["laptops"].model_copy(update={"count": num_laptops})}
+    chosen = {"duration_minutes": minutes, "averaging": averaging, "groups": groups}
+    spec = spec_of(night.model_copy(update=chosen), seed)
+    assert sum(fault.kind == "sleep" for fault in spec.faults) >= 0.1 * num_laptops * minutes
     result, refusals = refusals_of(spec)
     assert refusals == []
     assert result.violations == ()
@@ -48,7 +51,7 @@ def test_a_night_of_sleeping_laptops(minutes, seed, combine):
 @pytest.mark.parametrize(("seed", "seconds"), sampled([(0, 60.0), (0, 90.0), (1, 60.0), (1, 90.0)], one_in=4))
 def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
     """`kill -STOP` of trainer and network process, then `kill -CONT`."""
-    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"))
+    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"), quadratic=LIGHT_WORK)
     pause = (Fault(30.0, "sleep", (1,)), Fault(30.0 + seconds, "wake", (1,)))
     result, refusals = refusals_of(dataclasses.replace(spec, faults=pause, duration_seconds=180.0))
     assert refusals == []
@@ -57,7 +60,7 @@ def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
 
 
 def test_everybody_asleep_at_once_goes_on_where_it_was():
-    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"))
+    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"), quadratic=LIGHT_WORK)
     naps = tuple(
         fault
         for peer in range(4)
@@ -73,7 +76,7 @@ def test_everybody_asleep_at_once_goes_on_where_it_was():
 
 def test_a_process_that_sleeps_does_nothing_and_loses_nothing():
     """Its steps stop, its clock goes on, and what was cancelled while it slept does not happen."""
-    spec = SimulationSpec(2, 200, 5, tiny_manifest(5))
+    spec = SimulationSpec(2, 200, 5, tiny_manifest(5), quadratic=LIGHT_WORK)
     awake = simulate(dataclasses.replace(spec, duration_seconds=100.0))
     asleep = simulate(
         dataclasses.replace(
