@@ -113,8 +113,8 @@ def drips(kind: str, *numbers: int, each: int, seconds: float) -> Attack:
         pytest.param(streams("chunks", 3, 4, 5, each=4), 2 * UNDISTURBED_SECONDS, id="three_keys_ranges"),
         pytest.param(drips("chunks", 3, each=8, seconds=20), UNDISTURBED_SECONDS, id="drips_of_one_key"),
         pytest.param(drips("state", 3, 4, each=4, seconds=20), 3 * UNDISTURBED_SECONDS, id="drips_of_two_keys"),
-        pytest.param(streams("log", 3, each=12, num_requests=500), 1.5 * UNDISTURBED_SECONDS, id="logs_unread"),
-        pytest.param(streams("commits", 3, 4, each=12, num_requests=500), UNDISTURBED_SECONDS, id="commits_unread"),
+        pytest.param(streams("log", 3, each=12, num_requests=20), 1.5 * UNDISTURBED_SECONDS, id="logs_unread"),
+        pytest.param(streams("commits", 3, 4, each=12, num_requests=20), UNDISTURBED_SECONDS, id="commits_unread"),
         pytest.param(
             streams("header", 3, 4, each=12, num_requests=500), 1.5 * UNDISTURBED_SECONDS, id="headers_unread"
         ),
@@ -205,14 +205,15 @@ def test_answers_that_nobody_reads_end_the_stream() -> None:
         guest = Guest(scene, 3)
         for kind in ("log", "state"):
             stream = await guest.open()
-            # As many as the donor takes: it reads the next one only when the answer before has left.
-            while True:
-                try:
-                    async with asyncio.timeout(3 * messages.FRAME_SECONDS):
+            try:
+                # The donor reads the next one only when the answer before has left.
+                async with asyncio.timeout(3 * messages.FRAME_SECONDS):
+                    while True:
                         await stream.send(guest.ask(kind))
-                except TimeoutError:
-                    pytest.fail(f"a stream that reads no {kind} is kept for ever")
-                except PeerFault:
-                    break
+                        await asyncio.sleep(0.1)
+            except TimeoutError:
+                pytest.fail(f"a stream that reads no {kind} is kept for ever")
+            except PeerFault:
+                continue
 
     in_scene(1, play)

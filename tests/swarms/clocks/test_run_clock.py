@@ -17,7 +17,7 @@ from peer.simulation.simulation import simulate
 
 SEED = 3
 TRAINING = tiny_manifest(SEED).training
-SCHEDULE = ScheduleSection(kind="cosine", tokens=22_000, warmup_tokens=2_000, floor=0.1)
+SCHEDULE = ScheduleSection(kind="cosine", tokens=24_000, warmup_tokens=2_000, floor=0.1)
 
 
 def scheduled(schedule: ScheduleSection) -> RunManifest:
@@ -119,7 +119,7 @@ def test_a_peer_that_comes_at_the_end_never_has_more_than_the_swarms_rate(
     churn: dict[int, list[tuple[float, TrainingProgressed]]],
 ) -> None:
     began = churn[3][0][1].run_tokens
-    assert 0.9 * 22_000 < began < 22_000
+    assert 0.9 * 24_000 < began < 24_000
     shares = [fact.learning_rate / TRAINING.learning_rate for _, fact in churn[3] if fact.learning_rate is not None]
     assert max(shares) <= rate_factor(SCHEDULE, began)
     assert shares[-1] == pytest.approx(SCHEDULE.floor)
