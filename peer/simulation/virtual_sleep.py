@@ -89,6 +89,7 @@ class ProcessTimer(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self._process = process
+        self._scheduled = True  # asyncio's, for what is among its timers: this is from the beginning
 
     def _run(self) -> None:
         if self._process.is_asleep:

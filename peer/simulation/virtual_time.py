@@ -78,7 +78,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return super().call_at(when, callback, *args, context=context)
         timer = ProcessTimer(process, when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True
         return timer
 
     def call_soon(
