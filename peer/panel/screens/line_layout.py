@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from dht.fields import printable
+from peer.plain_console import PlainConsole
 
 LABEL_WIDTH = 9
 SEPARATOR = " · "
-_NO_SCREEN = Console(width=80)
+_NO_SCREEN = PlainConsole(width=80)
 """Text is wrapped for one, whichever it is."""
 
 
