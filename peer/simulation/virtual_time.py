@@ -48,8 +48,8 @@ def run_virtual(main: Coroutine[Any, Any, Result], start_seconds: float = 0.0, *
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """See `run_virtual`. `time()` is the virtual clock, in seconds.
 
-    Callbacks of simulated processes get a handle of their own kind, put where asyncio puts its own: these are most of
-    what a simulation does, and an object around each of them cost a fifth of its time.
+    Callbacks of simulated processes are most of what a simulation does. They get a handle of their own kind, which is
+    put where asyncio puts its own. An object around each of them cost a fifth of the time.
     """
 
     _ready: deque[asyncio.Handle]
