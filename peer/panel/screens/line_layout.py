@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from dht.fields import printable
-from peer.plain_console import PlainConsole
+from peer.console.plain_console import PlainConsole
 
 LABEL_WIDTH = 9
 SEPARATOR = " · "
