@@ -13,9 +13,14 @@ MAX_MARKS: Final = 2
 
 def label_text(text: str, max_length: int) -> str:
     """A stranger's label as it may be shown: printable, short, and no letter with a tower of combining marks."""
+    return without_towers(clean_text(text, max_length))
+
+
+def without_towers(text: str) -> str:
+    """The text with at most `MAX_MARKS` combining marks on each letter."""
     shown: list[str] = []
     num_marks = 0
-    for character in clean_text(text, max_length):
+    for character in text:
         num_marks = num_marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if num_marks <= MAX_MARKS:
             shown.append(character)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.observe.dashboard_state import HeldOut
-from dashboard.observe.labels import MAX_MARKS, label_text
+from dashboard.observe.labels import label_text, without_towers
 from dashboard.samples.plan import MAX_PROMPT_LENGTH, MAX_PROMPTS
 
 MAX_ANSWER_BYTES: Final = 1 << 20
@@ -75,11 +74,5 @@ def read_answer(raw: bytes, at: float, held_out: HeldOut | None) -> ModelSample 
 
 def shown_lines(text: str, max_length: int) -> str:
     """A text as it may be shown: its line ends, and what is printable; other characters become U+FFFD."""
-    shown: list[str] = []
-    marks = 0
-    for one in text.replace("\r\n", "\n").expandtabs(4)[:max_length]:
-        marks = marks + 1 if unicodedata.category(one) in ("Mn", "Me") else 0
-        if marks <= MAX_MARKS:
-            shown.append(one if one == "\n" or one.isprintable() else "\ufffd")
-    lines = "".join(shown).split("\n")
-    return "\n".join(lines[:MAX_TEXT_LINES])
+    lines = without_towers(text.replace("\r\n", "\n").expandtabs(4)[:max_length]).split("\n")[:MAX_TEXT_LINES]
+    return "\n".join("".join(one if one.isprintable() else "\ufffd" for one in line) for line in lines)

@@ -175,21 +175,12 @@ async def _people(request: web.Request) -> web.Response:
 
 
 async def _found(site: Site, query: ContributorsQuery) -> str:
+    asked = query.model_dump(include=set(ContributorsQuery.model_fields))
+
     async def make() -> str:
         history = site.live.history
-        found = found_contributors(history, query)
-        return render_people(
-            found,
-            history,
-            by=query.by,
-            sort=query.sort,
-            limit=query.limit,
-            offset=query.offset,
-            search=query.search,
-            now=site.clock(),
-        )
+        return render_people(found_contributors(history, query), history, now=site.clock(), **asked)
 
-    asked = query.model_dump(include=set(ContributorsQuery.model_fields))
     return (await site.answer(f"people {asked}", make)).content.decode()
 
 

@@ -38,10 +38,8 @@ _AS_THEY_ARE = (
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
-_DIFFERS = "The anchor of fragment"
-_COMING = tuple(f"{{who}} {what}" for what in ("joined", "is back", "left", "is not heard any more"))
-"""Of a person the newest of these is news: on a busy machine somebody may come and go every few seconds."""
-
+PRESENCE = "presence"
+"""Topic of somebody who came or went: on a busy machine somebody may do so every few seconds."""
 _PASSING = ("{who} is back", "{who} is not heard any more")
 
 
@@ -53,6 +51,8 @@ class NewsLine:
     kind: NewsKind
     text: str
     remote: PeerId | None = None
+    topic: str = ""
+    """Of lines on one topic about one person only the newest is kept; empty: it passes none."""
 
 
 def news_of(
@@ -74,15 +74,18 @@ def news_of(
         case PeerJoined():
             # A member that was here before this peer did not join now.
             what = "is back" if fact.remote in before.met else "joined"
-            return [NewsLine(at, "person", f"{{who}} {what}", fact.remote)] if before.run_id else []
+            return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
         case PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
-            return [NewsLine(at, "person", f"{{who}} {how}", fact.remote)]
+            return [NewsLine(at, "person", f"{{who}} {how}", fact.remote, PRESENCE)]
         case StateServed() if before.is_seed and fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters:
-            return [NewsLine(at, "good", f"{{who}} took {bytes_text(fact.num_bytes)} of the model here", fact.remote)]
+            took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
+            return [NewsLine(at, "good", took, fact.remote, "taken")]
         case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
-            first = "First loss measured" if best_loss is None else "Best loss so far"
-            return [NewsLine(at, "good", f"{first}: {loss_text(fact.held_out_loss, run.loss_unit, 3)}")]
+            loss = loss_text(fact.held_out_loss, run.loss_unit, 3)
+            if best_loss is None:
+                return [NewsLine(at, "good", f"First loss measured: {loss}")]
+            return [NewsLine(at, "good", f"Best loss so far: {loss}", topic="best loss")]
         case RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case SwarmLost():
@@ -93,7 +96,11 @@ def news_of(
         case LeftRun():
             return []
         case _ if isinstance(fact, _AS_THEY_ARE):
-            return [NewsLine(at, "trouble" if not isinstance(fact, ManifestRevised) else "note", describe(event))]
+            if isinstance(fact, ManifestRevised):
+                return [note_of(at, describe(event))]
+            return [
+                NewsLine(at, "trouble", describe(event), topic="anchor" if isinstance(fact, AnchorDiffered) else "")
+            ]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
 
@@ -103,9 +110,9 @@ def loss_text(loss: float, unit: str, num_digits: int) -> str:
     return f"{loss:.{num_digits}f} {unit}".rstrip()
 
 
-def is_about_presence(one: NewsLine) -> bool:
-    """Whether a line says that somebody came or went."""
-    return one.remote is not None and one.text in _COMING
+def note_of(at: float, sentence: str) -> NewsLine:
+    """A sentence for the owner that is no event; said again, it is told once."""
+    return NewsLine(at, "note", sentence, topic=sentence)
 
 
 def is_passing(one: NewsLine) -> bool:
@@ -114,18 +121,8 @@ def is_passing(one: NewsLine) -> bool:
 
 
 def is_passed(old: NewsLine, new: NewsLine) -> bool:
-    """Whether a line says what the new one says better: again the same, or the next one of its kind about a person."""
-    if old.text == new.text and old.remote == new.remote and old.kind == "note":
-        return True
-    if new.remote is not None and new.remote == old.remote and new.text in _COMING and old.text in _COMING:
-        return True
-    prefix = new.text.partition(":")[0]
-    if all(one.text.startswith(_DIFFERS) for one in (old, new)):
-        return True
-    if prefix in ("Best loss so far", "You are rank"):
-        return old.text.startswith(prefix)
-    took = " of the model here"
-    return new.remote is not None and old.remote == new.remote and old.text.endswith(took) and new.text.endswith(took)
+    """Whether a line says what the new one says better."""
+    return bool(new.topic) and (old.topic, old.remote) == (new.topic, new.remote)
 
 
 def next_milestone(tokens: int) -> int:

@@ -22,7 +22,7 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
-from peer.panel.scene.news import NewsLine, is_about_presence, is_passed, is_passing, news_of
+from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
 from peer.panel.scene.state import PanelState, fold
 from peer.panel.scene.updates import EndedForGood, LineLimits, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 
@@ -184,7 +184,7 @@ def settled(scene: Scene, now: float) -> Scene:
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:
     """The scene after a sentence for the owner that is no event."""
-    return _with_news(scene, [NewsLine(at, "note", sentence)])
+    return _with_news(scene, [note_of(at, sentence)])
 
 
 def with_update(scene: Scene, update: ViewUpdate, at: float = 0.0) -> Scene:
@@ -228,7 +228,7 @@ def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:
     """Tell news; of who is silent or back only what lasts, and nothing of somebody who is both within a moment."""
     told = []
     for one in news:
-        if not is_about_presence(one):
+        if one.topic != PRESENCE:
             told.append(one)
             continue
         others = tuple(old for old in scene.unsettled if old.remote != one.remote)
