@@ -37,10 +37,8 @@ CREATE TABLE rounds (
     id INTEGER PRIMARY KEY, fragment INTEGER NOT NULL, version INTEGER NOT NULL, at REAL NOT NULL,
     seen_at REAL NOT NULL, leader TEXT NOT NULL, tokens INTEGER NOT NULL, num_void INTEGER NOT NULL,
     num_shards INTEGER NOT NULL, duration REAL, reasons TEXT NOT NULL, members TEXT NOT NULL,
-    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL,
-    previous BLOB, standing INTEGER
+    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL
 );
-CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
 CREATE TABLE machines (
     num INTEGER PRIMARY KEY, peer_id TEXT NOT NULL UNIQUE, contributor_key TEXT NOT NULL, device TEXT NOT NULL,
     name TEXT NOT NULL, first_at REAL NOT NULL, last_at REAL NOT NULL, uptime_seconds REAL NOT NULL,
@@ -50,10 +48,6 @@ CREATE TABLE credits (machine INTEGER, round INTEGER, PRIMARY KEY (machine, roun
 CREATE TABLE hours (
     machine INTEGER, hour INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
     PRIMARY KEY (machine, hour)
-) WITHOUT ROWID;
-CREATE TABLE work_minutes (
-    machine INTEGER, minute INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
-    PRIMARY KEY (machine, minute)
 ) WITHOUT ROWID;
 CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL, raw BLOB NOT NULL) WITHOUT ROWID;
 
@@ -66,18 +60,17 @@ CREATE TABLE missing (
     fragment INTEGER, first_version INTEGER, last_version INTEGER NOT NULL, PRIMARY KEY (fragment, first_version)
 ) WITHOUT ROWID;
 
-CREATE TABLE samples (at REAL PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
-
 CREATE TABLE looks (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE minutes (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE run_hours (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 """
 
+"""Of schema 1; a new file is made by these and all upgrades."""
 UPGRADES: Final = {
     1: """
 ALTER TABLE rounds ADD COLUMN previous BLOB;
 ALTER TABLE rounds ADD COLUMN standing INTEGER;
-DROP INDEX rounds_version;
+DROP INDEX IF EXISTS rounds_version;
 CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
 """,
     # Without marks, what follows from the commits is made again when the file is loaded.

@@ -111,8 +111,8 @@ class History:
             self._facts[one.num] = round_facts_of(one.credit, one.credit.at or 0.0)
             if one.is_counted:
                 self._show(self._facts[one.num])
-        self._news: dict[int, tuple[float, CommitCredit, bool]] = {}
-        """By number: commits that have come since `_settle`: (time that it counts at, credit, whether it is recent)."""
+        self._news: dict[int, int] = {}
+        """By number, of commits that have come since `_settle`: bytes of this minute's traffic."""
         self._revision: int | None = None
         self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
         self._dropped_from: float | None = None
@@ -174,7 +174,8 @@ class History:
             return outcome
         self._next_commit += 1
         self._batch.commits.append(StoredCommit(num, raw, credit, now))
-        self._news[num] = credit.counts_at(now), credit, is_recent or credit.at is not None
+        self._facts[num] = round_facts_of(credit, credit.counts_at(now))
+        self._news[num] = credit.payload_bytes if is_recent or credit.at is not None else 0
         self._view = None
         return outcome
 
@@ -184,7 +185,6 @@ class History:
         bookings = self.ledger.settle()
         self._batch.released.extend(self.ledger.counting.released())
         self._batch.bookings.extend(bookings)
-        self._facts |= {num: round_facts_of(credit, at) for num, (at, credit, _) in self._news.items()}
         for booking in bookings:
             self._take(booking)
         self._news.clear()
@@ -203,14 +203,15 @@ class History:
             self._rounds.pop((receipt.fragment, receipt.version), None)
             return
         facts = self._facts.get(receipt.num)
-        if facts is not None:
-            self._show(facts)
-        at, credit, is_recent = self._news.pop(receipt.num, (0.0, None, False))
-        if credit is not None:
-            detail = {"fragment": credit.fragment, "version": credit.version}
-            self._batch.events.append(StoredEvent(at, "committed", credit.leader, credit.tokens, detail, True))
-            if is_recent:
-                self.trend.note_traffic(at, credit.payload_bytes)
+        if facts is None:
+            return
+        self._show(facts)
+        if (num_bytes := self._news.pop(receipt.num, None)) is not None:
+            detail = {"fragment": facts.fragment, "version": facts.version}
+            self._batch.events.append(
+                StoredEvent(facts.seen_at, "committed", facts.leader, facts.tokens, detail, is_kept=True)
+            )
+            self.trend.note_traffic(facts.seen_at, num_bytes)
 
     def _show(self, facts: RoundFacts) -> None:
         """Among the newest rounds; with what other cells' receipts of the same round tell."""

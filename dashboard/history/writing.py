@@ -135,20 +135,23 @@ class Loaded:
 
 
 async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, now: float) -> None:
-    """Settings of the connection; tables when the file is new."""
+    """Settings of the connection; tables, as this software has them."""
     await database.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     await database.execute("PRAGMA journal_mode = WAL")
     # A power cut may take the last second along, never the file: what was lost is fetched from members again.
     await database.execute("PRAGMA synchronous = NORMAL")
     # A name that was withdrawn is gone from the file too, not only from its tables.
     await database.execute("PRAGMA secure_delete = ON")
-    if not is_new:
-        await _upgrade(database)
-    else:
-        async with _transaction(database):
+    async with _transaction(database):
+        ((version,),) = await fetch_rows(database, "PRAGMA user_version")
+        if is_new:
+            version = 1
             await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             await _execute_all(database, TABLES)
             await database.execute("INSERT INTO meta VALUES ('run_id', ?), ('created_at', ?)", (run_id, now))
+        for schema in range(version, SCHEMA_VERSION):
+            await _execute_all(database, UPGRADES[schema])
+        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 async def load(
@@ -298,20 +301,9 @@ async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nu
 
 
 async def _execute_all(database: aiosqlite.Connection, statements: str) -> None:
-    """Brings the tables to `SCHEMA_VERSION`, with the last of the statements that lead there."""
     for statement in statements.split(";"):
         if statement.strip():
             await database.execute(statement)
-    await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-async def _upgrade(database: aiosqlite.Connection) -> None:
-    ((version,),) = await fetch_rows(database, "PRAGMA user_version")
-    if version == SCHEMA_VERSION:
-        return
-    async with _transaction(database):
-        for schema in range(version, SCHEMA_VERSION):
-            await _execute_all(database, UPGRADES[schema])
 
 
 async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes:

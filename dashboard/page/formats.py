@@ -63,8 +63,7 @@ def people_text(count: int) -> str:
 
 def date_text(at: float) -> str:
     """``3 March 2030, 14:05`` (UTC)."""
-    moment = datetime.fromtimestamp(at, UTC)
-    return f"{moment.day} {moment:%B %Y}, {moment:%H:%M}"
+    return f"{day_text(at)}, {datetime.fromtimestamp(at, UTC):%H:%M}"
 
 
 def rate_text(per_second: float) -> str:

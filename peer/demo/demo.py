@@ -56,6 +56,8 @@ num_layers = 4
 d_model = 128
 num_heads = 4
 context = 128
+"""
+HOW_IT_TRAINS = """
 [training]
 batch_size = 4
 learning_rate = 0.003
@@ -66,6 +68,7 @@ num_fragments = 4
 [network]
 announce_seconds = 4.0
 """
+"""Sections of run.toml that both models share."""
 LLAMA_VOCABULARY = 1024
 """Learned from a megabyte or two: larger ones would have words that occur once."""
 START_SECONDS = 240.0
@@ -211,13 +214,13 @@ def run_demo(
 def _make_run(folder: Path, view: DemoView, out: Path | None) -> DemoSwarm:
     if out is None:
         view.stage("Making a run: the key of its owner, and what all peers agree on")
-        (folder / "run.toml").write_text(DEMO_RUN)
+        (folder / "run.toml").write_text(DEMO_RUN + HOW_IT_TRAINS)
         made = create_run("demo", folder / "run.toml", folder / "owner")
         return DemoSwarm(folder, made.run_id, made.manifest)
     view.stage("Making a tokenizer and token shards of the text of Python's library")
     from peer.demo.llama import make_llama_run  # loads torch
 
-    made, data = make_llama_run(folder, LLAMA_VOCABULARY, view.say)
+    made, data = make_llama_run(folder, LLAMA_VOCABULARY, HOW_IT_TRAINS, view.say)
     return DemoSwarm(folder, made.run_id, made.manifest, data)
 
 

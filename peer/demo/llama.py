@@ -36,15 +36,6 @@ CONFIG = {
 RUN = """
 description = "peer demo: a small Llama on the text of the Python standard library"
 seed = 1
-[training]
-batch_size = 4
-learning_rate = 0.003
-warmup_steps = 20
-[averaging]
-sync_every = 20
-num_fragments = 4
-[network]
-announce_seconds = 4.0
 [data]
 source = "tokens:"
 tokenizer = "tokenizer.json"
@@ -54,8 +45,11 @@ evaluation_batches = 8
 """
 
 
-def make_llama_run(folder: Path, vocabulary: int, say: Callable[[str], None]) -> tuple[NewRun, str]:
+def make_llama_run(folder: Path, vocabulary: int, how: str, say: Callable[[str], None]) -> tuple[NewRun, str]:
     """A run of a small Llama with a tokenizer of `vocabulary` tokens, and what its peers give as `--data`.
+
+    Args:
+        how: it trains: sections of a run.toml.
 
     Raises:
         LocalFault: a library is missing, or the disk is full.
@@ -72,6 +66,6 @@ def make_llama_run(folder: Path, vocabulary: int, say: Callable[[str], None]) ->
     )
     num_tokens = sum(shard.tokens for shard in meta.training)
     say(f"made a tokenizer of {vocabulary} tokens and {count_text(num_tokens)} tokens to train on")
-    (folder / "run.toml").write_text(RUN.format(digest=digest), encoding="utf-8")
+    (folder / "run.toml").write_text(RUN.format(digest=digest) + how, encoding="utf-8")
     made = create_run("demo", folder / "run.toml", folder / "owner", model=describe_model(model))
     return made, f"tokens:{shards}"

@@ -113,36 +113,32 @@ class PanelView:
 
     def close(self) -> None:
         self._keys.close()
-        if self._broken:
-            return
-        try:
-            self._painter.close()
+        if not self._broken:
             kept = [one[:1].upper() + one[1:] for one in self._kept]
-            self._painter.say([printable(one) for one in (*kept, *goodbye(self._scene, self._now))])
+            lines = [printable(one) for one in (*kept, *goodbye(self._scene, self._now))]
+            self._try(lambda: self._painter.say(lines))
+
+    def _try(self, paint: Callable[[], None]) -> None:
+        """A closed terminal must not stop the training; the event log still has everything."""
+        try:
+            paint()
         except (OSError, ValueError):
             self._broken = True
 
     def _suspend(self) -> None:
         self._is_to_stop = False
         self._keys.close()
-        try:
-            self._painter.close()
-        except (OSError, ValueError):
-            self._broken = True
+        self._try(self._painter.close)
         # To this thread: one sent to the process may be taken by another thread, after this one has drawn again.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         # Here again after `fg`; everything is drawn anew.
         self._drawn_at = None
 
     def _draw(self) -> None:
-        # A closed terminal must not stop the training; the event log still has everything.
         width, height = self._drawn_size = self._size_of()
         self._drawn_at = self._now
-        try:
-            picture = screen(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
-            self._painter.show(picture, self._footer(), width, height)
-        except (OSError, ValueError):
-            self._broken = True
+        picture = screen(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
+        self._try(lambda: self._painter.show(picture, self._footer(), width, height))
 
     def _footer(self) -> Text:
         room = self._drawn_size[0] - 1
