@@ -395,30 +395,19 @@ async def run(site: Site, query: Query) -> Run:
         Run,
         site,
         REPORTED,
-        phase=state.phase,
         **_said(owner, "name", "description", "what", "organiser", "homepage", "page", "licence", "revision"),
         **_said(owner, "model_kind", "code", "command"),
         notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),
-        join_addresses=state.join_addresses,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
         watching_since=state.started_at,
         history_since=history.started_at,
         num_peers=len(state.here),
         num_trainers=len(state.trainers),
-        num_rounds=state.num_rounds,
         num_witnessed_rounds=history.num_rounds,
-        committed_tokens=state.committed_tokens,
         **_witnessed(history),
-        tokens_per_second=state.tokens_per_second,
-        held_out_loss=state.held_out_loss,
-        train_loss=state.train_loss,
-        bandwidth=history.bandwidth,
         countries=[{"country": name, "num_contributors": count} for name, count in history.countries],
-        num_country_undeclared=history.num_country_undeclared,
-        gaps=history.gaps,
         missing_rounds=history.missing,
-        storage=history.storage,
         storage_problem=history.problem,
         losses=_losses(history.points),
     )
@@ -433,7 +422,6 @@ async def join(site: Site, query: Query) -> Join:
         site,
         REPORTED,
         **_said(owner, "name", "page", "is_private", "model_kind"),
-        has_ended=state.has_ended,
         link=str(state.join_link),
         addresses=state.join_addresses,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
@@ -442,9 +430,7 @@ async def join(site: Site, query: Query) -> Join:
 
 async def peers(site: Site, query: Query) -> Peers:
     """Everyone seen lately, without addresses."""
-    state = site.live.state
-    counts = {"num_unlisted": state.num_unlisted, "num_invalid_records": state.num_invalid_records}
-    return answer_of(Peers, site, REPORTED, **counts, peers=state.peers)
+    return answer_of(Peers, site, REPORTED)
 
 
 async def rounds(site: Site, query: RoundsQuery) -> Rounds:
@@ -457,7 +443,7 @@ async def rounds(site: Site, query: RoundsQuery) -> Rounds:
         # Of a run whose commits are not known here peer records tell a little.
         shown = [round_of(facts) for facts in state.rounds[: query.limit]]
     basis = WITNESSED if found else REPORTED
-    return answer_of(Rounds, site, basis, fragments=state.fragments, rounds=shown, next_before=next_before)
+    return answer_of(Rounds, site, basis, rounds=shown, next_before=next_before)
 
 
 async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
@@ -536,10 +522,12 @@ def round_of(facts: RoundFacts, number: int | None = None) -> Round:
 
 
 def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) -> AnyAnswer:
-    """An answer with what every one says."""
-    state = site.live.state
-    head = {"basis": basis, "run_id": state.run_id, "observed_at": state.now, "heard_at": state.heard_at}
-    return model.model_validate({**head, "problem": state.problem, **content})
+    """An answer. A field that `content` does not have is the one of this name of the state, or else of the history."""
+    state, history = site.live.state, site.live.history
+    content |= {"basis": basis, "observed_at": state.now}
+    wanted = [name for name, field in model.model_fields.items() if field.is_required() and name not in content]
+    found = {name: getattr(state if hasattr(state, name) else history, name) for name in wanted}
+    return model.model_validate(found | content)
 
 
 def _said(owner: RunSummary | None, *names: str) -> dict[str, Any]:
@@ -557,7 +545,6 @@ def _losses(points: Sequence[HistoryPoint]) -> Sequence[HistoryPoint]:
 def _witnessed(history: HistoryView) -> dict[str, Any]:
     return {
         "num_contributors": len(history.contributors),
-        "num_unverified": history.num_unverified,
         "witnessed_tokens": history.tokens_witnessed,
         "witnessed_milli_tokens": history.milli_witnessed,
     }

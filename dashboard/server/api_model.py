@@ -49,7 +49,7 @@ class Evaluations(Answer):
 
 async def samples(site: Site, query: Query) -> Samples:
     """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
-    return answer_of(Samples, site, COMPUTED, samples=site.live.history.samples)
+    return answer_of(Samples, site, COMPUTED)
 
 
 async def evaluations(site: Site, query: Query) -> Evaluations:
