@@ -297,9 +297,6 @@ class History:
         """What the contributor's machines are called in the file."""
         return [self._nums.by_id[machine.peer_id] for machine in row.machines if machine.peer_id in self._nums.by_id]
 
-    def peer_id_of(self, num: int) -> str:
-        return self._nums.id_of(num)
-
     def _make_view(self) -> HistoryView:
         self._settle()
         now = self._state.now if self._state is not None else self._started_at
@@ -466,7 +463,7 @@ async def open_history(
         history = History(loaded, path, clock(), warn)
         writing = asyncio.create_task(history.run(database, clock), name="history")
         try:
-            yield history, HistoryReader(reading, history.peer_id_of)
+            yield history, HistoryReader(reading, loaded.nums.id_of)
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)

@@ -157,11 +157,6 @@ def shares_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
     return json.dumps(rows, separators=(",", ":"))
 
 
-def shares_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[MachineShare, ...]:
-    """What `shares_text` wrote."""
-    return tuple([_share(peer_id_of, *row) for row in json.loads(text)])
-
-
 def _share(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported: Any, included: Any) -> MachineShare:
     if type(witnessed) is not int or type(reported) is not int or witnessed < 0 or reported < 0:
         raise ValueError(f"{witnessed!r:.30} and {reported!r:.30} thousandths; expected whole numbers from 0")
@@ -217,7 +212,7 @@ class StoredRound:
 
 def round_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int], str]) -> StoredRound:
     """A row of `rounds`, in the order of `ROUND_COLUMNS`."""
-    shares = shares_of_text(row[11], peer_id_of)
+    shares = tuple([_share(peer_id_of, *share) for share in json.loads(row[11])])
     credit = CommitCredit(
         fragment=whole(row[1]),
         version=whole(row[2]),
@@ -229,7 +224,7 @@ def round_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int]
         num_shards=whole(row[8]),
         at=_real(row[3]),
         duration_seconds=None if row[9] is None else _real(row[9]),
-        drop_reasons=reasons_of(row[10]),
+        drop_reasons=tuple((_text(reason), whole(count)) for reason, count in json.loads(row[10])),
         payload_bytes=whole(row[13]),
         data_parallel_bytes=whole(row[14]),
         # Files of before do not say it; `peer dashboard --rebuild` reads it from the signed bytes.
@@ -311,10 +306,6 @@ def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
         tuple(map(_text, machines)),
         *map(_text, team[:1]),  # rows of before there were teams have none
     )
-
-
-def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
-    return tuple((_text(reason), whole(count)) for reason, count in json.loads(text))
 
 
 _MACHINE_FIELDS: Final = (

@@ -26,12 +26,9 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMa
         for mark in history.marks
     ]
     notes = state.run.notes if state.run is not None else ()
-    marks += [ChartMark(note.at, tokens_then(history, note.at), "note", text=note.text) for note in notes]
+    for note in notes:
+        tokens = round(tokens_at(history.points, note.at)) if history.points else 0
+        marks.append(ChartMark(note.at, tokens, "note", text=note.text))
     written = chosen_samples(history.samples, MAX_SAMPLES)
     marks += [ChartMark(sample.at, sample.tokens, "sample") for sample in written]
     return tuple(sorted(marks, key=lambda mark: mark.at))
-
-
-def tokens_then(history: HistoryView, at: float) -> int:
-    """Tokens that were committed at `at`, as far as this history knows."""
-    return round(tokens_at(history.points, at)) if history.points else 0

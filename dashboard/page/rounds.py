@@ -128,7 +128,12 @@ def strip(history: HistoryView) -> dict[str, Any]:
     """A row of cells per fragment, a cell per look: how far the slowest live peer was behind."""
     rows = [row for row in history.fragments if row.strip]
     # The most stale first when there are too many to draw.
-    shown = sorted(sorted(rows, key=_staleness, reverse=True)[:MAX_STRIP_ROWS], key=lambda row: row.fragment)
+    shown = sorted(
+        sorted(rows, key=lambda row: (row.strip[-1].largest_lag, row.strip[-1].mean_lag), reverse=True)[
+            :MAX_STRIP_ROWS
+        ],
+        key=lambda row: row.fragment,
+    )
     return {
         "width": MAX_STRIP_LOOKS,
         "rows": [{"fragment": row.fragment, "newest": row.strip[-1], "cells": list(_cells(row))} for row in shown],
@@ -136,10 +141,6 @@ def strip(history: HistoryView) -> dict[str, Any]:
         "num_more": len(rows) - len(shown),
         "behind": {row.fragment: row.ages for row in history.fragments},
     }
-
-
-def _staleness(row: FragmentAges) -> tuple[int, float]:
-    return row.strip[-1].largest_lag, row.strip[-1].mean_lag
 
 
 def heat(lag: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dht.errors import LocalFault
 from peer.config.peer_config import ADDRESSES_NAME, IDENTITY_NAME, PeerConfig, make_data_dir, read_cached_peers
@@ -58,7 +57,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
 def _next_folder(
     config: PeerConfig, what: str, files: Sequence[str], first_fault: FolderInUse
 ) -> tuple[PeerConfig, HeldFolder]:
-    neighbours = _addresses_in(config.data_dir)
+    neighbours = read_cached_peers(config.data_dir / ADDRESSES_NAME)
     for number in range(2, MOST_FOLDERS + 1):
         folder = config.data_dir.with_name(f"{config.data_dir.name}-{number}")
         peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
@@ -70,7 +69,7 @@ def _next_folder(
         try:
             lock = FolderLock(folder, what)
         except FolderInUse:
-            neighbours += _addresses_in(folder)
+            neighbours += read_cached_peers(folder / ADDRESSES_NAME)
             continue
         sentence = (
             f"another peer of the run has the usual folder on this machine: {first_fault.holder}. This one has a key "
@@ -86,7 +85,3 @@ def _next_folder(
 def _fresh(config: PeerConfig, files: Sequence[str]) -> FreshFolder:
     written = (config.identity, config.event_log_path, config.cached_peers_path)
     return FreshFolder(config.data_dir, (*written, *(config.data_dir / name for name in files)))
-
-
-def _addresses_in(folder: Path) -> list[str]:
-    return read_cached_peers(folder / ADDRESSES_NAME)
