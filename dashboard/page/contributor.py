@@ -8,11 +8,10 @@ from urllib.parse import quote
 
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.assets import Assets
 from dashboard.page.calendar import weeks
 from dashboard.page.curves import work_curve
 from dashboard.page.formats import contributor_path
-from dashboard.page.page import NO_PAGE_LINK, PageLink, document, round_values
+from dashboard.page.page import Frame, document, round_values
 from dashboard.people.milestones import next_milestone, reached
 from dashboard.people.ranking_words import percentile_words, share_words
 from dht.identity.speakable import speakable_name
@@ -23,17 +22,8 @@ def shown_name(row: ContributorRow) -> str:
     return row.name or speakable_name(row.contributor_id)
 
 
-def render_contributor(
-    state: DashboardState,
-    view: ContributorView,
-    *,
-    now: float,
-    snapshot_id: str,
-    assets: Assets,
-    link: PageLink = NO_PAGE_LINK,
-    num_namesakes: int = 0,
-) -> str:
-    """The whole page of `view`'s contributor at `now`: what others witnessed of one person's work, and the proof.
+def render_contributor(state: DashboardState, view: ContributorView, frame: Frame, num_namesakes: int = 0) -> str:
+    """The whole page of `view`'s contributor: what others witnessed of one person's work, and the proof.
 
     Args:
         num_namesakes: others of the same name.
@@ -42,27 +32,23 @@ def render_contributor(
     row = view.row
     values |= {
         "milestones": reached(view.days),
-        "next": next_milestone(row.milli_witnessed, view.days, row.first_at, now),
-        "weeks": weeks(view.days, now),
+        "next": next_milestone(row.milli_witnessed, view.days, row.first_at, frame.now),
+        "weeks": weeks(view.days, frame.now),
         "num_namesakes": num_namesakes,
         "short_path": _short_path(row, num_namesakes),
     }
-    return document("contributor.html", values, now, snapshot_id, assets, link)
+    return document("contributor.html", values, frame)
 
 
-def render_certificate(
-    state: DashboardState, view: ContributorView, *, now: float, assets: Assets, link: PageLink = NO_PAGE_LINK
-) -> str:
+def render_certificate(state: DashboardState, view: ContributorView, frame: Frame) -> str:
     """A page to print: who gave what to which run, and where the proof of it is."""
-    return document("certificate.html", _person(state, view), now, "", assets, link)
+    return document("certificate.html", _person(state, view), frame)
 
 
-def render_namesakes(
-    state: DashboardState, name: str, rows: Sequence[ContributorRow], *, now: float, assets: Assets
-) -> str:
+def render_namesakes(state: DashboardState, name: str, rows: Sequence[ContributorRow], frame: Frame) -> str:
     """Several people of one name, told apart by their keys."""
     values: dict[str, Any] = {"state": state, "run": state.run_id.partition(".")[0], "asked": name, "rows": rows}
-    return document("namesakes.html", values, now, "", assets, NO_PAGE_LINK)
+    return document("namesakes.html", values, frame)
 
 
 def _short_path(row: ContributorRow, num_namesakes: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -98,6 +98,19 @@ class PageLink:
 NO_PAGE_LINK: Final = PageLink()
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a whole page has beside its content."""
+
+    now: float
+    """Unix seconds."""
+    assets: Assets
+    snapshot_id: str = ""
+    """Where live updates go on from."""
+    link: PageLink = NO_PAGE_LINK
+    """How others link to it."""
+
+
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
     """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
     values = round_values(state, history.rounds)
@@ -127,24 +140,19 @@ def render_page(
     state: DashboardState,
     sections: Mapping[str, str],
     history: HistoryView,
+    frame: Frame,
     *,
-    now: float,
-    snapshot_id: str,
-    assets: Assets,
     tab: str = "",
     is_wall: bool = False,
     found: str | None = None,
-    link: PageLink = NO_PAGE_LINK,
 ) -> str:
-    """The whole page at `now`.
+    """The whole page.
 
     Args:
         sections: of `render_sections`.
-        snapshot_id: where live updates go on from.
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
         is_wall: four large panels for a screen on the wall, in place of the tabs.
         found: of `render_people`: what somebody searched for, in place of the ranking.
-        link: how others link to the page.
     """
     values: dict[str, Any] = {"state": state, "result": result_of(state, history), "curves": curves(history)}
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
@@ -155,7 +163,7 @@ def render_page(
         sections = {key: html if key in wanted else "" for key, html in sections.items()}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
-    return document("wall.html" if is_wall else "page.html", values, now, snapshot_id, assets, link)
+    return document("wall.html" if is_wall else "page.html", values, frame)
 
 
 def render_people(
@@ -202,18 +210,16 @@ def with_ages(html: str, now: float) -> str:
     return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
 
 
-def document(
-    template: str, values: Mapping[str, Any], now: float, snapshot_id: str, assets: Assets, link: PageLink
-) -> str:
-    """A whole page of `template`; `link` is how others link to it."""
-    how = {"now": now, "snapshot_id": snapshot_id, "assets": assets, "link": link}
-    return with_ages(TEMPLATES.get_template(template).render(values, **how), now)
+def document(template: str, values: Mapping[str, Any], frame: Frame) -> str:
+    """A whole page of `template`."""
+    framed = {field.name: getattr(frame, field.name) for field in fields(frame)}
+    return with_ages(TEMPLATES.get_template(template).render(values, **framed), frame.now)
 
 
-def render_missing(detail: str, *, now: float, assets: Assets) -> str:
+def render_missing(detail: str, frame: Frame) -> str:
     """What people see at an address that leads to nothing; `detail` says why, or is empty."""
     sentence = f"{detail[:1].upper()}{detail[1:]}." if detail else "The address may be mistyped, or its page is gone."
-    return document("missing.html", {"sentence": sentence}, now, "", assets, NO_PAGE_LINK)
+    return document("missing.html", {"sentence": sentence}, frame)
 
 
 def round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:

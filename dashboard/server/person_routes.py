@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
 from dashboard.page.formats import contributor_path, people_text
-from dashboard.page.page import PageLink
+from dashboard.page.page import Frame, PageLink
 from dashboard.page.result import result_of
 from dashboard.people.avatar import avatar_svg
 from dashboard.people.ranking_words import share_words
@@ -43,13 +44,14 @@ def add_person_routes(app: web.Application) -> None:
     app.router.add_get("/card/{name}.png", _card)
 
 
-def link_of(request: web.Request, path: str, card: str) -> PageLink:
-    """How others link to `path`; a private page has no picture that they could see."""
+def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") -> Frame:
+    """The frame of the page at `path`; a private one has no picture that others could see."""
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
     origin = origin and origin + site.base
-    return PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
+    link = PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
+    return replace(site.frame, snapshot_id=snapshot_id, link=link)
 
 
 def named(site: Site, name: str) -> list[ContributorRow]:
@@ -63,25 +65,18 @@ def named(site: Site, name: str) -> list[ContributorRow]:
 async def _contributor(request: web.Request) -> web.Response:
     site = request.app[SITE]
     view = await _view(request)
-    row, path = view.row, contributor_path(view.row.contributor_id)
-    html = render_contributor(
-        site.live.state,
-        view,
-        now=site.clock(),
-        snapshot_id=site.live.snapshot_id,
-        assets=site.assets,
-        link=link_of(request, path, quote(row.contributor_id, safe="")),
-        num_namesakes=len(named(site, shown_name(row))) - 1,
-    )
-    return html_answer(html)
+    row, key = view.row, quote(view.row.contributor_id, safe="")
+    frame = frame_of(request, contributor_path(row.contributor_id), key, site.live.snapshot_id)
+    num_namesakes = len(named(site, shown_name(row))) - 1
+    return html_answer(render_contributor(site.live.state, view, frame, num_namesakes))
 
 
 async def _certificate(request: web.Request) -> web.Response:
     site = request.app[SITE]
     view = await _view(request)
     key = quote(view.row.contributor_id, safe="")
-    link = link_of(request, f"/c/{key}/certificate", key)
-    return html_answer(render_certificate(site.live.state, view, now=site.clock(), assets=site.assets, link=link))
+    frame = frame_of(request, f"/c/{key}/certificate", key)
+    return html_answer(render_certificate(site.live.state, view, frame))
 
 
 async def _named(request: web.Request) -> web.Response:
@@ -96,8 +91,7 @@ async def _named(request: web.Request) -> web.Response:
     if len(rows) == 1:
         place = contributor_path(rows[0].contributor_id)
         return web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
-    html = render_namesakes(site.live.state, shown_name(rows[0]), rows, now=site.clock(), assets=site.assets)
-    return html_answer(html)
+    return html_answer(render_namesakes(site.live.state, shown_name(rows[0]), rows, site.frame))
 
 
 async def _avatar(request: web.Request) -> web.Response:

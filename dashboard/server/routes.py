@@ -16,7 +16,7 @@ from dashboard.page_access import OPEN_PATHS
 from dashboard.server.api_routes import add_api
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.live import RETRY_MILLISECONDS
-from dashboard.server.person_routes import add_person_routes, link_of
+from dashboard.server.person_routes import add_person_routes, frame_of
 from dashboard.server.search import found_contributors
 from dashboard.server.shared_compression import HEAD, PackedEnd, packed
 from dashboard.server.site import SITE, Site, html_answer, problem
@@ -152,13 +152,10 @@ async def _page(request: web.Request) -> web.Response:
         live.state,
         live.sections,
         live.history,
-        now=site.clock(),
-        snapshot_id=live.snapshot_id,
-        assets=site.assets,
+        frame_of(request, "/", "run", live.snapshot_id),
         tab=query.tab,
         is_wall="wall" in request.query,
         found=await _found(site, query) if query.is_asking else None,
-        link=link_of(request, "/", "run"),
     )
     return html_answer(html)
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets, load_assets
-from dashboard.page.page import render_missing
+from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
 from dashboard.server.connection_limits import Doors, own_limits
@@ -115,6 +115,11 @@ class Site:
                 del self.downloads[client]
 
     @property
+    def frame(self) -> Frame:
+        """Of a page that others have no link to."""
+        return Frame(self.clock(), self.assets)
+
+    @property
     def is_well(self) -> bool:
         """Whether the observer still looks and the history is written."""
         return self.look_age_seconds < STALLED_SECONDS and not self.history.problem
@@ -156,8 +161,7 @@ def problem(request: web.Request, status: int, title: str, detail: str = "") -> 
         content = Problem(title=title, status=status, detail=detail or title).model_dump()
         return web.json_response(content, status=status, content_type="application/problem+json")
     if status == 404 and "text/html" in request.headers.get("Accept", ""):
-        site = request.app[SITE]
-        response = html_answer(render_missing(detail, now=site.clock(), assets=site.assets))
+        response = html_answer(render_missing(detail, request.app[SITE].frame))
         response.set_status(404)
         return response
     text = f"{status} {title}. {detail or 'The page is at /'}\n"

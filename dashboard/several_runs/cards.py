@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState, Phase
-from dashboard.page.assets import Assets
-from dashboard.page.formats import TEMPLATES
-from dashboard.page.page import NO_PAGE_LINK
+from dashboard.page.page import Frame, document
 from dashboard.page.progress import progress_of
 from dashboard.page.result import result_of
 
@@ -63,14 +61,6 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
     )
 
 
-def render_index(runs: Sequence[RunCard], *, now: float, assets: Assets) -> str:
+def render_index(runs: Sequence[RunCard], frame: Frame) -> str:
     """The whole page."""
-    values: dict[str, object] = {
-        "runs": runs,
-        "phase_words": PHASE_WORDS,
-        "stream_path": "",
-        "snapshot_id": "",
-        "now": now,
-    }
-    values["link"] = NO_PAGE_LINK
-    return TEMPLATES.get_template("index.html").render(values, assets=assets)
+    return document("index.html", {"runs": runs, "phase_words": PHASE_WORDS, "stream_path": ""}, frame)

@@ -54,8 +54,7 @@ async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitabl
 
 
 async def _index(request: web.Request) -> web.Response:
-    site = request.app[SITE]
-    return html_answer(render_index(_cards(request), now=site.clock(), assets=site.assets))
+    return html_answer(render_index(_cards(request), request.app[SITE].frame))
 
 
 async def _runs(request: web.Request) -> web.Response:

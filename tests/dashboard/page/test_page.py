@@ -10,7 +10,7 @@ import pytest
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
-from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections, with_ages
+from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections, with_ages
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
@@ -33,7 +33,7 @@ from tests.kit.dashboard.records import (
 def page_of(state: DashboardState, now: float = NOW) -> str:
     history = history_of(state)
     sections = render_sections(state, history)
-    return render_page(state, sections, history, now=now, snapshot_id="boot-1", assets=load_assets())
+    return render_page(state, sections, history, Frame(now, load_assets(), "boot-1"))
 
 
 def section_of(state: DashboardState, key: str) -> str:

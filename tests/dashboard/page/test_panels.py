@@ -16,7 +16,7 @@ from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
-from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, PageLink, render_page, render_people, render_sections
+from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, Frame, PageLink, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
@@ -39,10 +39,8 @@ def test_every_panel_explains_that_it_is_empty() -> None:
     for key in ("contributors", "timeline", "strip", "health", "bandwidth", "countries", "rounds", "peers"):
         assert "empty" in dict(TextOnly(sections[key]).attributes).values(), key
         assert len(TextOnly(sections[key]).text) > 30, key
-    page = render_page(empty_state(), sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
-    own = render_contributor(
-        empty_state(), replace(contributor_view(), curve=()), now=NOW, snapshot_id="b", assets=assets()
-    )
+    page = render_page(empty_state(), sections, NOBODY, Frame(NOW, assets(), "b-1"))
+    own = render_contributor(empty_state(), replace(contributor_view(), curve=()), Frame(NOW, assets(), "b"))
     for html, keys in ((page, ("losses", "swarm", "lines")), (own, ("work",))):
         begins = re.findall(r'data-chart="(\w+)">\s*<p class="empty">[^<]* begins ', html)
         assert begins == list(keys)
@@ -193,7 +191,7 @@ def test_what_the_page_does_not_know_is_said() -> None:
 def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     view = contributor_view(1)
     link = PageLink("https://run.example.org", "/c/x", "/card/x.png")
-    html = render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets(), link=link)
+    html = render_contributor(state_of(), view, Frame(NOW, assets(), "b-1", link))
     page = TextOnly(html)
     links = {value for name, value in page.attributes if name in ("href", "src")}
     key = view.row.contributor_id
@@ -213,12 +211,12 @@ def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     assert 'content="https://run.example.org/card/x.png"' in html
     assert "https://run.example.org/@basement-4090" in page.text
     assert f"](https://run.example.org/badge/{key}.svg)" in page.text
-    alone = render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets(), num_namesakes=2)
+    alone = render_contributor(state_of(), view, Frame(NOW, assets(), "b-1"), num_namesakes=2)
     assert "2 other contributors have this name" in TextOnly(alone).text
     assert "og:image" not in alone
     fresh = replace(view.row, rounds=0, rounds_missed=0, milli_witnessed=0, streak_days=0, rank=0, machines=())
     empty = replace(view, row=fresh, curve=(), rounds=(), days=())
-    text = TextOnly(render_contributor(state_of(), empty, now=NOW, snapshot_id="b-1", assets=assets())).text
+    text = TextOnly(render_contributor(state_of(), empty, Frame(NOW, assets(), "b-1"))).text
     assert "not ranked yet" in text
     assert "join with --contributor-key FILE" in text
     assert "Nothing is confirmed yet" in text
@@ -234,13 +232,13 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
     assert ended.phase == "ended"
     for state, has_ended in ((late, False), (ended, True)):
         sections = render_sections(state, NOBODY)
-        html = render_page(state, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
+        html = render_page(state, sections, NOBODY, Frame(NOW, assets(), "b-1"))
         text = TextOnly(html).text
         for words in ("Anybody can join", "Join with your machine", "not heard"):
             assert (words in text) != has_ended, words
         assert ("Take the model home" in text) == has_ended
         assert ('class="late"' in html) != has_ended
-        own = render_contributor(state, contributor_view(1), now=NOW, snapshot_id="b-1", assets=assets())
+        own = render_contributor(state, contributor_view(1), Frame(NOW, assets(), "b-1"))
         assert ("Next: 100 million tokens" in TextOnly(own).text) != has_ended
 
 
@@ -286,7 +284,7 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     def page(*addresses: str) -> str:
         state = replace(state_of(), join_addresses=addresses)
         sections = render_sections(state, NOBODY)
-        shown = render_page(state, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
+        shown = render_page(state, sections, NOBODY, Frame(NOW, assets(), "b-1"))
         return TextOnly(shown).text
 
     assert f"peer join {RUN_ID} --peers ADDRESS" in page()

@@ -17,6 +17,7 @@ from dashboard.page.contributor import render_certificate, render_contributor, r
 from dashboard.page.formats import TEMPLATES
 from dashboard.page.page import (
     SECTIONS,
+    Frame,
     PageLink,
     render_missing,
     render_page,
@@ -52,20 +53,18 @@ def everything(mark: str) -> dict[str, str]:
     history: HistoryView = replace(history_of_run(), problem="x", storage="x", gaps=(Gap(NOW - 9, NOW, "x"),))
     history = marked(history, mark)
     view = marked(contributor_view(1), mark)
-    how: dict[str, Any] = {"now": NOW, "snapshot_id": mark, "assets": load_assets()}
+    frame = Frame(NOW, load_assets(), mark)
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
-    found["page"] = render_page(state, found, history, **how)
-    found["wall"] = render_page(state, found, history, is_wall=True, **how)
-    found["index"] = render_index([card_of(state, history)], now=NOW, assets=load_assets())
+    found["page"] = render_page(state, found, history, frame)
+    found["wall"] = render_page(state, found, history, frame, is_wall=True)
+    found["index"] = render_index([card_of(state, history)], Frame(NOW, load_assets()))
     found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
-    link = PageLink(mark, mark, mark)
-    found["contributor"] = render_contributor(state, view, link=link, num_namesakes=2, **how)
-    found["certificate"] = render_certificate(
-        state, view, now=NOW, assets=load_assets(), link=PageLink(mark, mark, mark)
-    )
-    found["namesakes"] = render_namesakes(state, mark, history.contributors, now=NOW, assets=load_assets())
-    found["missing"] = render_missing(f"nobody is called {mark}", now=NOW, assets=load_assets())
+    linked = replace(frame, link=PageLink(mark, mark, mark))
+    found["contributor"] = render_contributor(state, view, linked, num_namesakes=2)
+    found["certificate"] = render_certificate(state, view, linked)
+    found["namesakes"] = render_namesakes(state, mark, history.contributors, frame)
+    found["missing"] = render_missing(f"nobody is called {mark}", frame)
     found["run badge"] = run_badge(state)
     found["badge"] = contributor_badge(mark, view.row)
     return found
