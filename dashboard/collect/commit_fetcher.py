@@ -122,14 +122,12 @@ class Gatherer:
             asked_head, num_tries = self._tries.get(row.fragment, (0, 0))
             is_new = row.version != asked_head or num_tries < MAX_TRIES
             if self._history.has_room and row.version and (is_retry or is_new):
-                await self._gather(source, state, row.fragment, row.version, seen_at, is_retry=is_retry)
+                await self._gather(_Turn(source, row.fragment, row.version, seen_at, is_retry), state)
 
-    async def _gather(
-        self, source: SignedCommits, state: DashboardState, fragment: int, head: int, seen_at: float, *, is_retry: bool
-    ) -> None:
-        turn = _Turn(source, fragment, head, seen_at)
+    async def _gather(self, turn: _Turn, state: DashboardState) -> None:
+        fragment, head = turn.fragment, turn.head
         for donor in donors(state, fragment, head, self._disappointments):
-            at = self._first_wanted(turn, is_retry=is_retry)
+            at = self._first_wanted(turn)
             if at is None:
                 break
             is_useful = False
@@ -161,12 +159,12 @@ class Gatherer:
             num_tries = MAX_TRIES
         self._tries[fragment] = (head, num_tries)
 
-    def _first_wanted(self, turn: _Turn, *, is_retry: bool) -> int | None:
+    def _first_wanted(self, turn: _Turn) -> int | None:
         """The lowest version that is lacking or whose commit a second member should confirm."""
         known = self._history.ledger.known(turn.fragment)
         wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
         for begin, end in known.absent(turn.head):
-            if is_retry or not self._history.is_missing(turn.fragment, begin):
+            if turn.is_retry or not self._history.is_missing(turn.fragment, begin):
                 absent = next((version for version in range(begin, end) if version not in turn.versions), None)
                 if absent is not None:
                     wanted.append(min(absent, max(0, known.end - AGAIN_VERSIONS)))
@@ -256,6 +254,8 @@ class _Turn:
     head: int
     seen_at: float
     """Unix seconds of all that the turn takes."""
+    is_retry: bool
+    """Whether it asks again for what nobody remembered."""
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
     """By version and digest."""
     held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)

@@ -153,13 +153,13 @@ def screen(
 ) -> list[Text]:
     """The picture for a page: at most `height` lines."""
     width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
+    head = [*header(scene, now, width), Text()]
     if controls.page == "help":
-        return [*header(scene, now, width), Text(), *help_screen(width)]
+        return [*head, *help_screen(width)]
     if controls.page == "addresses":
-        return [*header(scene, now, width), Text(), *addresses_screen(scene, scene.join_command, now, width)]
+        return [*head, *addresses_screen(scene, scene.join_command, now, width)]
     if controls.page == "details":
-        head = header(scene, now, width)
-        return [*head, Text(), *details_screen(scene, now, width, height - len(head) - 1)]
+        return [*head, *details_screen(scene, now, width, height - len(head))]
     if not scene.loading.is_over:
         return loading_screen(scene, now, width, height)
     if scene.is_seed:

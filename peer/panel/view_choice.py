@@ -98,8 +98,28 @@ def make_view(
     return PlainView(stdout, scene, is_verbose=output == "verbose")
 
 
-class _NoTerminal:
-    """Takes nothing of a terminal."""
+class _Lines:
+    """Lines, which take nothing of a terminal.
+
+    Args:
+        notes: where sentences for the owner go.
+    """
+
+    def __init__(self, notes: TextIO) -> None:
+        self._notes = notes
+
+    def tell(self, update: ViewUpdate) -> None:
+        if isinstance(update, Remark):
+            self.note(update.text)
+        elif isinstance(update, OwnAddresses):
+            for sentence in update.sentences():
+                self.note(sentence)
+
+    def note(self, sentence: str) -> None:
+        _write_line(self._notes, _capitalised(sentence))
+
+    def tick(self, now: float) -> None:
+        pass
 
     def suspend_soon(self) -> None:
         pass
@@ -107,8 +127,11 @@ class _NoTerminal:
     def restore(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
 
-class PlainView(_NoTerminal):
+
+class PlainView(_Lines):
     """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`.
 
     Args:
@@ -116,6 +139,7 @@ class PlainView(_NoTerminal):
     """
 
     def __init__(self, stdout: TextIO, scene: Scene | None = None, *, is_verbose: bool = False) -> None:
+        super().__init__(stdout)
         self._stdout = stdout
         self._scene = scene or Scene()
         self._is_verbose = is_verbose
@@ -144,15 +168,10 @@ class PlainView(_NoTerminal):
             self._print(event.at, f"{_capitalised(text).rstrip('.')}.")
 
     def tell(self, update: ViewUpdate) -> None:
+        super().tell(update)
         self._scene = with_update(self._scene, update, self._now)
-        if isinstance(update, Remark):
-            self.note(update.text)
-        elif isinstance(update, LoadingStep) and (update.detail or update.is_done):
-            detail = update.detail or "ready"
-            _write_line(self._stdout, f"{LABELS[update.name]}: {detail}")
-        elif isinstance(update, OwnAddresses):
-            for sentence in update.sentences():
-                self.note(sentence)
+        if isinstance(update, LoadingStep) and (update.detail or update.is_done):
+            _write_line(self._stdout, f"{LABELS[update.name]}: {update.detail or 'ready'}")
         elif isinstance(update, Resting):
             self.note("paused; this machine serves others meanwhile" if update.is_resting else "training goes on")
         elif isinstance(update, RunFacts) and update.page:
@@ -167,9 +186,6 @@ class PlainView(_NoTerminal):
             told = heartbeat(self._scene.state, now, self._scene.run) if self._is_verbose else summary(self._scene, now)
             self._print(now, told)
 
-    def note(self, sentence: str) -> None:
-        _write_line(self._stdout, _capitalised(sentence))
-
     def close(self) -> None:
         for line in goodbye(self._scene, self._now):
             _write_line(self._stdout, line)
@@ -180,31 +196,15 @@ class PlainView(_NoTerminal):
         _write_line(self._stdout, f"{datetime.fromtimestamp(at):%H:%M:%S} {sentence}")
 
 
-class JsonView(_NoTerminal):
+class JsonView(_Lines):
     """One JSON object per event on standard output; notes go to standard error."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        super().__init__(stderr)
         self._stdout = stdout
-        self._stderr = stderr
 
     def show(self, event: Event) -> None:
         _write_line(self._stdout, to_json(event))
-
-    def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, OwnAddresses):
-            for sentence in update.sentences():
-                self.note(sentence)
-        elif isinstance(update, Remark):
-            self.note(update.text)
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def note(self, sentence: str) -> None:
-        _write_line(self._stderr, _capitalised(sentence))
-
-    def close(self) -> None:
-        pass
 
 
 def summary(scene: Scene, now: float) -> str:
