@@ -166,15 +166,13 @@ _POINT_COLUMNS: Final[dict[str, Callable[[HistoryPoint], float | None]]] = {
 
 def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], list[list[float | None]]]:
     """(names, columns), the axis first."""
-    along = _POINT_COLUMNS[axis]
+    along: Callable[[HistoryPoint], float] = attrgetter("at" if axis == "time" else axis)
     kept: list[HistoryPoint] = []
     for point in points:
-        place = along(point) or 0.0
-        if kept and place <= (along(kept[-1]) or 0.0):
-            if place == (along(kept[-1]) or 0.0):
-                kept[-1] = point
-            continue
-        kept.append(point)
+        if kept and along(point) == along(kept[-1]):
+            kept.pop()
+        if not kept or along(point) > along(kept[-1]):
+            kept.append(point)
     names = [axis, *(name for name in _POINT_COLUMNS if name != axis)]
     return names, [[_POINT_COLUMNS[name](point) for point in kept] for name in names]
 
@@ -191,11 +189,9 @@ def rounded(columns: Sequence[Sequence[float | None]], digits: int) -> list[list
 
 
 def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:
-    """At most `max_points` of them, evenly chosen, the first and the last among them."""
+    """At most `max_points` of them, two at least, evenly chosen, the first and the last among them."""
     if len(points) <= max_points:
         return tuple(points)
-    if max_points < 2:
-        return tuple(points[-1:])
     step = (len(points) - 1) / (max_points - 1)
     return tuple(points[round(index * step)] for index in range(max_points))
 

@@ -220,7 +220,8 @@ class _Door(asyncio.Protocol):
     def __init__(self, doors: Doors, inner: Callable[[], asyncio.Protocol]) -> None:
         self._doors = doors
         self._make_inner = inner
-        self._inner: asyncio.Protocol | None = None
+        self._inner = asyncio.Protocol()
+        """Does nothing until the connection is admitted."""
         self._transport: asyncio.Transport | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -235,28 +236,24 @@ class _Door(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is not None:
-            self._inner.data_received(data)
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self._stalled = asyncio.get_running_loop().call_later(self._doors.limits.send_seconds, self._cut_off)
-        if self._inner is not None:
-            self._inner.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._let_be()
-        if self._inner is not None:
-            self._inner.resume_writing()
+        self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._let_be()
         if self._transport is not None:
             self._doors.leave(self._transport)
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
+        self._inner.connection_lost(exc)
 
     def _let_be(self) -> None:
         if self._stalled is not None:
