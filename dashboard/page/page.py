@@ -43,12 +43,10 @@ TABS: Final = {
 }
 """Live sections of each part of the page; each tab is a page of its own."""
 WALL: Final = ("progress", "figures", "top", "writes", "timeline")
-TAB_TITLES: Final = {"overview": "Overview", "people": "People", "model": "Model", "engine-room": "Engine room"}
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
 """The tab of each curve."""
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
-MAX_TOP: Final = 5
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""
@@ -60,22 +58,13 @@ TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,
-        "max_machines": 16,
         "max_listed": MAX_LISTED,
-        "max_teams": 25,
         "periods": PERIODS,
         "change_words": change_words,
-        "max_top": MAX_TOP,
-        "max_feed": 8,
-        "max_peers": 25,
-        "max_gone": 8,
-        "max_rounds": 12,
-        "max_gaps": 8,
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
         "usual_install": INSTALL,
-        "tabs": tuple(TAB_TITLES.items()),
     }
 )
 
