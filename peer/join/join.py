@@ -24,7 +24,7 @@ from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.early_loading import loading
 from peer.join.run_facts import rates_of, run_facts, trained_in
-from peer.memory.least_memory import check_memory, free_memory_bytes
+from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
@@ -192,8 +192,8 @@ def _load(
     """All that takes long and of which nobody else knows yet."""
     check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data, manifest.data.reader)
-    is_elsewhere = device.type != "cpu"
-    check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
+    use: Use = "train on a GPU" if device.type != "cpu" else "train"
+    check_memory(manifest, use, free_memory_bytes(), config.base_bits)
     if manifest.model.init is not None:
         terminal.mention("checking the given weights that this run stands on")
     check_compressed(manifest, config.base_bits)

@@ -32,11 +32,17 @@ _LOGITS_COPIES = 2
 _ROTARY_BYTES = 20
 """Of one angle while the table of cosines and sines is made: two float64 and a float32."""
 
+_FULL_BITS = 32
+"""Of given weights at most. Of those with fewer, 8 or 4 bits are a larger share."""
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
+def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: str = "full") -> int:
     """What a process of this machine takes at least.
+
+    Args:
+        base_bits: of given weights under an adapter; see `peer.config.peer_config.PeerConfig`.
 
     Raises:
         Incompatible: the model cannot be cut as the manifest says.
@@ -44,7 +50,7 @@ def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
     if use != "serve":
-        kept += frozen_num_bytes(manifest)
+        kept += frozen_num_bytes(manifest) * _num_bits(base_bits) // _FULL_BITS
     if use == "serve":
         return kept
     num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
@@ -65,23 +71,28 @@ def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
     return kept + copies + rotary + step
 
 
+def _num_bits(base_bits: str) -> int:
+    return _FULL_BITS if base_bits == "full" else int(base_bits)
+
+
 def frozen_num_bytes(manifest: RunManifest) -> int:
     """What a run's trainer keeps and does not train: the given weights under an adapter."""
     section = manifest.model
     return section.init.num_bytes if section.adapter is not None and section.init is not None else 0
 
 
-def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None) -> None:
+def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None, base_bits: str = "full") -> None:
     """Before a model is built.
 
     Args:
+        base_bits: see `least_memory_bytes`.
         free_bytes: as `free_memory_bytes`.
 
     Raises:
         DeviceFault: this machine has not enough memory for it.
         Incompatible: the model cannot be cut as the manifest says.
     """
-    needed = least_memory_bytes(manifest, use)
+    needed = least_memory_bytes(manifest, use, base_bits)
     if free_bytes is None or needed <= free_bytes:
         return
     model, training = manifest.model, manifest.training

@@ -18,6 +18,7 @@ from peer.config.hf_config import canonical_config
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
+from peer.memory.least_memory import check_memory, least_memory_bytes
 from peer.owner.new_run import create_run
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
@@ -241,6 +242,10 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
     # Nothing else is kept of the base: four copies of the adapter and what waits for the disk.
     assert memory.total_bytes - memory.base_bytes - memory.libraries_bytes < 10 * 4 * layout.num_values
     assert plan.join_bytes < 10 * layout.num_values
+    # A home that keeps it in 4 bits is not asked for all 16 GB: it takes 6.
+    assert least_memory_bytes(manifest, "train on a GPU") > 16e9
+    assert least_memory_bytes(manifest, "train on a GPU", "4") < 6e9
+    check_memory(manifest, "train on a GPU", 8 * 10**9, "4")
 
 
 @pytest.mark.parametrize("name", ["org/name", "org/name@main", "org/name@", "org/name@a b", "name@v1", "a/b/c@v1"])
