@@ -52,7 +52,8 @@ def hub_parts(source: str, max_parts: int) -> list[tuple[int, int]]:
     """What `hub_rows` takes, for each part of the split, in order.
 
     Of the library's cache: (first row, last row + 1). Of a stream: (number of the part, how many there are), the same
-    for everybody. Such a part lies in one file, because a row in the middle of a stream costs all that is before it.
+    for everybody. Such a part is whole files or lies in one, because a row in the middle of a stream costs all that is
+    before it.
 
     Raises:
         UsageFault: there is no such data set.
@@ -69,11 +70,12 @@ def hub_parts(source: str, max_parts: int) -> list[tuple[int, int]]:
     except Exception as error:  # See `hub_rows`.
         raise _unavailable(source, error) from error
     parts_of_file = max(1, min(num_groups if num_groups > 1 else WHOLE_FILE_PARTS, max_parts // num_files))
+    num_parts = min(num_files * parts_of_file, max_parts)
     splits = getattr(getattr(rows, "info", None), "splits", None) or {}
     known = splits.get(hub_source(source).split)
     if known is not None and known.num_examples:
-        parts_of_file = min(parts_of_file, -(-int(known.num_examples) // (num_files * ROWS_PER_PART)))
-    num_parts = num_files * parts_of_file
+        enough = -(-int(known.num_examples) // ROWS_PER_PART)
+        num_parts = min(num_parts, enough if enough <= num_files else num_files * -(-enough // num_files))
     return [(number, num_parts) for number in range(num_parts)]
 
 
@@ -98,6 +100,9 @@ def hub_rows(source: str, start: int, stop: int) -> Iterator[Any]:
 
 def _streamed(source: str, rows: Any, number: int, num_parts: int) -> Iterator[Any]:
     num_files = int(rows.num_shards)
+    if num_parts <= num_files:
+        yield from rows.shard(num_parts, number, contiguous=True)
+        return
     if num_parts % num_files:
         raise LocalFault(
             f"{source} has {num_files} files now; expected a number that divides {num_parts}, as when it was opened; "

@@ -443,6 +443,10 @@ def test_a_stream_of_the_hub_is_read_part_by_part(tmp_path, ending):
                 if number != 7:
                     found += [row["text"] for row in hub_rows(source, number, count)]
             assert sorted(found) == sorted(texts)
+            # Many files share a part.
+            ranges = hub_parts(source, 2)
+            assert ranges == [(0, 2), (1, 2)]
+            assert [row["text"] for part in ranges for row in hub_rows(source, *part)] == texts
             with pytest.raises(LocalFault, match="has 3 files now; expected a number that divides 10"):
                 list(hub_rows(source, 0, 10))
             hub.mood = "garbage"
