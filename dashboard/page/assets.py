@@ -40,10 +40,6 @@ class Assets:
     script: str
     """Empty when there is no bundle: the page is whole without it and loads itself again every few seconds."""
 
-    @property
-    def has_licenses(self) -> bool:
-        return LICENSES in self.files
-
 
 def load_assets() -> Assets:
     """Read the files of this installation. Without a bundle a line in the log says what is missing and why."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from dashboard.history_facts import DayOfWork
 
@@ -19,21 +19,13 @@ _THURSDAY: Final = 3
 """1 January 1970 was one; Monday is 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Square:
+class Square(NamedTuple):
     """One day."""
 
-    day: int
-    """Since 1970 (UTC)."""
-    weekday: int
-    """From 0, Monday."""
+    at: float
+    """Unix seconds of its beginning (UTC)."""
     level: int
     work: DayOfWork | None
-
-    @property
-    def at(self) -> float:
-        """Unix seconds of its beginning (UTC)."""
-        return float(self.day * SECONDS_PER_DAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,7 @@ class Week:
     month: str
     """``Mar`` in the first week that begins in another month than the one before; else empty."""
     squares: tuple[Square, ...]
+    """From Monday; of the present week up to today."""
 
 
 def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
@@ -57,9 +50,8 @@ def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
     before = ""
     for first in range(monday - 7 * (num_weeks - 1), monday + 1, 7):
         squares = tuple(
-            Square(day, weekday, _level(worked.get(day), most), worked.get(day))
-            for weekday, day in enumerate(range(first, first + 7))
-            if day <= today
+            Square(float(day * SECONDS_PER_DAY), _level(worked.get(day), most), worked.get(day))
+            for day in range(first, min(first + 7, today + 1))
         )
         month = f"{datetime.fromtimestamp(first * SECONDS_PER_DAY, UTC):%b}"
         columns.append(Week("" if month == before else month, squares))

@@ -44,36 +44,27 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     Raises:
         LocalFault: the folder cannot be used, or another process holds what was named.
     """
-    fresh = _fresh(config, files)
-    make_data_dir(config)
-    try:
-        return config, HeldFolder(FolderLock(config.data_dir, what), fresh)
-    except FolderInUse as error:
-        if {"data_dir", "identity"} & config.model_fields_set:
-            raise
-        return _next_folder(config, what, files, error)
-
-
-def _next_folder(
-    config: PeerConfig, what: str, files: Sequence[str], first_fault: FolderInUse
-) -> tuple[PeerConfig, HeldFolder]:
-    neighbours = read_cached_peers(config.data_dir / ADDRESSES_NAME)
-    for number in range(2, MOST_FOLDERS + 1):
-        folder = config.data_dir.with_name(f"{config.data_dir.name}-{number}")
-        peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
-        chosen = config.model_copy(
-            update={"data_dir": folder, "identity": folder / IDENTITY_NAME, "peers": peers},
-        )
+    chosen, neighbours = config, list[str]()
+    first_fault: FolderInUse | None = None
+    for number in range(2, MOST_FOLDERS + 2):
         fresh = _fresh(chosen, files)
         make_data_dir(chosen)
         try:
-            lock = FolderLock(folder, what)
-        except FolderInUse:
-            neighbours += read_cached_peers(folder / ADDRESSES_NAME)
+            lock = FolderLock(chosen.data_dir, what)
+        except FolderInUse as error:
+            if {"data_dir", "identity"} & config.model_fields_set:
+                raise
+            first_fault = first_fault or error
+            neighbours += read_cached_peers(chosen.data_dir / ADDRESSES_NAME)
+            folder = config.data_dir.with_name(f"{config.data_dir.name}-{number}")
+            peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
+            chosen = config.model_copy(update={"data_dir": folder, "identity": folder / IDENTITY_NAME, "peers": peers})
             continue
+        if first_fault is None:
+            return chosen, HeldFolder(lock, fresh)
         sentence = (
             f"another peer of the run has the usual folder on this machine: {first_fault.holder}. This one has a key "
-            f"and a folder of its own: {folder}"
+            f"and a folder of its own: {chosen.data_dir}"
         )
         return chosen, HeldFolder(lock, fresh, sentence)
     raise LocalFault(

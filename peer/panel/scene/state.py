@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
@@ -124,20 +123,17 @@ class PanelState:
 
 def fold(state: PanelState, event: Event) -> PanelState:
     """The state after `event`. Events of one peer, in the order in which they happened."""
-    state = dataclasses.replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
+    state = replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
     if isinstance(event.fact, WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
         recent = recent[:-1]  # it is said again and again
     if not isinstance(event.fact, SHOWN_AS_NUMBERS):
         recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
-    return dataclasses.replace(
-        state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent
-    )
+    return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
 
 
 def _with_facts(state: PanelState, event: Event) -> PanelState:
-    replace = dataclasses.replace
     match fact := event.fact:
         case JoinedRun():
             is_first = not state.run_id
@@ -209,7 +205,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
 
 def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelState:
     moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
-    return dataclasses.replace(
+    return replace(
         state,
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,
@@ -226,15 +222,13 @@ def _recent(traffic: tuple[RoundBytes, ...], now: float) -> tuple[RoundBytes, ..
 
 def _with_loss(state: PanelState, loss: float | None) -> PanelState:
     if loss is None:
-        return dataclasses.replace(state, train_loss=None)
+        return replace(state, train_loss=None)
     losses, stride = state.losses, state.loss_stride
     if state.num_losses_seen % stride == 0:
         losses = (*losses, loss)
     if len(losses) > NUM_LOSSES:
         losses, stride = losses[::2], stride * 2
-    return dataclasses.replace(
-        state, train_loss=loss, losses=losses, loss_stride=stride, num_losses_seen=state.num_losses_seen + 1
-    )
+    return replace(state, train_loss=loss, losses=losses, loss_stride=stride, num_losses_seen=state.num_losses_seen + 1)
 
 
 def _with_version(versions: tuple[int, ...], fragment: int, version: int) -> tuple[int, ...]:

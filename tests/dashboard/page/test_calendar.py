@@ -13,9 +13,9 @@ SUNDAY = 20_000 // 7 * 7 + 3
 def test_a_week_begins_on_monday_and_ends_today() -> None:
     columns = weeks([DayOfWork(SUNDAY, 500, 2), DayOfWork(SUNDAY + 2, 1000, 4)], (SUNDAY + 2) * DAY + 5)
     assert len(columns) == MIN_WEEKS
-    assert [square.weekday for square in columns[-2].squares] == list(range(7))
+    assert [square.at for square in columns[-2].squares] == [(SUNDAY - 6 + weekday) * DAY for weekday in range(7)]
     assert columns[-2].squares[6].work == DayOfWork(SUNDAY, 500, 2)
-    assert [(square.day, square.level) for square in columns[-1].squares] == [(SUNDAY + 1, 0), (SUNDAY + 2, 4)]
+    assert [square.level for square in columns[-1].squares] == [0, 4]
     assert columns[-2].squares[6].level == 2
     assert columns[-1].squares[-1].at == (SUNDAY + 2) * DAY
 
