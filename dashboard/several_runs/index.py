@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -65,5 +64,4 @@ async def _health(request: web.Request) -> web.Response:
     """Well while every run that is shown is looked at and written; each has a /healthz of its own."""
     well = [site.is_well for site in request.app[SITES]]
     content = {"status": "ok" if all(well) else "stalled", "runs_well": sum(well), "runs": len(well)}
-    text = json.dumps(content)
-    return web.Response(text=text, content_type="application/json", status=200 if all(well) else 503)
+    return web.json_response(content, status=200 if all(well) else 503)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -51,22 +50,6 @@ class Figures:
     num_rounds: int = 0
     rounds_since_kill: int | None = None
     page: str | None = None
-
-
-class DemoView(Protocol):
-    """Shows one demo."""
-
-    def say(self, sentence: str) -> None:
-        """Something that stays."""
-
-    def stage(self, sentence: str) -> None:
-        """What goes on from now on."""
-
-    def look(self, figures: Figures) -> None:
-        """The newest figures."""
-
-    def close(self) -> None:
-        """Nothing more comes; may be called twice."""
 
 
 @dataclass
@@ -146,6 +129,11 @@ class TableView:
     def _picture(self) -> RenderableType:
         stage = self._stage if self._stage_at is None else f"{self._stage} ({self.now() - self._stage_at:.0f} s)"
         return picture(self._figures, stage, self.explained, self.console.width, self.console.height)
+
+
+DemoView = LineView | TableView
+"""Shows one demo: `say` is something that stays, `stage` what goes on from now on, `look` the newest figures; nothing
+comes after `close`, which may be called twice."""
 
 
 def explanations(chance: float, token: str) -> tuple[tuple[str, str], ...]:
