@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from dht.errors import UsageFault
 from peer.import_path import DISTRIBUTION
 
 
-def missing_extra(purpose: str, library: str, extra: str, error: ImportError) -> UsageFault:
-    """What to raise when `library` cannot be imported.
+@contextlib.contextmanager
+def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
+    """Around the import of a library that may not be there.
 
     Args:
         purpose: what needs it, as the beginning of a sentence: "`peer evaluate --tasks`".
         extra: the group of optional dependencies that has it.
+
+    Raises:
+        UsageFault: it cannot be imported.
     """
-    # A library that is there and lacks a part of its own says which.
-    there = "" if error.name in (None, library.replace("-", "_")) else f" ({error})"
-    return UsageFault(
-        f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; "
-        f"pip install '{DISTRIBUTION}[{extra}]'"
-    )
+    try:
+        yield
+    except ImportError as error:
+        # A library that is there and lacks a part of its own says which.
+        there = "" if error.name in (None, library.replace("-", "_")) else f" ({error})"
+        raise UsageFault(
+            f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; "
+            f"pip install '{DISTRIBUTION}[{extra}]'"
+        ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import Incompatible, UsageFault
-from peer.extras import missing_extra
+from peer.extras import needing
 
 
 def chat_prompt(tokenizer: Path, said: str) -> str:
@@ -23,10 +23,8 @@ def chat_prompt(tokenizer: Path, said: str) -> str:
         UsageFault: there is no template, or transformers is not installed.
         Incompatible: the template does not take a message of one person.
     """
-    try:
+    with needing("`peer sample --chat`", "transformers", "hf"):
         from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise missing_extra("`peer sample --chat`", "transformers", "hf", error) from error
     try:
         library: Any = PreTrainedTokenizerFast
         loaded = library.from_pretrained(tokenizer.parent, tokenizer_file=str(tokenizer), local_files_only=True)

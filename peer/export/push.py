@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.extras import missing_extra
+from peer.extras import needing
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_NAME_LENGTH = 96
@@ -49,8 +49,6 @@ def push_folder(folder: Path, repository: str, message: str) -> str:
 
 
 def _library() -> Any:
-    try:
+    with needing("`peer export --push`", "huggingface_hub", "hf"):
         import huggingface_hub
-    except ImportError as error:
-        raise missing_extra("`peer export --push`", "huggingface_hub", "hf", error) from error
     return huggingface_hub

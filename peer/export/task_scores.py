@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.extras import missing_extra
+from peer.extras import needing
 
 _SEPARATOR = ","
 
@@ -86,12 +86,10 @@ def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> lis
 def _harness() -> tuple[Any, Any]:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars are for terminals
-    try:
+    with needing("`peer evaluate --tasks`", "lm-eval", "eval"):
         import lm_eval
         import transformers  # noqa: F401  (the harness loads it late, and the model by it)
         from lm_eval.tasks import TaskManager
-    except ImportError as error:
-        raise missing_extra("`peer evaluate --tasks`", "lm-eval", "eval", error) from error
     return lm_eval, TaskManager
 
 

@@ -84,8 +84,8 @@ def open_tracker(record: Record) -> Tracker:
         case "tensorboard":
             return TensorboardTracker(record)
         case "trackio":
-            return TrackioTracker(record)
-    return WandbTracker(record)
+            return _trackio(record)
+    return _wandb(record)
 
 
 class CsvTracker:
@@ -152,40 +152,41 @@ class TensorboardTracker:
         self._writer.close()
 
 
-class TrackioTracker:
-    """Project and run of trackio; ``trackio show --project RUN`` shows it."""
+class LoggingTracker:
+    """What trackio and wandb have in common.
 
-    def __init__(self, record: Record) -> None:
-        import trackio
+    Args:
+        run: has `log` and `finish`.
+    """
 
-        self._trackio: Any = trackio
-        trackio.init(
-            project=record.run_id, name=record.name, resume="allow", auto_log_gpu=False, auto_log_cpu=False, embed=False
-        )
-
-    def write(self, row: Row) -> None:
-        self._trackio.log(dict(row.values), step=row.step)
-
-    def close(self) -> None:
-        self._trackio.finish()
-
-
-class WandbTracker:
-    """Project and run of wandb, of the account that is logged in there, or offline with WANDB_MODE=offline."""
-
-    def __init__(self, record: Record) -> None:
-        import wandb
-
-        name = re.sub("[^A-Za-z0-9_-]", "-", f"{record.run_id}-{record.name}")
-        self._run: Any = wandb.init(
-            project=record.run_id, name=record.name, id=name[:64], resume="allow", dir=record.folder
-        )
+    def __init__(self, run: Any) -> None:
+        self._run = run
 
     def write(self, row: Row) -> None:
         self._run.log(dict(row.values), step=row.step)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _trackio(record: Record) -> LoggingTracker:
+    """Project and run of trackio; ``trackio show --project RUN`` shows it."""
+    import trackio
+
+    trackio.init(
+        project=record.run_id, name=record.name, resume="allow", auto_log_gpu=False, auto_log_cpu=False, embed=False
+    )
+    return LoggingTracker(trackio)
+
+
+def _wandb(record: Record) -> LoggingTracker:
+    """Project and run of wandb, of the account that is logged in there, or offline with WANDB_MODE=offline."""
+    import wandb
+
+    name = re.sub("[^A-Za-z0-9_-]", "-", f"{record.run_id}-{record.name}")
+    return LoggingTracker(
+        wandb.init(project=record.run_id, name=record.name, id=name[:64], resume="allow", dir=record.folder)
+    )
 
 
 def _short(value: float | None) -> str:

@@ -18,6 +18,7 @@ from peer.config.layouts import layout_of, shapes_of
 from peer.config.manifest import RunManifest
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
+from peer.trainer.model.evaluation import fill_tensors
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import SOFTWARE
 
@@ -99,11 +100,7 @@ def tensors_of(
 ) -> dict[str, Tensor]:
     """Parameters put together from fragments. `values`: fragment -> float32 [num_values]."""
     tensors = {name: torch.empty(shape) for name, shape in shapes}
-    for fragment in layout.fragments:
-        flat = torch.from_numpy(values[fragment.index])
-        for piece in fragment.pieces:
-            target = tensors[piece.name].view(-1)[piece.start : piece.start + piece.length]
-            target.copy_(flat[piece.offset : piece.offset + piece.length])
+    fill_tensors(tensors, layout, values)
     return tensors
 
 

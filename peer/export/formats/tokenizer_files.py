@@ -12,11 +12,10 @@ from dht.regular_files import read_regular
 from peer.config.file_section import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
-from peer.trainer.data.tokenizing import TOKENIZER_NAME, USUAL_ENDS
+from peer.trainer.data.tokenizing import CONFIG_NAMES, TOKENIZER_NAME, USUAL_ENDS, named_ends
 from peer.trainer.model.sampling import NUM_BYTES
 
-TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-_END_SAYERS = (TOKENIZER_CONFIG_NAME, "special_tokens_map.json")
+TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]
 
 _WRITTEN_ANYWAY = ("config.json", "README.md", "run.json", "model.safetensors.index.json")
 """What an export writes itself; a run's file of that name stays with the run."""
@@ -99,12 +98,8 @@ def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[st
         for token in (added if isinstance(added, list) else [])
         if isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
     }
-    for name in _END_SAYERS:
-        said = _json_of(folder / name).get("eos_token")
-        text = said.get("content") if isinstance(said, dict) else said
-        if isinstance(text, str) and text in numbers:
-            return text, numbers[text]
-    return next(((text, numbers[text]) for text in USUAL_ENDS if text in numbers), None)
+    texts = (text for text in (*named_ends(folder), *USUAL_ENDS) if text in numbers)
+    return next(((text, numbers[text]) for text in texts), None)
 
 
 def _json_of(path: Path) -> dict[str, Any]:

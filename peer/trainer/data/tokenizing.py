@@ -5,6 +5,7 @@ The library is loaded when something is tokenized, not with this module.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,12 +18,12 @@ import numpy as np
 
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import read_regular
-from peer.extras import missing_extra
+from peer.extras import needing
 from peer.trainer.data.shards import write_new
 from peer.trainer.text.files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
-_CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 MAX_TOKENIZER_BYTES = 64 << 20
 """The largest tokenizers take 35 MB as JSON."""
 
@@ -106,13 +107,13 @@ def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
     loaded.no_truncation()
     loaded.no_padding()
     vocab: dict[str, int] = loaded.get_vocab(with_added_tokens=True)
-    named = end or _named_end(file.parent)
+    named = end or next(named_ends(file.parent), None)
     chosen = [named] if named is not None else [each for each in USUAL_ENDS if each in vocab]
     if not chosen or chosen[0] not in vocab:
         if named is not None:
             raise UsageFault(f"{file} has no token {named!r} to end a document with; expected one of its own")
         raise UsageFault(
-            f"nothing says which token of {file} ends a document; expected eos_token in {_CONFIG_NAMES[0]} beside it; "
+            f"nothing says which token of {file} ends a document; expected eos_token in {CONFIG_NAMES[0]} beside it; "
             "give --eos TOKEN"
         )
     digest = blake3.blake3(content).hexdigest()
@@ -140,10 +141,10 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    counted = _Counted(texts)
-    tokenizer.train_from_iterator(iter(counted), trainer)
-    if not counted.num_texts:
+    text = iter(texts)
+    if (first := next(text, None)) is None:
         raise UsageFault("there is no text in these files; expected some to learn words from")
+    tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     is_new = not folder.exists()
     try:
@@ -151,7 +152,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     except OSError as error:
         raise LocalFault(f"{folder} cannot be written ({error.strerror}); expected room for a tokenizer") from error
     try:
-        write_new(folder / _CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
+        write_new(folder / CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
         write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there
     except LocalFault:
         if is_new:
@@ -160,37 +161,23 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     return load_tokenizer(folder)
 
 
-class _Counted:
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = texts
-        self.num_texts = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self._texts:
-            self.num_texts += 1
-            yield text
-
-
-def _named_end(folder: Path) -> str | None:
-    """The end of documents that a file beside the tokenizer names."""
-    for name in _CONFIG_NAMES:
+def named_ends(folder: Path) -> Iterator[str]:
+    """The end of documents that each file beside a tokenizer names."""
+    for name in CONFIG_NAMES:
         try:
             end = json.loads(read_regular(folder / name, 1 << 20)).get("eos_token")
         except (OSError, ValueError, AttributeError, RecursionError):
             continue
         end = end.get("content") if isinstance(end, dict) else end
         if isinstance(end, str):
-            return end
-    return None
+            yield end
 
 
 def _library() -> Any:
-    try:
+    with needing("text to tokens", "tokenizers", "hf"):
         import tokenizers
         import tokenizers.decoders
         import tokenizers.models
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
-    except ImportError as error:
-        raise missing_extra("text to tokens", "tokenizers", "hf", error) from error
     return tokenizers

@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import UsageFault
 from peer.trainer.examples.rules import ExampleRules
-from peer.trainer.text.documents import ROWS_TO_BELIEVE, Complaints, TextPart, rows_of
+from peer.trainer.text.documents import Complaints, TextPart, rows_of, usable
 from peer.trainer.text.files import unreadable
 
 
@@ -19,27 +19,26 @@ def labelled_rows(part: TextPart, rules: ExampleRules, complaints: Complaints) -
         UsageFault: a file cannot be read, or none of the first rows has the fields, or a class of the run.
         LocalFault: a library is missing.
     """
-    num_good = num_bad = 0
-    for piece in part.pieces:
-        try:
-            for row in rows_of(part.kind, piece, (rules.field, rules.label_field), complaints):
-                number = rules.number_of(row.get(rules.label_field)) if isinstance(row, dict) else None
-                value = row.get(rules.field) if isinstance(row, dict) else None
-                if number is None or value is None:
-                    num_bad += 1
-                    complaints.counts["rows without the field, or without a label of the run"] += 1
-                    if not num_good and num_bad >= ROWS_TO_BELIEVE:
-                        raise _no_label(piece[0], rules, row)
-                    continue
-                num_good += 1
-                yield value, number
-        except OSError as error:
-            raise unreadable(Path(piece[0]), error) from error
-    if num_bad and not num_good:
-        raise _no_label(part.pieces[-1][0], rules, row)
+
+    def rows() -> Iterator[tuple[str, Any]]:
+        for piece in part.pieces:
+            try:
+                for row in rows_of(part.kind, piece, (rules.field, rules.label_field), complaints):
+                    yield piece[0], row
+            except OSError as error:
+                raise unreadable(Path(piece[0]), error) from error
+
+    def example_in(found: tuple[str, Any]) -> tuple[Any, int] | None:
+        _, row = found
+        number = rules.number_of(row.get(rules.label_field)) if isinstance(row, dict) else None
+        value = row.get(rules.field) if isinstance(row, dict) else None
+        return None if number is None or value is None else (value, number)
+
+    lack = "rows without the field, or without a label of the run"
+    return usable(rows(), example_in, complaints, lack, lambda found: _no_label(*found, rules))
 
 
-def _no_label(where: str, rules: ExampleRules, row: Any) -> UsageFault:
+def _no_label(where: str, row: Any, rules: ExampleRules) -> UsageFault:
     has = ", ".join(map(str, list(row)[:12])) if isinstance(row, dict) else f"{type(row).__name__}s"
     label = repr(row.get(rules.label_field))[:60] if isinstance(row, dict) else "none"
     names = ", ".join(rules.labels[:8]) + (", ..." if len(rules.labels) > 8 else "")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.extras import missing_extra
+from peer.extras import needing
 
 MAX_PIXELS = 64 * 2**20
 """Of a picture before it is made smaller: 64 megapixels take 200 MB while it is decoded."""
@@ -22,10 +22,8 @@ def check_pictures() -> None:
     Raises:
         UsageFault: Pillow is not installed.
     """
-    try:
+    with needing("decoding pictures", "PIL", "hf"):
         import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("decoding pictures", "PIL", "hf", error) from error
 
 
 def content_of(value: Any) -> bytes | None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.model_section import AdapterSection
-from peer.extras import missing_extra
+from peer.extras import needing
 from peer.trainer.hf.initial_values import fill_uniform
 
 ALL_LINEAR = "all-linear"
@@ -29,10 +29,8 @@ def check_adapters() -> None:
     Raises:
         UsageFault: peft is not installed.
     """
-    try:
+    with needing("an adapter", "peft", "hf"):
         import peft  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("an adapter", "peft", "hf", error) from error
 
 
 def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> nn.Module:

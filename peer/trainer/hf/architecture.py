@@ -13,7 +13,7 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.hf_config import TASKS, checked_config
-from peer.extras import missing_extra
+from peer.extras import needing
 
 _HEADS = {
     "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -30,10 +30,8 @@ def check_library() -> None:
     Raises:
         UsageFault: it is not installed.
     """
-    try:
+    with needing("an architecture of transformers", "transformers", "hf"):
         _library()
-    except ImportError as error:
-        raise missing_extra("an architecture of transformers", "transformers", "hf", error) from error
 
 
 def config_of(text: str) -> Any:
@@ -100,10 +98,8 @@ class Compressed:
         Raises:
             UsageFault: bitsandbytes is not installed.
         """
-        try:
+        with needing(f"--base-bits {self.num_bits}", "bitsandbytes", "hf"):
             import bitsandbytes  # noqa: F401
-        except ImportError as error:
-            raise missing_extra(f"--base-bits {self.num_bits}", "bitsandbytes", "hf", error) from error
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
         config = _library().BitsAndBytesConfig(**kind)
         return {"quantization_config": config, "device_map": {"": self.device}}

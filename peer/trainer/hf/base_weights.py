@@ -23,7 +23,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.quantities import bytes_text
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
-from peer.extras import missing_extra
+from peer.extras import needing
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")
@@ -172,10 +172,8 @@ def from_hub(name: str) -> Path:
         LocalFault: neither cache nor hub has it.
     """
     repository, revision = checked_hub_name(name)
-    try:
+    with needing("a model of the hub", "huggingface_hub", "hf"):
         from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise missing_extra("a model of the hub", "huggingface_hub", "hf", error) from error
     try:
         return Path(
             snapshot_download(repository, revision=revision, allow_patterns=["*.safetensors", "*.json", "*.jinja"])

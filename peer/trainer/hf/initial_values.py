@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dht.errors import Incompatible
-
-_AT_ONCE = 1 << 20
-"""Values; bounds the float64 temporaries to 16 MiB."""
+from peer.trainer.model.uniform import Uniform
 
 aten = torch.ops.aten
 
@@ -69,7 +66,7 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def fill_uniform(parameter: Tensor, seed: int, name: str, middle: float, reach: float) -> None:
     """Fill a contiguous parameter with numbers of `middle` +- `reach` that follow from `seed` and `name` alone."""
-    _Uniform(middle, reach).fill(parameter.detach().view(-1), _generator(seed, name))
+    Uniform(middle, reach).fill(parameter.detach().view(-1), _generator(seed, name))
 
 
 def _generator(seed: int, name: str) -> np.random.PCG64:
@@ -97,13 +94,13 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = options or {}
         if function is aten.normal_.default:
             mean, deviation = _with_defaults(arguments[1:])
-            return self._draw(arguments[0], _Uniform(mean, math.sqrt(3) * deviation))
+            return self._draw(arguments[0], Uniform(mean, math.sqrt(3) * deviation))
         if function is aten.uniform_.default:
             low, high = _with_defaults(arguments[1:])
-            return self._draw(arguments[0], _Uniform((low + high) / 2, (high - low) / 2))
+            return self._draw(arguments[0], Uniform((low + high) / 2, (high - low) / 2))
         if function in (aten.randn.default, aten.rand.default):
             given = {name: value for name, value in options.items() if value is not None}
-            kind = _Uniform(0.0, math.sqrt(3)) if function is aten.randn.default else _Uniform(0.5, 0.5)
+            kind = Uniform(0.0, math.sqrt(3)) if function is aten.randn.default else Uniform(0.5, 0.5)
             return self._draw(torch.empty(arguments[0], **given), kind)
         if function is aten.erfinv_.default:
             # Of a normal distribution that is cut off, as torch made it once: the same standard deviation.
@@ -111,7 +108,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*arguments, **options)
 
     @torch.no_grad()
-    def _draw(self, tensor: Tensor, kind: _Uniform) -> Tensor:
+    def _draw(self, tensor: Tensor, kind: Uniform) -> Tensor:
         number = len(self.storages)
         self.storages.append(_storage(tensor))
         self._kept.append(tensor.untyped_storage())
@@ -124,23 +121,6 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
         kind.fill(flat, generator)
         return tensor.copy_(flat.view(tensor.shape))
-
-
-@dataclass(frozen=True, slots=True)
-class _Uniform:
-    """Numbers of `middle` +- `reach`."""
-
-    middle: float
-    reach: float
-
-    def fill(self, flat: Tensor, generator: np.random.PCG64) -> None:
-        """`flat`: any floating dtype [n]."""
-        for start in range(0, flat.numel(), _AT_ONCE):
-            part = flat[start : start + _AT_ONCE]
-            # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
-            raw = generator.random_raw(part.numel()) >> np.uint64(40)
-            unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
-            part.copy_(torch.from_numpy((unit * self.reach + self.middle).astype(np.float32)))
 
 
 def _with_defaults(given: Sequence[float]) -> tuple[float, float]:

@@ -142,32 +142,31 @@ class PortionKeeper:
     def _optimizer_state(self, place: int, tensors: dict[str, Held]) -> dict[str, Any] | None:
         optimizer = self._optimizers[place]
         name = "optimizer" if len(self._optimizers) == 1 else f"optimizer.{place}"
-        found: dict[str, Held] = {}
-        try:
-            state = split(optimizer.state_dict(), name, found)
-        except TypeError as error:
-            self._complain(f"checkpoints are without the optimizer's state, which begins anew then: {error}")
+        state = self._state_of(optimizer, "the optimizer's state", name, tensors)
+        if state is None:
             return None
-        tensors.update(found)
         return {"kind": type(optimizer).__name__, "state": state, "given": as_plain(self._given[place])}
 
     def _other_state(self, tensors: dict[str, Held]) -> dict[str, Any]:
-        kept = {}
-        for name, stateful in self._state.items():
-            found: dict[str, Held] = {}
-            try:
-                kept[name] = split(stateful.state_dict(), f"state.{name}", found)
-            except TypeError as error:
-                self._complain(f"checkpoints are without the state of {name!r}, which begins anew then: {error}")
-                continue
-            tensors.update(found)
-        return kept
+        found = {
+            name: self._state_of(stateful, f"the state of {name!r}", f"state.{name}", tensors)
+            for name, stateful in self._state.items()
+        }
+        return {name: state for name, state in found.items() if state is not None}
 
-    def _complain(self, problem: str) -> None:
-        """Once each: checkpoints come every few minutes."""
-        if problem not in self._complaints:
-            log.warning("%s", problem)
-        self._complaints.add(problem)
+    def _state_of(self, stateful: Stateful, what: str, place: str, tensors: dict[str, Held]) -> Any:
+        """As JSON, with its tensors in `tensors`; None, with a warning, where it cannot be kept."""
+        found: dict[str, Held] = {}
+        try:
+            state = split(stateful.state_dict(), place, found)
+        except TypeError as error:
+            problem = f"checkpoints are without {what}, which begins anew then: {error}"
+            if problem not in self._complaints:  # once: checkpoints come every few minutes
+                log.warning("%s", problem)
+            self._complaints.add(problem)
+            return None
+        tensors.update(found)
+        return state
 
     def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
         for kind, parts in self._kinds().items():

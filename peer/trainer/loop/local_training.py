@@ -31,6 +31,7 @@ from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
+from peer.trainer.model.evaluation import evaluating
 from peer.trainer.order.block_order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
 
 MAX_DATA_WAIT_SECONDS = 30.0
@@ -234,13 +235,8 @@ class LocalTraining:
 
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`."""
-        was_training = self.module.training
-        self.module.eval()
-        try:
-            with self._showing():
-                return self.link.evaluate_on_anchor(held_out_loss)
-        finally:
-            self.module.train(was_training)
+        with evaluating(self.module), self._showing():
+            return self.link.evaluate_on_anchor(held_out_loss)
 
     @contextmanager
     def anchor(self) -> Iterator[int]:

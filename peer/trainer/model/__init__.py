@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    uniform.py     numbers that are the same on every machine
     gpt.py         the built-in GPT
     evaluation.py  held-out loss of a whole model
     muon.py        momentum with orthogonalised matrices

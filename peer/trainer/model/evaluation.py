@@ -1,12 +1,13 @@
-"""The held-out loss of a whole model, outside of any training loop."""
+"""A whole model outside of any training loop: its held-out loss, and the run's anchors in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
@@ -14,20 +15,27 @@ from peer.config.layouts import trained_parameters
 from peer.trainer.data.corpus import Corpus
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode, and afterwards in the one that it had."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
+
+
 @torch.no_grad()
 def held_out_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
     """Mean loss of a `LanguageModel` over the fixed held-out batches, in nats per token."""
     device = next(model.parameters()).device
     language: Any = model
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         losses = [
             float(language.loss(inputs.to(device), targets.to(device)))
             for inputs, targets in corpus.held_out_batches(num_batches, batch_size, language.context)
         ]
-    finally:
-        model.train(was_training)
     return sum(losses) / len(losses)
 
 
@@ -35,24 +43,24 @@ def held_out_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size
 def held_out_accuracy(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
     """Share of the fixed held-out examples whose class a classifier finds: 0 to 1."""
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         found = [
             (model(values.to(device)).argmax(-1).cpu() == labels).float()
             for values, labels in corpus.held_out_batches(num_batches, batch_size, 0)
         ]
-    finally:
-        model.train(was_training)
     return float(torch.cat(found).mean())
 
 
-@torch.no_grad()
 def load_anchors(model: nn.Module, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
     """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
-    parameters = dict(trained_parameters(model))
+    fill_tensors(dict(trained_parameters(model)), layout, anchors)
+
+
+@torch.no_grad()
+def fill_tensors(tensors: Mapping[str, Tensor], layout: FragmentLayout, values: Mapping[int, F32]) -> None:
+    """Write fragments (each float32 [num_values]) into contiguous tensors by name."""
     for fragment in layout.fragments:
-        values = torch.from_numpy(anchors[fragment.index])
+        flat = torch.from_numpy(values[fragment.index])
         for piece in fragment.pieces:
-            target = parameters[piece.name].view(-1)[piece.start : piece.start + piece.length]
-            target.copy_(values[piece.offset : piece.offset + piece.length])
+            target = tensors[piece.name].view(-1)[piece.start : piece.start + piece.length]
+            target.copy_(flat[piece.offset : piece.offset + piece.length])

@@ -19,11 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from peer.config.layouts import hidden_width
 from peer.config.model_section import ModelSection
+from peer.trainer.model.uniform import Uniform
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-6
-
-_INITIALISE_AT_ONCE = 1 << 20  # values; bounds the float64 temporaries to 16 MiB
 
 
 class Attention(nn.Module):
@@ -163,14 +162,8 @@ def initialise(model: nn.Module, seed: int) -> None:
             parameter.fill_(1.0)
             continue
         generator = np.random.PCG64(np.random.SeedSequence([seed, index]))
-        # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
         largest = math.sqrt(3) * _standard_deviation(name, parameter.shape, num_layers)
-        flat = parameter.view(-1)
-        for start in range(0, flat.numel(), _INITIALISE_AT_ONCE):
-            part = flat[start : start + _INITIALISE_AT_ONCE]
-            raw = generator.random_raw(part.numel()) >> np.uint64(40)
-            unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
-            part.copy_(torch.from_numpy((unit * largest).astype(np.float32)))
+        Uniform(0.0, largest).fill(parameter.view(-1), generator)
 
 
 def parameters_digest(model: nn.Module) -> bytes:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from peer.trainer.model.evaluation import evaluating
+
 NUM_BYTES = 256
 _SEEN_BEHIND = 8
 """Tokens: a character of UTF-8 has four bytes, and no tokenizer looks back further than a word."""
@@ -36,9 +38,7 @@ def sample_tokens(
     device = next(model.parameters()).device
     language: Any = model
     context: int = language.context
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         tokens = list(prompt)[-context:]
         past: Any = None
         num_seen = 0
@@ -52,8 +52,6 @@ def sample_tokens(
             token = _draw(following[0, :num_choices].float().cpu(), temperature, generator)
             tokens.append(token)
             yield token
-    finally:
-        model.train(was_training)
 
 
 def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> int:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dht.errors import UsageFault
 from dht.quantities import plural
 from dht.regular_files import open_regular
-from peer.extras import missing_extra
+from peer.extras import needing
 from peer.trainer.text.files import files_at, paths_in, unreadable
 from peer.trainer.text.hub import hub_rows
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """Everything else is text."""
@@ -164,31 +168,53 @@ def rows_of(kind: str, piece: tuple[str, int, int], fields: Sequence[str], compl
     return _parquet(Path(name), start, stop, fields)
 
 
+def usable(
+    rows: Iterator[T],
+    value_in: Callable[[T], V | None],
+    complaints: Complaints,
+    lack: str,
+    fault: Callable[[T], UsageFault],
+) -> Iterator[V]:
+    """What `value_in` finds in each row; rows in which it finds nothing are counted as `lack`.
+
+    Raises:
+        UsageFault: `fault` of a row, where none of the first ones has anything.
+    """
+    num_with = num_without = 0
+    for row in rows:
+        value = value_in(row)
+        if value is None:
+            num_without += 1
+            complaints.counts[lack] += 1
+            if not num_with and num_without >= ROWS_TO_BELIEVE:
+                raise fault(row)
+            continue
+        num_with += 1
+        yield value
+    if num_without and not num_with:
+        raise fault(row)
+
+
 def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
     """The text of each row that has one.
 
     Raises:
         UsageFault: none of the first rows has the field; the sentence names those that it has.
     """
-    num_with = num_without = 0
-    for row in rows:
+
+    def text_in(row: Any) -> str | None:
         text = row.get(text_field) if isinstance(row, dict) else None
         if isinstance(text, bytes):
-            text = _decoded(text, complaints)
-        if not isinstance(text, str):
-            num_without += 1
-            complaints.counts["rows without the field"] += 1
-            if not num_with and num_without >= ROWS_TO_BELIEVE:
-                raise _no_field(where, text_field, row)
-            continue
-        num_with += 1
+            return _decoded(text, complaints)
+        return text if isinstance(text, str) else None
+
+    no_field = partial(_no_field, where, text_field)
+    for text in usable(rows, text_in, complaints, "rows without the field", no_field):
         if not text.strip():
             complaints.counts["empty rows"] += 1
             continue
         # Half a pair of UTF-16, which JSON can hold and no tokenizer takes.
         yield text if text.isascii() else text.encode("utf-8", "replace").decode()
-    if num_without and not num_with:
-        raise _no_field(where, text_field, row)
 
 
 def _no_field(where: str, text_field: str, row: Any) -> UsageFault:
@@ -292,11 +318,9 @@ def _parquet(path: Path, start: int, stop: int, fields: Sequence[str]) -> Iterat
 
 
 def _parquet_file(path: Path) -> Any:
-    try:
+    with needing("reading Parquet files", "pyarrow", "hf"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("reading Parquet files", "pyarrow", "hf", error) from error
     try:
         with open_regular(path):
             pass  # a pipe would be waited for

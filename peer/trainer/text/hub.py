@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.extras import missing_extra
+from peer.extras import needing
 
 _FORM = re.compile(r"hf:(?P<id>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<config>[^:]+))?(?::(?P<split>.+))?")
 
@@ -125,10 +125,8 @@ def _by_row_groups(rows: Any) -> Any:
 
 
 def _open(source: str) -> Any:
-    try:
+    with needing(f"reading {source}", "datasets", "hf"):
         import datasets
-    except ImportError as error:
-        raise missing_extra(f"reading {source}", "datasets", "hf", error) from error
     asked = hub_source(source)
     choices = {"name": asked.config, "split": asked.split, "revision": asked.revision}
     for library in ("datasets", "huggingface_hub"):
