@@ -39,6 +39,7 @@ from dht.host import PeerId
 from dht.regular_files import sync
 from peer.checkpoint.checkpoint_facts import (
     OF_OWN_WORK,
+    OF_SENT,
     FragmentFacts,
     Metadata,
     Totals,
@@ -413,7 +414,7 @@ def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state
         encoded = EncodedBlocks(
             state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
         )
-        sent = Sent(entry.sequence, encoded, entry.tokens, entry.steps, entry.base_version, entry.returned_since)
+        sent = Sent(encoded=encoded, **{name: getattr(entry, name) for name in OF_SENT})
         if entry.version is None:
             under_way = sent
         else:

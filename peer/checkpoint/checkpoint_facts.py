@@ -92,14 +92,14 @@ OF_OWN_WORK = (
 """Fields of `FragmentFacts` that are those of `averaging.outer.contributions.OwnWork`."""
 
 
+OF_SENT = ("sequence", "tokens", "steps", "base_version", "returned_since")
+"""Fields of `ContributionFacts` that are those of `averaging.outer.contributions.Sent`."""
+
+
 def contribution_facts(entry: Settled | Sent) -> ContributionFacts:
     sent = entry.sent if isinstance(entry, Settled) else entry
     return ContributionFacts(
-        sequence=sent.sequence,
-        tokens=sent.tokens,
-        steps=sent.steps,
-        base_version=sent.base_version,
-        returned_since=sent.returned_since,
+        **{name: getattr(sent, name) for name in OF_SENT},
         version=entry.version if isinstance(entry, Settled) else None,
         committed=entry.committed if isinstance(entry, Settled) else (),
     )

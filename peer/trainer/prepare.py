@@ -13,10 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
-from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
+from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new, writing
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
@@ -98,7 +98,7 @@ def prepare_data(
         say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
     progress = _Progress(len(parts), done, say)
     try:
-        with (out / _STATE_NAME).open("a", encoding="utf-8") as state:
+        with writing(out, "room for the shards"), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
 
             def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
                 for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
@@ -118,8 +118,6 @@ def prepare_data(
             # Nothing is lost, and the same folder may be given with the right field.
             (out / _STATE_NAME).unlink(missing_ok=True)
         raise
-    except OSError as error:
-        raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
     for answer in done.values():
         complaints.counts.update(answer["complaints"])
     if complaints.counts:
@@ -207,7 +205,7 @@ def _settings(
 def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """What an earlier call with the same settings has done."""
     path = out / _STATE_NAME
-    try:
+    with writing(out, "a folder for the shards"):
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_new(path, (json.dumps(settings) + "\n").encode())
@@ -215,8 +213,6 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         for draft in out.glob(".*.u*.*"):  # of a worker that was killed
             draft.unlink()
         lines = read_regular(path, _MAX_STATE_BYTES).decode(errors="replace").splitlines()
-    except OSError as error:
-        raise LocalFault(f"{out} cannot be written ({error.strerror}); expected a folder for the shards") from error
     rows = []
     for line in lines:
         with contextlib.suppress(ValueError):  # the last one may be half a line

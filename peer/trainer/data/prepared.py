@@ -14,7 +14,7 @@ from peer.config.manifest import RunManifest
 from peer.trainer.data.labelled import LabelledStream
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
 from peer.trainer.data.stock import Stock
-from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
+from peer.trainer.data.streams import GroupedStream, TokenStream, check_ids, identity_of
 from peer.trainer.examples.rules import ExampleRules, rules_of
 from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
 
@@ -136,12 +136,7 @@ def check_fits(
             f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
             f"{tokenizer_digest[:16]}...; make it again: `peer data prepare --tokenizer` with the run's tokenizer.json"
         )
-    largest = max(shard.largest for shard in meta.shards)
-    if largest >= vocab_size:
-        raise UsageFault(
-            f"{where} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
-            "tokenizer"
-        )
+    check_ids(where, max(shard.largest for shard in meta.shards), vocab_size)
 
 
 def _rows_text(rows: Rows | None) -> str:

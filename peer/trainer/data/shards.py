@@ -7,9 +7,11 @@ shard is used only with its digest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -21,7 +23,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular, read_regular
 from peer.config.validation import explain
-from peer.trainer.text.files import TokenType, unreadable
+from peer.trainer.text.files import TokenType, reading
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20
@@ -167,10 +169,8 @@ def read_meta(folder: Path, expected_digest: str | None = None) -> Meta | None:
     path = folder / META_NAME
     if not path.exists():
         return None
-    try:
+    with reading(path):
         content = read_regular(path, MAX_META_BYTES)
-    except OSError as error:
-        raise unreadable(path, error) from error
     return parse_meta(content, str(path), expected_digest)
 
 
@@ -192,12 +192,37 @@ def write_new(path: Path, content: bytes) -> None:
         LocalFault: it cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with writing(path, "room on that disk"):
+        try:
+            draft.write_bytes(content)
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path, expected: str) -> Iterator[None]:
+    """Around what writes a file or into a folder; `expected`: of that place, for people.
+
+    Raises:
+        LocalFault: it cannot be written.
+    """
     try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
+        yield
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise LocalFault(f"{path} cannot be written ({error.strerror}); expected room on that disk") from error
+        raise LocalFault(f"{path} cannot be written ({error.strerror}); expected {expected}") from error
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for shards, if it is not there.
+
+    Raises:
+        LocalFault: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFault(f"{folder} cannot be made ({error.strerror}); expected room there") from error
 
 
 def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
@@ -206,19 +231,15 @@ def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
     Raises:
         UsageFault: it is missing, or has another length or digest.
     """
-    try:
-        with open_regular(path) as file:
-            num_bytes = os.fstat(file.fileno()).st_size
-            if num_bytes != meta.num_bytes(shard):
-                raise UsageFault(
-                    f"{path} has {num_bytes} bytes; expected {meta.num_bytes(shard)}, as {META_NAME} says; copy it "
-                    "again"
-                )
-            hasher = blake3.blake3()
-            while content := file.read(_READ_BYTES):
-                hasher.update(content)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_regular(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if num_bytes != meta.num_bytes(shard):
+            raise UsageFault(
+                f"{path} has {num_bytes} bytes; expected {meta.num_bytes(shard)}, as {META_NAME} says; copy it again"
+            )
+        hasher = blake3.blake3()
+        while content := file.read(_READ_BYTES):
+            hasher.update(content)
     if hasher.hexdigest() != shard.digest:
         raise UsageFault(
             f"{path} has digest {hasher.hexdigest()[:16]}...; expected {shard.digest[:16]}..., as {META_NAME} says; "

@@ -22,7 +22,7 @@ from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
 from peer.trainer.data.labelled import LabelledStream
-from peer.trainer.data.shards import write_new
+from peer.trainer.data.shards import make_folder, write_new
 from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
@@ -146,10 +146,7 @@ class TextStock:
         with self._lock:
             if self._facts(group) is not None:
                 return
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise LocalFault(f"{self.folder} cannot be made ({error.strerror}); expected room there") from error
+            make_folder(self.folder)
             if self._worker is None:
                 tokenizer = self._rules.tokenizer
                 self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.errors import LocalFault, UsageFault
+from peer.trainer.data.shards import writing
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.examples.labelled import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
@@ -126,27 +127,24 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
     files = (_ShardFile(order.training), _ShardFile(order.held_out))
     num_documents, smallest = 0, 1.0
     try:
-        for value, number, content in _examples(order, tokenizer, complaints):
-            assert order.examples is not None
-            fraction = hash_fraction(content)
-            row = order.examples.row(number, value, dtype_of(tokenizer))
-            files[fraction < order.held_out_fraction].add_row(row, value, len(content))
-            num_documents, smallest = num_documents + 1, min(smallest, fraction)
-        for batch in _batches(order, complaints) if tokenizer is not None and order.examples is None else ():
-            assert tokenizer is not None
-            encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
-            for pieces, fraction, ends, num_bytes in batch:
-                is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
-                for number in range(len(pieces)):
-                    files[is_held].add(next(encoded), 0 if number else num_bytes)
-                if ends:
-                    files[is_held].add(_one(tokenizer), 0)
-                    num_documents += 1
-        training, held_out = (file.keep() for file in files)
-    except OSError as error:
-        raise LocalFault(
-            f"{order.training.parent} cannot be written ({error.strerror}); expected room for the shards"
-        ) from error
+        with writing(order.training.parent, "room for the shards"):
+            for value, number, content in _examples(order, tokenizer, complaints):
+                assert order.examples is not None
+                fraction = hash_fraction(content)
+                row = order.examples.row(number, value, dtype_of(tokenizer))
+                files[fraction < order.held_out_fraction].add_row(row, value, len(content))
+                num_documents, smallest = num_documents + 1, min(smallest, fraction)
+            for batch in _batches(order, complaints) if tokenizer is not None and order.examples is None else ():
+                assert tokenizer is not None
+                encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
+                for pieces, fraction, ends, num_bytes in batch:
+                    is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
+                    for number in range(len(pieces)):
+                        files[is_held].add(next(encoded), 0 if number else num_bytes)
+                    if ends:
+                        files[is_held].add(_one(tokenizer), 0)
+                        num_documents += 1
+            training, held_out = (file.keep() for file in files)
     finally:
         for file in files:
             file.drop()

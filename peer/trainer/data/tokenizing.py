@@ -19,7 +19,7 @@ import numpy as np
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import read_regular
 from peer.extras import needing
-from peer.trainer.data.shards import write_new
+from peer.trainer.data.shards import write_new, writing
 from peer.trainer.text.files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -147,10 +147,8 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     is_new = not folder.exists()
-    try:
+    with writing(folder, "room for a tokenizer"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LocalFault(f"{folder} cannot be written ({error.strerror}); expected room for a tokenizer") from error
     try:
         write_new(folder / CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
         write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there

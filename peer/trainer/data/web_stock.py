@@ -28,6 +28,7 @@ from peer.trainer.data.shards import (
     Meta,
     Shard,
     check_shard,
+    make_folder,
     parse_meta,
     read_meta,
     write_new,
@@ -66,10 +67,7 @@ class WebStock:
         self._url = url
         self.folder = cache / digest[:16]
         self._note = note
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LocalFault(f"{self.folder} cannot be made ({error.strerror}); expected room there") from error
+        make_folder(self.folder)
         self.meta = self._meta(digest)
         self._stock = Stock(self, note, limit_bytes)
         self._shards: ShardFolder | None = None

@@ -28,24 +28,8 @@ class StreamEvent(Protocol):
         ...
 
 
-class SideStream(Protocol):
-    """Port: copies that are done in order, next to the computing."""
-
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        """Begin target = source; the source belongs to the copy from now on, and nothing else writes to it."""
-        ...
-
-    def mark(self) -> StreamEvent:
-        """A mark behind every copy begun so far."""
-        ...
-
-    def close(self) -> None:
-        """Wait for all copies and let go of the memory; copies begun later still take place."""
-        ...
-
-
-class CudaSideStream:
-    """A CUDA stream beside the one that computes.
+class SideStream:
+    """A CUDA stream beside the one that computes: copies that are done in order.
 
     Args:
         device: the CUDA device of the sources.
@@ -70,6 +54,7 @@ class CudaSideStream:
             )
 
     def copy(self, source: Tensor, target: Tensor) -> None:
+        """Begin target = source; the source belongs to the copy from now on, and nothing else writes to it."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -77,12 +62,14 @@ class CudaSideStream:
         source.record_stream(self._stream)
 
     def mark(self) -> StreamEvent:
+        """A mark behind every copy begun so far."""
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         marked: StreamEvent = event
         return marked
 
     def close(self) -> None:
+        """Wait for all copies and let go of the memory; copies begun later still take place."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -96,7 +83,7 @@ class CudaSideStream:
 
 def side_stream(device: torch.device, host_memory: Tensor) -> SideStream | None:
     """A stream beside the computing for a device that has such streams; None where copies take place at once."""
-    return CudaSideStream(device, host_memory) if device.type == "cuda" else None
+    return SideStream(device, host_memory) if device.type == "cuda" else None
 
 
 def _forget_error(device: torch.device) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from dht.errors import UsageFault
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, rows_of, usable
-from peer.trainer.text.files import unreadable
+from peer.trainer.text.files import reading
 
 
 def labelled_rows(part: TextPart, rules: ExampleRules, complaints: Complaints) -> Iterator[tuple[Any, int]]:
@@ -22,11 +22,9 @@ def labelled_rows(part: TextPart, rules: ExampleRules, complaints: Complaints) -
 
     def rows() -> Iterator[tuple[str, Any]]:
         for piece in part.pieces:
-            try:
+            with reading(Path(piece[0])):
                 for row in rows_of(part.kind, piece, (rules.field, rules.label_field), complaints):
                     yield piece[0], row
-            except OSError as error:
-                raise unreadable(Path(piece[0]), error) from error
 
     def example_in(found: tuple[str, Any]) -> tuple[Any, int] | None:
         _, row = found

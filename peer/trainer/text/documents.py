@@ -20,7 +20,7 @@ from dht.errors import UsageFault
 from dht.quantities import plural
 from dht.regular_files import open_regular
 from peer.extras import needing
-from peer.trainer.text.files import files_at, paths_in, unreadable
+from peer.trainer.text.files import files_at, paths_in, reading
 from peer.trainer.text.hub import hub_rows
 
 T = TypeVar("T")
@@ -141,16 +141,13 @@ def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterat
     """
     for piece in part.pieces:
         name, start, stop = piece
-        try:
+        with reading(Path(name)):
             if part.kind == "text":
                 yield from _text(Path(name), start, stop, complaints)
-            else:
-                for text in texts_of(
-                    rows_of(part.kind, piece, (text_field,), complaints), text_field, name, complaints
-                ):
-                    yield text, True
-        except OSError as error:
-            raise unreadable(Path(name), error) from error
+                continue
+            rows = rows_of(part.kind, piece, (text_field,), complaints)
+            for text in texts_of(rows, text_field, name, complaints):
+                yield text, True
 
 
 def rows_of(kind: str, piece: tuple[str, int, int], fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
@@ -234,11 +231,8 @@ def _ranges(kind: str, path: Path, part_bytes: int) -> Iterator[tuple[int, int, 
         for group in range(metadata.num_row_groups):
             yield group, group + 1, metadata.row_group(group).total_byte_size
         return
-    try:
-        with open_regular(path) as file:
-            num_bytes = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_regular(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
     for start in range(0, num_bytes, part_bytes):
         stop = min(start + part_bytes, num_bytes)
         yield start, stop, stop - start
@@ -322,11 +316,9 @@ def _parquet_file(path: Path) -> Any:
         import pyarrow
         import pyarrow.parquet
     try:
-        with open_regular(path):
-            pass  # a pipe would be waited for
-        return pyarrow.parquet.ParquetFile(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+        with reading(path):
+            open_regular(path).close()  # a pipe would be waited for
+            return pyarrow.parquet.ParquetFile(path)
     except pyarrow.ArrowException as error:
         raise UsageFault(f"{path} is no Parquet file ({str(error)[:200]}); expected a whole one") from error
 

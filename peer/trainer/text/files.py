@@ -59,7 +59,7 @@ class OpenFiles:
         Raises:
             UsageFault: it cannot be read, or has become shorter.
         """
-        try:
+        with reading(path):
             if path not in self._descriptors:
                 while len(self._descriptors) >= MAX_OPEN_FILES:
                     os.close(self._descriptors.popitem(last=False)[1])
@@ -67,8 +67,6 @@ class OpenFiles:
                     self._descriptors[path] = os.dup(file.fileno())
             self._descriptors.move_to_end(path)
             content = os.pread(self._descriptors[path], num_bytes, start)
-        except OSError as error:
-            raise unreadable(path, error) from error
         if len(content) < num_bytes:
             raise UsageFault(
                 f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
@@ -264,20 +262,25 @@ def _load(files: OpenFiles, path: Path, dtype: TokenType) -> FileTokens:
     Raises:
         UsageFault: it cannot be read, or has half a token at its end.
     """
-    try:
-        with open_regular(path) as file:
-            # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
-            num_bytes = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_regular(path) as file:
+        # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
+        num_bytes = os.fstat(file.fileno()).st_size
     if num_bytes % dtype.itemsize:
         raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
     return FileTokens(files, path, dtype, 0, num_bytes // dtype.itemsize)
 
 
-def unreadable(path: Path, error: OSError) -> UsageFault:
-    """The sentence for a file that cannot be read."""
-    return UsageFault(f"{path} cannot be read ({error.strerror or error}); expected a readable file")
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what reads a file.
+
+    Raises:
+        UsageFault: it cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); expected a readable file") from error
 
 
 def _token_type(path: Path) -> TokenType:

@@ -13,7 +13,7 @@ from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices import side_stream as side_streams
-from peer.trainer.devices.side_stream import CudaSideStream, side_stream
+from peer.trainer.devices.side_stream import SideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
 
@@ -220,7 +220,7 @@ def stream_with(monkeypatch, runtime, memory):
     monkeypatch.setattr(side_streams, "_forget_error", lambda device: runtime.calls.append(("forget", device.index)))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "device", OnDevice)
-    return CudaSideStream(torch.device("cuda:0"), memory)
+    return SideStream(torch.device("cuda:0"), memory)
 
 
 def test_a_device_that_failed_is_closed_without_another_error(monkeypatch):
