@@ -183,7 +183,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "averaging averaging.outer peer peer.config peer.memory peer.files peer.trainer.data peer.trainer.model "
         "peer.trainer.hf",
         False,
-        "peft pydantic safetensors torch transformers",
+        "jinja2 peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
         "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
