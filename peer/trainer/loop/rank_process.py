@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -65,37 +66,35 @@ def follow(place: Place) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
 class Follower:
     """What a rank other than 0 does with orders."""
 
-    def __init__(
-        self, ranks: Ranks, portion: Portion, inner: InnerStep, keeper: PortionKeeper, evaluation_batches: int
-    ) -> None:
-        self._ranks = ranks
-        self._portion = portion
-        self._inner = inner
-        self._keeper = keeper
-        self._evaluation_batches = evaluation_batches
+    ranks: Ranks
+    portion: Portion
+    inner: InnerStep
+    keeper: PortionKeeper
+    evaluation_batches: int
 
     def obey(self, order: Order) -> bool:
         """Do one order; False when it was the last one."""
         match order.kind:
             case OrderKind.STEP:
-                self._inner.step(self._ranks.positions(order), int(order.numbers[1]), order.numbers[2])
+                self.inner.step(self.ranks.positions(order), int(order.numbers[1]), order.numbers[2])
             case OrderKind.MEASURE:
-                self._portion.put_aside()
+                self.portion.put_aside()
             case OrderKind.LOSS:
                 if order.numbers[0]:
-                    self._inner.held_out_loss(self._evaluation_batches)
-                self._portion.take_back()
+                    self.inner.held_out_loss(self.evaluation_batches)
+                self.portion.take_back()
             case OrderKind.KEEP:
-                self._keeper.send_parts()
+                self.keeper.send_parts()
             case OrderKind.RESTORE:
-                self._keeper.restore(int(order.numbers[0]), len(self._portion.layout.fragments))
+                self.keeper.restore(int(order.numbers[0]), len(self.portion.layout.fragments))
             case OrderKind.END:
                 return False
             case _:
-                self._ranks.obey(self._portion, order)
+                self.ranks.obey(self.portion, order)
         return True
 
 

@@ -30,7 +30,7 @@ def test_the_same_seed_gives_the_same_bits_everywhere(shape, digest):
 
 def test_initialisation_does_not_depend_on_how_it_is_chunked(monkeypatch):
     expected = parameters_digest(build_model(TINY, seed=1))
-    monkeypatch.setattr("peer.trainer.model.gpt._INITIALISE_AT_ONCE", 1000)
+    monkeypatch.setattr("peer.trainer.model.uniform._AT_ONCE", 1000)
     assert parameters_digest(build_model(TINY, seed=1)) == expected
 
 
