@@ -44,7 +44,7 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
     auto_class, task = _TASKS[manifest.model.task or _BUILT_IN_TASK]
     repository, _, revision = base_of(manifest).partition("@")
     licence = manifest.licence.lower()
-    return _TEMPLATES.get_template("model_card.md").render(
+    return _TEMPLATES.get_template("model_card.md.jinja").render(
         anchors=anchors,
         manifest=manifest,
         architecture=architecture,
