@@ -141,10 +141,13 @@ def test_no_block_at_all_is_an_error():
         UnitWalk(1).next_blocks(1, lambda epoch, unit: 0)
 
 
-@pytest.mark.parametrize(("crash", "newcomers"), sampled([(1 / 3, 4), (0.0, 0), (1 / 3, 0)], one_in=3))
-def test_an_epoch_of_a_swarm_is_read_whole_and_little_of_it_twice(crash: float, newcomers: int) -> None:
+@pytest.mark.parametrize(
+    ("num_peers", "crash", "newcomers"),
+    sampled([(8, 1 / 3, 4), (16, 1 / 3, 4), (16, 0.0, 0), (16, 1 / 3, 0)], one_in=4),
+)
+def test_an_epoch_of_a_swarm_is_read_whole_and_little_of_it_twice(num_peers: int, crash: float, newcomers: int) -> None:
     found = simulate_epoch(
-        num_peers=16, crash_fraction=crash, num_newcomers=newcomers, num_blocks=20_000, tick_seconds=10.0
+        num_peers=num_peers, crash_fraction=crash, num_newcomers=newcomers, num_blocks=20_000, tick_seconds=10.0
     )
     assert found.covered >= 0.98
     assert found.repeated <= 0.05
