@@ -46,6 +46,20 @@ SLOW_FILES = (
     "processes/peers/test_ranks.py",
 )
 """They are started first, so that no worker is left with one of them at the end."""
+LIBRARY_FILES = (
+    "murmuration/test_documented_loops.py",
+    "murmuration/test_examples.py",
+    "murmuration/test_lightning_callback.py",
+    "murmuration/test_transformers_callback.py",
+    "peer/export/formats/test_adapter_files.py",
+    "peer/export/formats/test_architecture.py",
+    "peer/export/formats/test_many_architectures.py",
+    "peer/trainer/data/test_labelled.py",
+    "peer/trainer/test_computing.py",
+    "peer/trainer/test_hf_base.py",
+    "peer/trainer/test_hf_models.py",
+)
+"""They load transformers, peft or Lightning, which takes seconds: one worker has all of them, one after the other."""
 EXAMPLES_AT_NIGHT = 100
 """Of hypothesis for each property, also when somebody asks for one file."""
 EXAMPLES_BY_DAY = 20
@@ -107,7 +121,9 @@ def some(cases: Sequence[T], one_in: int) -> Sequence[T]:
 def turn_of(path: Path) -> int:
     """Smaller ones start earlier."""
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
-    return SLOW_FILES.index(name) if name in SLOW_FILES else len(SLOW_FILES)
+    if name in SLOW_FILES:
+        return SLOW_FILES.index(name)
+    return len(SLOW_FILES) + (name not in LIBRARY_FILES)
 
 
 def sampled(cases: Iterable[Any], one_in: int) -> Sequence[Any]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.kit.tiers import (
+    LIBRARY_FILES,
     REAL_FOLDERS,
     SLOW_FILES,
     STUCK_NIGHTLY_SECONDS,
@@ -93,10 +94,11 @@ def test_this_test_has_the_markers_of_its_folder(request: pytest.FixtureRequest)
     assert not list(request.node.iter_markers("network"))
 
 
-def test_slow_files_are_there_and_come_first() -> None:
-    paths = [TESTS / name for name in SLOW_FILES]
+def test_slow_files_are_there_and_come_first_and_those_of_large_libraries_next() -> None:
+    paths = [TESTS / name for name in (*SLOW_FILES, *LIBRARY_FILES)]
     assert all(path.exists() for path in paths)
-    assert sorted([TESTS / "repo" / "test_x.py", Path("/x/test_x.py"), *reversed(paths)], key=turn_of)[:-2] == paths
+    assert sorted([TESTS / "repo" / "test_x.py", Path("/x/test_x.py"), *paths], key=turn_of)[:-2] == paths
+    assert sorted(reversed(paths), key=turn_of)[: len(SLOW_FILES)] == paths[: len(SLOW_FILES)]
 
 
 def test_a_sample_keeps_every_case_and_marks_what_waits_for_the_night() -> None:
