@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,7 +77,8 @@ def is_real(path: Path) -> bool:
     return _is_in(path, REAL_FOLDERS)
 
 
-def _is_in(path: Path, folders: Sequence[str]) -> bool:
+@cache
+def _is_in(path: Path, folders: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(TESTS / folder) for folder in folders)
 
 
@@ -118,6 +120,7 @@ def some(cases: Sequence[T], one_in: int) -> Sequence[T]:
     return cases[::one_in] if settings().max_examples < EXAMPLES_AT_NIGHT else cases
 
 
+@cache
 def turn_of(path: Path) -> int:
     """Smaller ones start earlier."""
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
