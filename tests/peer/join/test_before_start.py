@@ -29,3 +29,18 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
     check(f"text:{tmp_path}")
     with pytest.raises(UsageFault, match="does not exist"):
         check(f"text:{tmp_path / 'nosuch'}")
+
+
+@pytest.mark.parametrize(
+    ("flag", "library"),
+    [({"track": "wandb"}, "wandb"), ({"optimizer_bits": "8"}, "bitsandbytes"), ({"base_bits": "4"}, "bitsandbytes")],
+)
+def test_a_library_that_is_missing_is_named_before_members_are_looked_for(
+    flag: dict[str, str], library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(before_start, "find_spec", lambda name: None)
+    config = PeerConfig.model_validate({"run_id": "own." + "a" * 20, "data_dir": tmp_path, **flag})
+    with pytest.raises(UsageFault, match=f"needs {library}, which is not installed here; expected it.*pip install"):
+        before_start._check_libraries(config)
+    before_start._check_libraries(PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path, track="csv"))
