@@ -117,6 +117,8 @@ def init(
             "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
             "prints a run.toml to begin with."
         )
+    if model is not None:
+        tell_progress("loading what describes models")
     from peer.observe.remembered_folders import remember_place
     from peer.owner.new_run import create_run
 
@@ -134,7 +136,6 @@ def init(
                 f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
                 "such a file, or org/name@REVISION; check --model."
             )
-        tell_progress("loading what describes models")
         from peer.trainer.hf.described import AdapterChoice, describe_model
 
         chosen = None
