@@ -45,10 +45,6 @@ class PeerMetrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    @property
-    def state(self) -> PanelState:
-        return self._state
-
     def note(self, event: Event) -> None:
         """Take in an event."""
         with self._lock:
@@ -108,7 +104,7 @@ class PeerMetrics(Collector):
         elif path == "/metrics":
             status, kind, body = "200 OK", CONTENT_TYPE, self.text()
         elif path == "/healthz":
-            health = {"status": "ok", "phase": self.state.phase, "last_event_at": self.state.last_event_at}
+            health = {"status": "ok", "phase": self._state.phase, "last_event_at": self._state.last_event_at}
             status, kind, body = "200 OK", "application/json", json.dumps(health).encode()
         start(status, [("Content-Type", kind), ("Cache-Control", "no-store"), ("Content-Length", str(len(body)))])
         return [] if method == "HEAD" else [body]

@@ -100,7 +100,6 @@ class Terminal:
         self._is_member = False
         self._what_is_lost = "served" if is_seed else "trained"
         self._config = config
-        self._note_in_figures: Callable[[Event], object] = lambda event: None
         self._listeners: list[Callable[[Event], object]] = []
         self._on_stop: Callable[[], object] = lambda: None
         if held is not None and held.sentence is not None:
@@ -111,7 +110,6 @@ class Terminal:
         with self._log_lock:
             self._log.append(event)
         self._is_member |= isinstance(event.fact, JoinedRun)
-        self._note_in_figures(event)
         for listener in self._listeners:
             listener(event)
         self._waiting.append(event)
@@ -266,7 +264,7 @@ class Terminal:
 
         metrics = PeerMetrics()
         with serving_metrics(metrics, host, port) as port:
-            self._note_in_figures = metrics.note
+            self.tell_also(metrics.note)
             self.mention(f"figures for Prometheus at http://{host}:{port}/metrics")
             yield
 
