@@ -188,7 +188,7 @@ class MissingRounds:
 
 @dataclass(frozen=True, slots=True)
 class LaneFacts:
-    """One peer's part in a round, reported by that peer itself."""
+    """One peer's part in its newest round, reported by that peer itself."""
 
     peer_id: str
     compute_seconds: float
@@ -214,7 +214,6 @@ class RoundFacts:
     num_void_shards: int = 0
     duration_seconds: float | None = None
     drop_reasons: tuple[tuple[str, int], ...] = ()
-    lanes: tuple[LaneFacts, ...] = ()
     num_rounds: int = 1
     """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
 

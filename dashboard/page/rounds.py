@@ -76,13 +76,10 @@ def _blocks(rounds: Sequence[RoundFacts], lanes: Sequence[LaneFacts]) -> dict[st
         found.setdefault(lane.peer_id, []).extend(_lane_blocks(lane))
     tellers = set(found)
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
-        told = tellers | {lane.peer_id for lane in row.lanes}
-        for lane in row.lanes:
-            found.setdefault(lane.peer_id, []).extend(_lane_blocks(lane))
         # Of those who tell no times only the round itself is known.
         began = row.seen_at - (row.duration_seconds or 0.0)
         for peer_id in row.contributors:
-            if peer_id not in told:
+            if peer_id not in tellers:
                 found.setdefault(peer_id, []).append(_Block("exchange", began, row.seen_at))
     return found
 

@@ -238,6 +238,7 @@ class Round(Model):
     num_void_shards: int | None = None
     duration_seconds: Number | None = None
     drop_reasons: list[DropReason] = []
+    # Of version 1, and empty: how peers spent their time is not told by round.
     lanes: list[Lane] = []
 
 
@@ -381,7 +382,7 @@ class Points(Answer):
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
-_SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards", "duration_seconds", "lanes")
+_SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards", "duration_seconds")
 """What a signed commit tells of a round."""
 NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
 """Columns of points of which the page has no curve."""

@@ -79,7 +79,7 @@ def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
             )
         )
     state = fold(empty_state(now - 1), Look(now=now - 1, num_members=9, run=run_facts(RUN_RECORD)))
-    return fold(state, Look(now=now, num_members=9, records=records))
+    return replace(fold(state, Look(now=now, num_members=9, records=records)), lanes=lanes_of(now))
 
 
 def points_of(now: float = NOW, number: int = 240) -> tuple[HistoryPoint, ...]:
@@ -107,23 +107,12 @@ def points_of(now: float = NOW, number: int = 240) -> tuple[HistoryPoint, ...]:
 
 
 def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[RoundFacts, ...]:
-    """Rounds every six seconds over four fragments, with lanes; here and there somebody is late."""
+    """Rounds every six seconds over four fragments; here and there somebody is late."""
     rounds = []
     for index in range(number):
         ended = now - 2 - 6.0 * index
         is_late = index % 7 == 3
         members = [peer_id_of(member) for member in range(num_peers) if not (is_late and member == 4)]
-        lanes = tuple(
-            LaneFacts(
-                peer_id=peer_id,
-                compute_seconds=2.6 + 0.3 * (position % 3),
-                send_seconds=0.7 + 0.25 * (position % 4),
-                receive_seconds=0.9,
-                apply_seconds=0.25,
-                started_at=ended - 5.6 + 0.12 * position,
-            )
-            for position, peer_id in enumerate(members)
-        )
         rounds.append(
             RoundFacts(
                 fragment=(number - index) % 4,
@@ -136,10 +125,25 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
                 num_void_shards=int(index == 16),
                 duration_seconds=2.1 + 0.2 * (index % 5),
                 drop_reasons=(("was late: the deadline passed while its line was sending", 1),) if is_late else (),
-                lanes=lanes,
             )
         )
     return tuple(rounds)
+
+
+def lanes_of(now: float = NOW) -> tuple[LaneFacts, ...]:
+    """How the members of these rounds spent their time."""
+    return tuple(
+        LaneFacts(
+            peer_id=peer_id,
+            compute_seconds=2.6 + 0.3 * (position % 3),
+            send_seconds=0.7 + 0.25 * (position % 4),
+            receive_seconds=0.9,
+            apply_seconds=0.25,
+            started_at=row.seen_at - 5.6 + 0.12 * position,
+        )
+        for row in rounds_of(now=now)
+        for position, peer_id in enumerate(map(PeerId, row.contributors))
+    )
 
 
 def contributor_of(index: int, now: float = NOW) -> ContributorRow:
