@@ -4,6 +4,7 @@ Every room may import the files of this folder, the ports and the error tree:
 
     fields.py         strict checks of single values (pure)
     quantities.py     numbers as people read them (pure)
+    delimited.py      messages with their length in front (pure)
     errors.py         the error tree, drawn once
     host.py           ports Host and Stream, PeerId
     store.py          port RecordStore, and the keys under which it holds peer records

@@ -16,6 +16,12 @@ MAX_WHOLE: Final = 2**63 - 1
 MAX_REAL: Final = 1e18
 
 
+def pack(value: Any) -> bytes:
+    """A value as msgpack."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
 def unpack(data: bytes) -> Any:
     """The msgpack value in `data`; no extension types are interpreted and no callbacks run.
 

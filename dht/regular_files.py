@@ -53,6 +53,14 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
     return content
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """A file with mode 0600 that was not there, on the disk for good. Raises OSError, also when it was there."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, on the disk for good; an earlier file survives a crash or a full disk.
 
@@ -66,10 +74,7 @@ def write_whole(path: Path, content: bytes) -> None:
     new_folders = [one for one in path.parents if not one.exists()]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(draft, content)
         os.replace(draft, path)
     except OSError:
         with contextlib.suppress(OSError):

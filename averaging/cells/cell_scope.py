@@ -331,14 +331,14 @@ class CellScope(FlatScope):
                 rounds.version,
                 rounds.anchor_digest,
                 rounds.timing,
-                self._timing,
                 rounds.send,
-                partial(plan_slices, rounds.num_values, rounds.block_size, self._rule.cell_size),
                 rounds.quorum_fraction,
                 rounds.notary,
-                previous=rounds.digest_before,
-                tell=rounds.tell,
-                attempt=self._top_attempt,
+                rounds.digest_before,
+                rounds.tell,
+                self._top_attempt,
+                cell_timing=self._timing,
+                slices_for=partial(plan_slices, rounds.num_values, rounds.block_size, self._rule.cell_size),
             )
         is_true = offer.part.leader == sender and offer.row == self._weigh(self._seat.name_of(sender), offer.part)
         if not self.cell or not is_true or not offer.row.tokens:

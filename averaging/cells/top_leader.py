@@ -14,8 +14,8 @@ from functools import partial
 from averaging.cells.formation import depth_of, relayed_to
 from averaging.rounds.deadlines import LinkDeadlines
 from averaging.rounds.events import ReduceSlice, WronglySigned
-from averaging.rounds.leader import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS
-from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, RoundTiming, patience_factor
+from averaging.rounds.leader import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS, Gathering
+from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.cell_messages import (
     CellOffer,
@@ -27,7 +27,7 @@ from averaging.wire.cell_messages import (
     with_upper,
 )
 from averaging.wire.frames import closing_digest
-from averaging.wire.messages import Abandon, CellRow, Commit, Message, Redirect, SliceResult, TopCommit, Wait
+from averaging.wire.messages import Abandon, CellRow, Commit, Redirect, SliceResult, TopCommit, Wait
 from dht.host import PeerId
 
 
@@ -52,33 +52,15 @@ class CellTiming:
         return cls(learned(hard_seconds, LEAST_GRACE_SECONDS), learned(10.0, 1.0), learned(20.0, 1.0))
 
 
-@dataclass
-class TopLeading:
+@dataclass(kw_only=True)
+class TopLeading(Gathering):
     """Cells, slices and results of one round at its top leader."""
 
-    me: PeerId
-    fragment: int
-    version: int
-    anchor_digest: bytes
-    timing: RoundTiming
     cell_timing: CellTiming
-    send: Callable[[PeerId, Message], None]
     slices_for: Callable[[Sequence[Sequence[PeerId]]], tuple[SliceRow, ...]]
-    quorum_fraction: float
-    notary: Notary
-    previous: bytes = b""
-    tell: Callable[[WronglySigned], None] = lambda effect: None
-    attempt: int = 0
     offers: dict[str, tuple[PeerId, CellOffer]] = field(default_factory=dict)
-    late: set[PeerId] = field(default_factory=set)
     plan: SlicePlan | None = None
-    first_at: float = 0.0
-    planned_at: float = 0.0
-    closes_at: float = math.inf
-    """With a plan: when it closes with the means that are there."""
-    heartbeat_at: float = 0.0
     results: dict[int, SliceResult] = field(default_factory=dict)
-    closed: bool = False
 
     @property
     def parts(self) -> dict[str, Commit]:
@@ -198,17 +180,9 @@ class TopLeading:
         partial = self.cell_timing.partial.longest(names).seconds * patience_factor(self.attempt)
         mean = self.cell_timing.reported.longest(names).seconds
         partial = max(partial, mean)
-        plan = SlicePlan(
-            self.fragment,
-            self.version,
-            self.attempt,
-            self.me,
-            self.anchor_digest,
-            cells,
-            slices,
-            partial,
-            partial + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
-        )
+        commit = partial + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean)
+        place = (self.fragment, self.version, self.attempt)
+        plan = SlicePlan(*place, self.me, self.anchor_digest, cells, slices, partial, commit)
         self.plan = self.notary.sign_slices(plan)
         self.planned_at, self.closes_at = now, now + plan.commit_deadline_seconds
         for index, row in enumerate(slices):
@@ -229,19 +203,9 @@ class TopLeading:
             self.cell_timing.reported.missed(PeerId(name))
         slices = tuple(self.results.get(index) or row.result() for index, row in enumerate(plan.slices))
         if not any(result.digest for result in slices):
-            return Abandon(self.fragment, self.version, self.attempt, "no owner of a slice finished in time")
-        return self.notary.sign_slices(
-            TopCommit(
-                self.fragment,
-                self.version,
-                self.attempt,
-                self.me,
-                self.anchor_digest,
-                plan.cells,
-                slices,
-                self.previous,
-            )
-        )
+            return Abandon(*plan.place, "no owner of a slice finished in time")
+        commit = TopCommit(*plan.place, self.me, self.anchor_digest, plan.cells, slices, self.previous)
+        return self.notary.sign_slices(commit)
 
 
 def _weight(offer: CellOffer) -> tuple[int, int, bytes]:
@@ -298,9 +262,7 @@ class Bid:
             yield (
                 reducer,
                 SliceOrder(
-                    plan.fragment,
-                    plan.version,
-                    plan.attempt,
+                    *plan.place,
                     self.top,
                     plan.anchor_digest,
                     self.part.attempt,

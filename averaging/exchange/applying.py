@@ -294,7 +294,7 @@ class Applying:
         context, state, lost_work = self._context, fragment.state, self._anchors[fragment.index].lost_work
         async with fragment.busy:
             # The commit of a two-level round with the part of another cell says nothing about own work.
-            telling = [commit for commit in commits if fragment.tells_of_own_work(commit)]
+            telling = [commit for commit in commits if fragment.machine.scope.knows_own_part(commit)]
             own = {commit.version: own_ranges(commit, context.me) for commit in telling}
 
             def replace_anchor() -> list[WorkLost]:
@@ -322,10 +322,6 @@ class Applying:
     def is_repairing(self, fragment: FragmentRuntime) -> bool:
         """Whether the anchor is about to be replaced: no round begins."""
         return self._anchors[fragment.index].is_repairing
-
-    def is_settled(self, fragment: FragmentRuntime) -> bool:
-        """Whether a round may begin."""
-        return not self.is_repairing(fragment)
 
     def begin_repair(self, fragment: FragmentRuntime) -> bool:
         """Let no round begin until `repaired`; False when somebody else's claim was faster."""
@@ -426,11 +422,10 @@ def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied,
         reason = "its shard was void or missed the deadline" if applied.own_included else too_late
         yield WorkReturned(fragment.index, commit.version, reason, applied.num_returned)
     traffic, counted = fragment.traffic, applied.own_included
-    included = sorted({index for shard in commit.shards for index in shard.included})
     yield RoundCommitted(
         fragment=fragment.index,
         version=commit.version,
-        contributors=tuple(commit.roster[index].peer_id for index in included),
+        contributors=tuple(commit.roster[index].peer_id for index in commit.included),
         outer_lr=applied.outer_lr,
         tokens=commit.tokens,
         num_void_shards=sum(not result.digest for result in commit.results),

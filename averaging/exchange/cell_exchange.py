@@ -193,20 +193,8 @@ class CellExchange:
             blocks, weight = self._own_slice(fragment, order, effect.leader, position)
             if blocks is None:
                 continue
-            header = Partial(
-                fragment.index,
-                order.version,
-                order.attempt,
-                order.leader,
-                number,
-                row.start,
-                row.end,
-                order.cell,
-                weight,
-                order.run_start,
-                order.run_end,
-                order.credential,
-            )
+            values, run = (row.start, row.end), (order.run_start, order.run_end)
+            header = Partial(*order.place, order.leader, number, *values, order.cell, weight, *run, order.credential)
             fragment.traffic.sent(self._context.links.send(row.owner, header, blocks.pack()))
 
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:

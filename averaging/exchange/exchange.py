@@ -66,7 +66,7 @@ class Exchange:
         self.audits = audits = Audits(context)
         self._cells = cells = CellExchange(context, lambda fragment: self.applying.result_arrived(fragment))
         self.applying = applying = Applying(context, audits, cells, self._advanced, self._go_on)
-        self.sending = sending = Sending(context, first_sequence, audits.signed, applying.is_settled)
+        self.sending = sending = Sending(context, first_sequence, audits.signed, applying.is_repairing)
         self.averaging = averaging = Averaging(context, sending, audits, cells, applying.mean_made)
         self._hear: Mapping[type, Hear] = {
             **dict.fromkeys(AUDIT_MESSAGES, audits.hear),

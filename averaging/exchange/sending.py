@@ -38,7 +38,7 @@ class Sending:
 
     Args:
         signed: puts this member's signature on a contribution's header, where means are audited.
-        may_begin: whether a fragment's anchor is there to stay: no round begins on one that is being replaced.
+        is_repairing: whether a fragment's anchor is about to be replaced: no round begins on it.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Sending:
         context: Context,
         first_sequence: int,
         signed: Callable[[Contribution, Sequence[Buffer]], Contribution],
-        may_begin: Callable[[FragmentRuntime], bool],
+        is_repairing: Callable[[FragmentRuntime], bool],
     ) -> None:
         self._context = context
         self._sequence = first_sequence
         self._signed = signed
-        self._may_begin = may_begin
+        self._is_repairing = is_repairing
         self._outgoing = [_Outgoing() for _ in context.fragments]
         self.takes_part, self._is_reachable = False, True
 
@@ -84,7 +84,7 @@ class Sending:
             # An earlier process's contribution keeps its sequence: the commit of its round may still come.
             is_inherited = sent is not None and not machine.is_offering
             is_ready = (is_new or is_inherited) and machine.applying is None
-            if not is_ready or not self.takes_part or not self._may_begin(fragment):
+            if not is_ready or not self.takes_part or self._is_repairing(fragment):
                 return
             if sent is not None:
                 self._begin_round(fragment, sent)
@@ -182,17 +182,8 @@ class Sending:
         each = bytes_each(context.links.traffic.upload_bits_per_second, timing.interval_seconds, timing.num_fragments)
         chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, each)
         for index, shard in (one for position, one in enumerate(others) if position in chosen):
-            header = Contribution(
-                fragment.index,
-                plan.version,
-                plan.attempt,
-                effect.leader,
-                index,
-                sent.sequence,
-                shard.start,
-                shard.end,
-                sent.tokens,
-            )
+            work, values = (index, sent.sequence), (shard.start, shard.end)
+            header = Contribution(*plan.place, effect.leader, *work, *values, sent.tokens)
             payload = sent.encoded.slice_blocks(shard.start, shard.end - shard.start).pack()
             num_bytes = context.links.send(plan.reducer_of(index), self._signed(header, payload), payload)
             fragment.traffic.sent(num_bytes, shard.end - shard.start)

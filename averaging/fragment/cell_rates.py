@@ -20,8 +20,7 @@ from averaging.wire.messages import CellRow, Commit
 
 def weigh(rule: OuterRule, name: str, commit: Commit) -> CellRow:
     """What a cell brings into a round: sums over the members that are in at least one of its means."""
-    included = sorted({index for shard in commit.shards for index in shard.included})
-    terms = [terms_of(rule, commit, member) for member in included]
+    terms = [terms_of(rule, commit, member) for member in commit.included]
     fresh = [term for term in terms if term.staleness <= rule.staleness_limit]
     return CellRow(
         name,

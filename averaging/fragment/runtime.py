@@ -89,10 +89,6 @@ class FragmentRuntime:
         self.digests = {self.state.version: self.state.digest}
         self.log.replace(commit for commit in commits if commit.version < self.state.version)
 
-    def tells_of_own_work(self, commit: Commit) -> bool:
-        """Whether a commit says what became of own work."""
-        return self.machine.scope.knows_own_part(commit)
-
     def known_anchors(self) -> dict[int, bytes]:
         """Per version that is remembered here, the digest of its anchor, as messages have it."""
         known = {version: commit.anchor_digest for version, commit in self.machine.history.items()}

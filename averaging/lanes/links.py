@@ -119,6 +119,38 @@ class _OutgoingLane:
 
 
 @dataclass(frozen=True, slots=True)
+class _OutgoingStream:
+    """One stream of a lane, what its remote has not acknowledged, and the task that hears what it has."""
+
+    lane: _OutgoingLane
+    stream: Stream
+    watcher: asyncio.Future[None]
+    unread: deque[_Unread]
+
+    async def send(self, frame: bytes | memoryview) -> None:
+        """Raises PeerFault when the remote takes nothing, or when `watcher` has ended."""
+        deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
+        sending = asyncio.ensure_future(self.stream.send(frame))
+        try:
+            # Most frames fit the transport's buffer and are gone at once.
+            await asyncio.sleep(0)
+            if not sending.done():
+                both: set[asyncio.Future[Any]] = {sending, self.watcher}
+                await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            sending.cancel()
+            raise
+        if not sending.done():
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PeerFault):
+                await sending
+            if self.watcher.done():
+                self.watcher.result()
+            raise PeerUnreachable(self.lane.remote, f"took no data for {deadline:.0f} s")
+        sending.result()
+
+
+@dataclass(frozen=True, slots=True)
 class LinkPorts:
     """What lanes tell their owner, and what they ask.
 
@@ -278,12 +310,13 @@ class Links:
         unread = deque[_Unread]()
         watcher = asyncio.ensure_future(self._take_acknowledgements(lane, stream, unread))
         watcher.add_done_callback(lambda _: lane.filled.set())
+        outgoing = _OutgoingStream(lane, stream, watcher, unread)
         try:
             while True:
                 while lane.queue and lane.num_sending < self._streams_worth(lane):
                     lane.num_sending += 1
                     try:
-                        await self._send_next(lane, stream, watcher, unread)
+                        await self._send_next(outgoing)
                     finally:
                         lane.num_sending -= 1
                 lane.filled.clear()
@@ -341,9 +374,8 @@ class Links:
                     self._pace.acknowledged(lane.remote, *written, read_at, now)
                     self._steer()
 
-    async def _send_next(
-        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
-    ) -> None:
+    async def _send_next(self, outgoing: _OutgoingStream) -> None:
+        lane = outgoing.lane
         parts = lane.queue.popleft()
         if lane.name == "data" and self._is_stale(parts):
             lane.queued_bytes -= sum(len(part) for part in parts) + 4
@@ -351,30 +383,24 @@ class Links:
             return
         lane.sending.append(parts)
         try:
-            await self._send_parts(lane, stream, watcher, unread, parts)
+            await self._send_parts(outgoing, parts)
         finally:
             lane.sending.remove(parts)
 
-    async def _send_parts(
-        self,
-        lane: _OutgoingLane,
-        stream: Stream,
-        watcher: asyncio.Future[None],
-        unread: deque[_Unread],
-        parts: Parts,
-    ) -> None:
+    async def _send_parts(self, outgoing: _OutgoingStream, parts: Parts) -> None:
+        lane = outgoing.lane
         if lane.name == "data" and lane.greeted_at != self._resumed_at:
             lane.greeted_at = self._resumed_at
-            unread.append(_Unread(0, self._clock()))
-            await self._send_frame(lane, stream, watcher, b"")
+            outgoing.unread.append(_Unread(0, self._clock()))
+            await outgoing.send(b"")
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         sent = _Unread(len(frame), self._clock(), parts)
         if len(frame) > ACKNOWLEDGED_BYTES:
-            unread.append(sent)
+            outgoing.unread.append(sent)
             lane.unread_bytes += len(frame)
             if lane.name == "data":
                 self._rate.sent(lane.remote, len(frame), sent.started_at)
-        await self._send_frame(lane, stream, watcher, frame)
+        await outgoing.send(frame)
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
         self.traffic.sent_abroad_bytes += len(frame) + 4 if self._ports.is_abroad(lane.remote) else 0
@@ -382,30 +408,6 @@ class Links:
             sent.written_at = self._clock()
             sent.passed_bytes = 0 if self._line is None else self._line.passed_bytes
             self._note_end(lane)
-
-    async def _send_frame(
-        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], frame: bytes | memoryview
-    ) -> None:
-        """Raises PeerFault when the remote takes nothing, or when `watcher` has ended."""
-        deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
-        sending = asyncio.ensure_future(stream.send(frame))
-        try:
-            # Most frames fit the transport's buffer and are gone at once.
-            await asyncio.sleep(0)
-            if not sending.done():
-                both: set[asyncio.Future[Any]] = {sending, watcher}
-                await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            sending.cancel()
-            raise
-        if not sending.done():
-            sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, PeerFault):
-                await sending
-            if watcher.done():
-                watcher.result()
-            raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
-        sending.result()
 
     def _note_end(self, lane: _OutgoingLane) -> None:
         if lane.name == "data" and not lane.queued_bytes:

@@ -50,8 +50,8 @@ Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
 
 
 @dataclass
-class Leading:
-    """Offers, plan and results of one round at its leader."""
+class Gathering:
+    """A round that is gathered, planned and closed: what leading members and leading cells have in common."""
 
     me: PeerId
     fragment: int
@@ -59,30 +59,36 @@ class Leading:
     anchor_digest: bytes
     timing: RoundTiming
     send: Send
-    shards_for: Shards
     quorum_fraction: float
     notary: Notary
     previous: bytes = b""
     """Digest of the commit that led to `version`; empty when it is not known here."""
-    not_before: float = 0.0
-    least_share: float = 0.0
-    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
-    max_roster: int = MAX_ROSTER
     tell: Callable[[Fact | WronglySigned], None] = lambda effect: None
-    is_held: bool = False
-    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
     attempt: int = 0
-    offers: dict[PeerId, Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
-    plan: Plan | None = None
     first_at: float = 0.0
-    quorum_at: float | None = None
     planned_at: float = 0.0
     closes_at: float = math.inf
     """With a plan: when it closes with the means that are there."""
     heartbeat_at: float = 0.0
-    results: dict[int, ShardResult] = field(default_factory=dict)
     closed: bool = False
+
+
+@dataclass(kw_only=True)
+class Leading(Gathering):
+    """Offers, plan and results of one round at its leader."""
+
+    shards_for: Shards
+    not_before: float = 0.0
+    least_share: float = 0.0
+    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
+    max_roster: int = MAX_ROSTER
+    is_held: bool = False
+    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
+    offers: dict[PeerId, Offer] = field(default_factory=dict)
+    plan: Plan | None = None
+    quorum_at: float | None = None
+    results: dict[int, ShardResult] = field(default_factory=dict)
     _num_trainers: int = 0
     _missing: tuple[PeerId, ...] = ()
     _told_at: float | None = None
@@ -252,17 +258,10 @@ class Leading:
         others = [peer_id for peer_id in self.offers if peer_id != self.me]
         patience = timing.contribution_patience(others, self.attempt, is_pair=self._num_trainers <= 2)
         contribution = max([mean, *patience.values()])
-        self.plan = Plan(
-            self.fragment,
-            self.version,
-            self.attempt,
-            self.anchor_digest,
-            roster,
-            shards,
-            contribution,
-            # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
-            contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
-        )
+        # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
+        commit = contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean)
+        place = (self.fragment, self.version, self.attempt)
+        self.plan = Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for entry in roster:
             self.send(entry.peer_id, self.plan)
@@ -331,18 +330,8 @@ class Leading:
                 self.timing.reduced.missed(peer_id)
             self._tell_expired("mean", silent, now - self.planned_at, arrivals)
         shards = tuple(self.results.get(index) or shard.result() for index, shard in enumerate(self.plan.shards))
+        place = self.plan.place
         if not any(shard.digest for shard in shards):
-            return Abandon(self.fragment, self.version, self.attempt, "no reducer finished before the deadline")
-        roster = self.plan.roster
-        return self.notary.sign_commit(
-            Commit(
-                self.fragment,
-                self.version,
-                self.attempt,
-                self.me,
-                self.anchor_digest,
-                roster,
-                shards,
-                self.previous,
-            )
-        )
+            return Abandon(*place, "no reducer finished before the deadline")
+        commit = Commit(*place, self.me, self.anchor_digest, self.plan.roster, shards, self.previous)
+        return self.notary.sign_commit(commit)

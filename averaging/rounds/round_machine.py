@@ -374,14 +374,14 @@ class RoundMachine:
                 self.anchor_digest,
                 self.timing,
                 self.send,
-                self.scope.plan_shards,
                 self.quorum_fraction,
                 self.notary,
-                previous=self.digest_before,
+                self.digest_before,
+                self.tell,
+                shards_for=self.scope.plan_shards,
                 not_before=self._earliest_start(),
                 least_share=self.least_share,
                 max_roster=self.scope.max_roster,
-                tell=self.tell,
             )
         self._began_at = now if self._began_at is None else self._began_at
         is_doubtful = sender != self.me and self.doubt(sender, offer)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-import msgpack
-
 from averaging.wire.cell_messages import CellsCommit, SliceOrder, SlicePlan, SliceReport
 from averaging.wire.checks import mask_of
 from averaging.wire.frames import commit_digest_whole, encode
@@ -34,6 +32,7 @@ from averaging.wire.messages import (
     SliceResult,
     TopCommit,
 )
+from dht.fields import pack
 from dht.host import PeerId
 
 SHARD_DOMAIN = b"murmuration shard result\0"
@@ -73,7 +72,7 @@ class Seen(Protocol):
 
 
 def _digest(fields: list[Any]) -> bytes:
-    return hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return hashlib.sha256(pack(fields)).digest()
 
 
 def _statement(domain: bytes, scope: Scope, *fields: Any) -> bytes:

@@ -21,6 +21,7 @@ from averaging.wire import frames
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.host import PeerId
 
 MAX_LINE_BYTES: Final = 256 * 1024
@@ -157,13 +158,12 @@ def _filled(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _readable(commit: Commit) -> dict[str, Any]:
-    included = sorted({index for shard in commit.shards for index in shard.included})
     return {
         "fragment": commit.fragment,
         "version": commit.version,
         "leader": commit.leader,
         "tokens": commit.tokens,
-        "contributors": {commit.roster[index].peer_id: commit.roster[index].tokens for index in included},
+        "contributors": {commit.roster[index].peer_id: commit.roster[index].tokens for index in commit.included},
     }
 
 
@@ -188,8 +188,7 @@ def _is_size(size: object) -> bool:
 
 def receipt_of(run: RunFrame, frame: bytes) -> bytes:
     """What a collector keeps of a commit: its signed bytes, and what they are checked against."""
-    packed: bytes = msgpack.packb([run.manifest_hash, list(run.fragment_sizes), frame], use_bin_type=True)
-    return packed
+    return pack([run.manifest_hash, list(run.fragment_sizes), frame])
 
 
 def open_receipt(run_id: str, receipt: bytes) -> tuple[RunFrame, bytes]:

@@ -20,15 +20,15 @@ from averaging.transfer.messages import (
     file_header_in,
     in_time,
     is_count,
-    pack,
     unpack,
 )
-from averaging.transfer.pieces import ChunkedPiece, FragmentValues
+from averaging.transfer.pieces import ChunkedPiece, FragmentPiece
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
 
@@ -131,18 +131,16 @@ async def fetch_state(
         if header == "busy":
             raise PeerUnreachable(donor, "serves other transfers and has no room for this one; it is tried again later")
         assert isinstance(header, Header)
-        values = FragmentValues(num_values)
-        for index, digest in enumerate(header.chunk_digests):
-            chunk = await _receive_chunk(
-                stream, f"fragment {fragment}", values.chunk_bytes(index), digest, FRAME_SECONDS
-            )
-            values.set_chunk(index, chunk)
+        piece = FragmentPiece(fragment, header, num_values)
+        for index in range(len(header.chunk_digests)):
+            chunk = await _receive_chunk(stream, piece, index, FRAME_SECONDS)
+            piece.put(index, chunk)
             on_bytes(len(chunk))
-        values.check_finite(donor, fragment)
+        snapshot = piece.snapshot(donor)
         await stream.send(ACKNOWLEDGE)
     finally:
         await stream.close()
-    return values.snapshot(header)
+    return snapshot
 
 
 async def fetch_file_header(
@@ -198,10 +196,7 @@ class ChunkStream:
             PeerUnreachable: it did not come within `seconds`, or the donor is gone.
             PeerFault: it is another chunk than the one that is known.
         """
-        piece = self._piece
-        return await _receive_chunk(
-            self._stream, piece.name, piece.chunk_bytes(index), piece.chunk_digests[index], seconds
-        )
+        return await _receive_chunk(self._stream, self._piece, index, seconds)
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -230,8 +225,9 @@ async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header 
     raise PeerFault(stream.remote, f"announced a state that does not fit {num_values} values")
 
 
-async def _receive_chunk(stream: Stream, name: str, length: int, digest: bytes, seconds: float) -> bytes:
+async def _receive_chunk(stream: Stream, piece: ChunkedPiece, index: int, seconds: float) -> bytes:
+    length = piece.chunk_bytes(index)
     chunk = await in_time(stream.receive(length), stream.remote, seconds)
-    if len(chunk) != length or digest_of(chunk) != digest:
-        raise PeerFault(stream.remote, f"sent a chunk of {name} that does not have its digest")
+    if len(chunk) != length or digest_of(chunk) != piece.chunk_digests[index]:
+        raise PeerFault(stream.remote, f"sent a chunk of {piece.name} that does not have its digest")
     return chunk

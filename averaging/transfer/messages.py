@@ -35,6 +35,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, digest_of_chunks
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import pack
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
@@ -105,12 +106,6 @@ async def in_time(waiting: Awaitable[T], remote: PeerId, seconds: float = FRAME_
             return await waiting
     except TimeoutError as error:
         raise PeerUnreachable(remote, f"sent or took nothing for {seconds:.0f} s in a state transfer") from error
-
-
-def pack(value: list[Any]) -> bytes:
-    """One message as msgpack."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
 
 
 NONE = pack(["none"])

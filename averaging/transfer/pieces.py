@@ -10,7 +10,7 @@ import numpy as np
 
 from averaging.arrays import all_finite
 from averaging.transfer.chunks import KeptChunks
-from averaging.transfer.messages import Header, chunk_lengths, chunks_of
+from averaging.transfer.messages import Header, chunks_of
 from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -46,35 +46,8 @@ class ChunkedPiece(Protocol):
         ...
 
 
-class FragmentValues:
-    """Anchor and momentum while they arrive chunk by chunk. Arrays: float32 [num_values]."""
-
-    def __init__(self, num_values: int) -> None:
-        self.anchor = np.empty(num_values, dtype=np.float32)
-        self.momentum = np.empty(num_values, dtype=np.float32)
-        self._chunks = chunks_of(self.anchor, self.momentum)
-
-    def chunk_bytes(self, index: int) -> int:
-        """Length of one chunk."""
-        return len(self._chunks[index])
-
-    def set_chunk(self, index: int, chunk: bytes) -> None:
-        """Put one checked chunk in its place."""
-        self._chunks[index][:] = chunk
-
-    def check_finite(self, donor: PeerId, fragment: int) -> None:
-        """Raises PeerFault when a value is not finite."""
-        for values in (self.anchor, self.momentum):
-            if not all_finite(values):
-                raise PeerFault(donor, f"sent values of fragment {fragment} that are not finite")
-
-    def snapshot(self, header: Header) -> Snapshot:
-        """What has arrived, when all of it has."""
-        return Snapshot(header.version, header.lineage_tokens, self.anchor, self.momentum, header.digest)
-
-
 class FragmentPiece:
-    """`ChunkedPiece` of a fragment's state; see `averaging.transfer.messages`.
+    """`ChunkedPiece` of a fragment's state: anchor, then momentum; see `averaging.transfer.messages`.
 
     Args:
         header: what was agreed on.
@@ -84,9 +57,10 @@ class FragmentPiece:
     def __init__(self, fragment: int, header: Header, num_values: int, kept: KeptChunks | None = None) -> None:
         self.fragment = fragment
         self.header = header
-        self._lengths = chunk_lengths(num_values)
+        self._anchor, self._momentum = (np.empty(num_values, dtype=np.float32) for _ in range(2))
+        self._chunks = chunks_of(self._anchor, self._momentum)
+        self._lengths = [len(chunk) for chunk in self._chunks]
         self._offsets = list(accumulate(self._lengths, initial=0))
-        self._values = FragmentValues(num_values)
         self._kept = kept
 
     @property
@@ -107,7 +81,7 @@ class FragmentPiece:
         return iter(()) if self._kept is None else self._kept.chunks(self.fragment, self._lengths)
 
     def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
-        self._values.set_chunk(index, chunk)
+        self._chunks[index][:] = chunk
         if self._kept is not None and not is_kept:
             self._kept.put(self.fragment, self._offsets[index], chunk)
 
@@ -117,5 +91,7 @@ class FragmentPiece:
         Raises:
             PeerFault: the values are not finite, though they are what the header says.
         """
-        self._values.check_finite(giver, self.fragment)
-        return self._values.snapshot(self.header)
+        if not (all_finite(self._anchor) and all_finite(self._momentum)):
+            raise PeerFault(giver, f"sent values of fragment {self.fragment} that are not finite")
+        header = self.header
+        return Snapshot(header.version, header.lineage_tokens, self._anchor, self._momentum, header.digest)

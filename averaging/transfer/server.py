@@ -28,7 +28,6 @@ from averaging.transfer.messages import (
     STATE_PROTOCOL,
     WHOLE_DIGEST_BYTES,
     in_time,
-    pack,
     unpack,
 )
 from averaging.transfer.snapshots import (
@@ -41,6 +40,7 @@ from averaging.transfer.snapshots import (
 )
 from averaging.wire import frames as wire
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
 
@@ -238,7 +238,7 @@ class StateServer:
             if not chunk:
                 raise PeerUnreachable(guest.remote, "asked for a file that was damaged on this machine meanwhile")
             await self._pause(len(chunk), turn)
-            await self._send_chunk(guest.stream, memoryview(chunk))
+            await guest.send(chunk)
 
     def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
         if guest.held is not held:
@@ -270,15 +270,12 @@ class StateServer:
         if index >= len(held.chunks):
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
         # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
-        chunk = memoryview(bytes(held.chunks[index]))
+        chunk = bytes(held.chunks[index])
         held.snapshot.unload()
         await self._pause(len(chunk), turn)
-        await self._send_chunk(guest.stream, chunk)
+        await guest.send(chunk)
         guest.took(len(chunk))
         self._snapshots.took(held, guest.remote, len(chunk))
-
-    async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
-        await in_time(stream.send(chunk), stream.remote)
 
     async def _pause(self, num_bytes: int, turn: Turn) -> None:
         """Keep to what all transfers together may take of the line."""

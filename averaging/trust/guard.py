@@ -154,7 +154,7 @@ class Guard:
         if isinstance(message, VersionIs) and self.excluded([sender]):
             return _LEFT_OUT
         if isinstance(message, Commit):
-            members = {message.roster[index].peer_id for shard in message.shards for index in shard.included}
+            members = {message.roster[index].peer_id for index in message.included}
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
             if message.anchor_digest == machine.anchor_of(message.version):
@@ -204,8 +204,7 @@ class Guard:
             return ""
         claimed: Counter[PeerId] = Counter()
         for commit in commits:
-            members = {index for shard in commit.shards for index in shard.included}
-            for index in members:
+            for index in commit.included:
                 claimed[commit.roster[index].peer_id] += commit.roster[index].tokens
         speeds = self._speeds()
         most_speed = MOST_OF_MEDIAN_SPEED * speeds.usual if self.leaders.is_strict else math.inf
@@ -311,8 +310,7 @@ class Guard:
         Otherwise a leader alone could outweigh everybody by a number. Only who is in it counts. Its maker is named, no
         more: a leader that does not know a peer's speed or when its base came cannot tell.
         """
-        members = {index for shard in commit.shards for index in shard.included}
-        for entry in (commit.roster[index] for index in sorted(members)):
+        for entry in (commit.roster[index] for index in commit.included):
             most = self._most_in_commit(commit.fragment, entry, timing)
             if commit.version - entry.base_version > self._oldest_base:
                 # Nobody remembers when so old a base came, and no honest reducer takes such work.

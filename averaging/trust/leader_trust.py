@@ -189,4 +189,4 @@ def _fewest(live: Collection[PeerId]) -> int:
 
 
 def _members(commit: Commit) -> set[PeerId]:
-    return {commit.roster[index].peer_id for shard in commit.shards for index in shard.included}
+    return {commit.roster[index].peer_id for index in commit.included}

@@ -51,6 +51,7 @@ from averaging.wire.messages import (
     Wait,
 )
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.host import PeerId
 
 WIRE_VERSION = 4
@@ -106,7 +107,7 @@ def _fields_of(value: Any) -> list[Any]:
 
 def encode(message: Message) -> bytes:
     """The frame's first part: version, header length and header. A payload is appended by the sender."""
-    header: bytes = msgpack.packb([message.KIND, *_fields_of(message)], use_bin_type=True)
+    header = pack([message.KIND, *_fields_of(message)])
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(header)} bytes; expected at most {MAX_HEADER_BYTES}")
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header

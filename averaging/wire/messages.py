@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 from averaging.wire.checks import (
     boolean,
@@ -97,6 +97,11 @@ class OfAttempt(Message):
 
     attempt: Attempt
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Fragment, version and attempt, as messages of the same attempt begin."""
+        return self.fragment, self.version, self.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
@@ -139,17 +144,6 @@ class ShardResult:
     digest: DigestOrVoid
     included: Members
     signature: SignatureOrVoid = b""
-
-
-class CommittedResult(Protocol):
-    """Values [start, end) of a commit; without a digest they are void."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def digest(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +299,12 @@ class Commit(OfAttempt):
     @property
     def tokens(self) -> int:
         """Tokens of the members that are in at least one shard: the weight of this commit in a fork."""
-        included = {index for shard in self.shards for index in shard.included}
-        return sum(self.roster[index].tokens for index in included)
+        return sum(self.roster[index].tokens for index in self.included)
+
+    @property
+    def included(self) -> list[int]:
+        """Roster members that are in at least one shard, in order."""
+        return sorted({index for shard in self.shards for index in shard.included})
 
     @property
     def plain(self) -> Commit:
@@ -343,10 +341,10 @@ class Commit(OfAttempt):
     @property
     def num_members(self) -> int:
         """Members with work in it, in all cells."""
-        return len({index for shard in self.shards for index in shard.included})
+        return len(self.included)
 
     @property
-    def results(self) -> Sequence[CommittedResult]:
+    def results(self) -> Sequence[ShardResult | SliceResult]:
         """What is applied, in the order of the values; in a two-level round the slices, and not the cell's shards."""
         return self.shards
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
-import msgpack
-
 from dht.admission.proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault
-from dht.fields import check_bytes, check_choice, check_text, clean_text, unpack
+from dht.fields import check_bytes, check_choice, check_text, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.records.signed_records import MANIFEST_HASH_BYTES, MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 
@@ -70,8 +68,7 @@ def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> b
     check_choice("role", role, HELLO_ROLES)
     hello = Hello(PROTOCOL_VERSION, rule.software, rule.run_id, rule.manifest_hash, me, role, proof)  # type: ignore[arg-type]
     _check_fields(asdict(hello))
-    packed: bytes = msgpack.packb(asdict(hello))
-    return packed
+    return pack(asdict(hello))
 
 
 def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
@@ -114,15 +111,13 @@ def proof_in(frame: bytes) -> bytes:
 def make_welcome(proof: bytes = b"") -> bytes:
     """The answer to a hello that was admitted; in a private run with a proof of our own."""
     shown = {"proof": proof} if proof else {}
-    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": None, **shown})
-    return packed
+    return pack({"protocol_version": PROTOCOL_VERSION, "refused": None, **shown})
 
 
 def make_refusal(reason: str) -> bytes:
     """The answer to a hello that was not; `reason` is cleaned and cut to `MAX_REASON_LENGTH`."""
     text = clean_text(reason, MAX_REASON_LENGTH) or "no reason given"
-    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": text})
-    return packed
+    return pack({"protocol_version": PROTOCOL_VERSION, "refused": text})
 
 
 def check_reply(remote: PeerId, frame: bytes) -> bytes:

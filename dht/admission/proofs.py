@@ -13,10 +13,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import msgpack
-
 from dht.admission.tickets import MAX_PASS_BYTES
-from dht.fields import check_bytes, unpack
+from dht.fields import check_bytes, pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import SIGNATURE_BYTES, Identity, verify
 
@@ -53,8 +51,7 @@ def make_proof(
     """A proof for `remote` alone; `now` in unix seconds, `nonce` 16 random bytes (in an answer: the caller's)."""
     milliseconds = int(1000 * now)
     message = _message(run_id, identity.peer_id, remote, purpose, milliseconds, nonce, ticket_pass)
-    packed: bytes = msgpack.packb([_FORMAT, milliseconds, nonce, ticket_pass, identity.sign(message)])
-    return packed
+    return pack([_FORMAT, milliseconds, nonce, ticket_pass, identity.sign(message)])
 
 
 def nonce_of(proof: bytes) -> bytes:
@@ -135,7 +132,6 @@ class NonceMemory:
 def _message(
     run_id: str, sender: PeerId, receiver: PeerId, purpose: str, milliseconds: int, nonce: bytes, ticket_pass: bytes
 ) -> bytes:
-    packed: bytes = msgpack.packb(
+    return _DOMAIN + pack(
         [run_id, sender, receiver, purpose, milliseconds, nonce, hashlib.sha256(ticket_pass).digest()]
     )
-    return _DOMAIN + packed

@@ -13,10 +13,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import msgpack
-
 from dht.errors import UsageFault
-from dht.fields import check_bytes, check_choice, check_text, unpack
+from dht.fields import check_bytes, check_choice, check_text, pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import (
     PUBLIC_KEY_BYTES,
@@ -113,10 +111,7 @@ def bind_ticket(run_id: str, ticket: Ticket, secret: bytes, peer_id: PeerId) -> 
 def encode_pass(held: Pass) -> bytes:
     """At most `MAX_PASS_BYTES`."""
     ticket = held.ticket
-    packed: bytes = msgpack.packb(
-        [_FORMAT, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature, held.binding]
-    )
-    return packed
+    return pack([_FORMAT, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature, held.binding])
 
 
 def decode_pass(data: bytes) -> Pass:
@@ -153,9 +148,7 @@ def encode_invite(invite: Invite) -> str:
     """One line of text."""
     ticket = invite.ticket
     fields = [] if ticket is None else [ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature]
-    packed: bytes = msgpack.packb(
-        [_FORMAT, invite.run_id, list(invite.addresses), invite.owner_public_key, fields, invite.secret]
-    )
+    packed = pack([_FORMAT, invite.run_id, list(invite.addresses), invite.owner_public_key, fields, invite.secret])
     checksum = hashlib.sha256(packed).digest()[:4]
     return INVITE_PREFIX + base64.urlsafe_b64encode(packed + checksum).decode("ascii").rstrip("=")
 
@@ -242,10 +235,8 @@ def _ticket_of(fields: list[Any]) -> Ticket:
 
 
 def _ticket_message(run_id: str, ticket: Ticket) -> bytes:
-    packed: bytes = msgpack.packb([run_id, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at])
-    return _TICKET_DOMAIN + packed
+    return _TICKET_DOMAIN + pack([run_id, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at])
 
 
 def _binding_message(run_id: str, ticket: Ticket, peer_id: PeerId) -> bytes:
-    packed: bytes = msgpack.packb([run_id, ticket.serial, peer_id])
-    return _BINDING_DOMAIN + packed
+    return _BINDING_DOMAIN + pack([run_id, ticket.serial, peer_id])

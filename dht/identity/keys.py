@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from dht.errors import UsageFault, unwritable
 from dht.host import PeerId
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, write_new
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -124,10 +124,7 @@ class Identity:
         is_new_folder = not path.parent.exists()
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(identity.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(draft, identity.to_bytes())
             _put_in_place(draft, path, identity.to_bytes())
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
                 path.unlink()
@@ -174,10 +171,7 @@ def _put_in_place(draft: Path, path: Path, content: bytes) -> None:
         if error.errno not in _NO_LINKS:
             raise
         # exFAT, and much that is mounted through FUSE: so short a file is written at once, into a name that is new.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(path, content)
 
 
 def peer_id_of(public_key: bytes) -> PeerId:

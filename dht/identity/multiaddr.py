@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import base58
 
+from dht.delimited import decode_varint, delimited, encode_varint
 from dht.errors import UsageFault
 from dht.host import PeerId
 from dht.identity.keys import public_key_of
@@ -176,33 +177,6 @@ def known_multiaddrs(contents: Iterable[bytes]) -> list[Multiaddr]:
     return addresses
 
 
-def encode_varint(value: int) -> bytes:
-    """Unsigned LEB128, as multiaddrs and protobuf use it."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it).
-
-    Raises:
-        ValueError: the number is cut off or longer than 64 bits.
-    """
-    value = 0
-    for index in range(10):
-        if position + index >= len(data):
-            raise ValueError("a number that is cut off")
-        byte = data[position + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, position + index + 1
-    raise ValueError("a number longer than 64 bits")
-
-
 def _parse(text: str) -> Multiaddr:
     if not text.startswith("/"):
         raise ValueError("it does not begin with '/'")
@@ -264,7 +238,7 @@ def _encode_part(name: str, value: str) -> bytes:
     if kind == "port":
         return head + int(value).to_bytes(2, "big")
     content = base58.b58decode(value) if kind == "peer" else value.encode("utf-8")
-    return head + encode_varint(len(content)) + content
+    return head + delimited(content)
 
 
 def _decode_value(kind: _Kind, content: bytes) -> str:

@@ -19,7 +19,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import msgpack
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.proto import dht_pb2
@@ -28,7 +27,7 @@ from hivemind.utils import MSGPackSerializer
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.proofs import nonce_of
 from dht.errors import PeerFault, UsageFault
-from dht.fields import unpack
+from dht.fields import pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
@@ -87,8 +86,7 @@ def key_id_of(key: str) -> DHTID:
 
 def pack_value(key: str, record: bytes) -> bytes:
     """The bytes stored in the DHT for a record under `key`."""
-    value: bytes = msgpack.packb([key, record])
-    return value
+    return pack([key, record])
 
 
 def unpack_value(value: bytes) -> tuple[str, bytes]:

@@ -17,13 +17,13 @@ from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
+from dht.delimited import delimited, read_delimited
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
-from dht.identity.multiaddr import encode_varint
 from dht.p2pd.host import P2pdHost
 
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
-"""Of a request or an answer; the daemon's own limit."""
+"""Of an answer; the daemon's own limit."""
 
 CALL_SECONDS: Final = 10.0
 """Until a call is given up here; DHTNode gives up earlier."""
@@ -89,8 +89,10 @@ class StreamCalls:
             raise P2PDaemonError(str(fault)) from fault
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                await _write(stream, call)
-                answer = (await _read(stream)).unaryResponse
+                stream.write(delimited(call.SerializeToString()))
+                await stream.drain()
+                data = await read_delimited(stream.readexactly, MAX_CALL_BYTES)
+                answer = p2pd_pb2.PersistentConnectionRequest.FromString(data).unaryResponse
         except (OSError, EOFError, TimeoutError, DecodeError, ValueError) as error:
             raise P2PDaemonError(f"{peer_id} did not answer {name}: {error or type(error).__name__}") from error
         finally:
@@ -101,26 +103,6 @@ class StreamCalls:
 
     async def shutdown(self) -> None:
         """Nothing stays open between calls."""
-
-
-async def _write(stream: Any, message: Any) -> None:
-    data = message.SerializeToString()
-    if len(data) > MAX_CALL_BYTES:
-        raise ValueError(f"a message of {len(data)} bytes; expected at most {MAX_CALL_BYTES}")
-    stream.write(encode_varint(len(data)) + data)
-    await stream.drain()
-
-
-async def _read(stream: Any) -> Any:
-    num_bytes = shift = 0
-    while True:
-        (byte,) = await stream.readexactly(1)
-        num_bytes |= (byte & 0x7F) << shift
-        shift += 7
-        if num_bytes > MAX_CALL_BYTES or shift > 35:
-            raise ValueError(f"a message of {num_bytes} bytes or more; expected at most {MAX_CALL_BYTES}")
-        if byte < 0x80:
-            return p2pd_pb2.PersistentConnectionRequest.FromString(await stream.readexactly(num_bytes))
 
 
 def _note_end(task: asyncio.Task[None]) -> None:

@@ -13,7 +13,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from hivemind.dht.routing import DHTID
@@ -207,23 +208,27 @@ class HivemindStore:
         self, node: Any, key_id: DHTID, subkey: PeerId | None, value: bytes, expires_at: float, copies: list[PeerID]
     ) -> None:
         candidates = await self._member.find_holders(node, key_id)
-        num_answers = 0
-        while candidates and num_answers < NUM_REPLICAS:
-            num_missing = NUM_REPLICAS - num_answers
-            chosen, candidates = candidates[:num_missing], candidates[num_missing:]
-            answers = await asyncio.gather(
-                *(
-                    node.protocol.call_store(peer, [key_id], [value], float(expires_at), [subkey] if subkey else None)
-                    for peer in chosen
-                )
-            )
-            for peer, answer in zip(chosen, answers, strict=True):
-                if not answer:
+        subkeys = [subkey] if subkey else None
+
+        async def store_at(peer: PeerID) -> Any:
+            return await node.protocol.call_store(peer, [key_id], [value], float(expires_at), subkeys)
+
+        async for peer, answer in self._answers(key_id, candidates, NUM_REPLICAS, store_at):
+            if answer[0]:
+                copies.append(peer)
+
+    async def _answers(
+        self, key_id: DHTID, candidates: list[PeerID], num_wanted: int, ask: Callable[[PeerID], Awaitable[Any]]
+    ) -> AsyncIterator[tuple[PeerID, Any]]:
+        """What the first `num_wanted` of `candidates` that answer say; those that do not are forgotten as holders."""
+        while candidates and num_wanted > 0:
+            chosen, candidates = candidates[:num_wanted], candidates[num_wanted:]
+            for peer, answer in zip(chosen, await asyncio.gather(*map(ask, chosen)), strict=True):
+                if answer:
+                    num_wanted -= 1
+                    yield peer, answer
+                else:
                     self._member.forget_holder(key_id, peer)
-                    continue
-                num_answers += 1
-                if answer[0]:
-                    copies.append(peer)
 
     # Reading
 
@@ -253,16 +258,9 @@ class HivemindStore:
         num_wanted = min(NUM_HOLDERS_READ, len(candidates))
         entries: list[tuple[Any, bytes, float]] = []
         num_answers = 0
-        while candidates and num_answers < num_wanted:
-            num_missing = num_wanted - num_answers
-            chosen, candidates = candidates[:num_missing], candidates[num_missing:]
-            answers = await asyncio.gather(*(node.protocol.call_find(peer, [key_id]) for peer in chosen))
-            for peer, answer in zip(chosen, answers, strict=True):
-                if not answer or key_id not in answer:
-                    self._member.forget_holder(key_id, peer)
-                    continue
-                num_answers += 1
-                entries += _entries(answer[key_id][0])
+        async for _, item in self._answers(key_id, candidates, num_wanted, partial(_found_at, node, key_id)):
+            num_answers += 1
+            entries += _entries(item[0])
         return entries if num_answers == num_wanted and entries else None
 
     async def _glance(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
@@ -271,12 +269,10 @@ class HivemindStore:
             holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, beam_size)
             nearest = holders[:NUM_REPLICAS]
             for peer in random.sample(nearest, min(MAX_HOLDERS_GLANCED, len(nearest))):
-                answer = await node.protocol.call_find(peer, [key_id])
-                if not answer or key_id not in answer:
+                item = await _found_at(node, key_id, peer)
+                if not item:
                     self._member.forget_holder(key_id, peer)
-                    continue
-                entries = list(_entries(answer[key_id][0]))
-                if entries:
+                elif entries := list(_entries(item[0])):
                     return entries
         return []
 
@@ -295,6 +291,12 @@ def _lines_of(host: P2pdHost | StreamHost) -> Callable[[], Awaitable[RpcTranspor
         return await attach_to_daemon(host) if isinstance(host, P2pdHost) else StreamCalls(host)
 
     return open_line
+
+
+async def _found_at(node: Any, key_id: DHTID, peer: PeerID) -> Any:
+    """(what `peer` has under the key or None, members nearer to it); None when it gives no answer."""
+    answer = await node.protocol.call_find(peer, [key_id])
+    return answer.get(key_id) if answer else None
 
 
 def _entries(item: Any) -> Iterable[tuple[Any, bytes, float]]:

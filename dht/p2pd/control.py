@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from dht.delimited import MessageError, delimited, read_delimited
 from dht.host import PeerId
 from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
-from dht.identity.multiaddr import Multiaddr, decode_varint, encode_varint, known_multiaddrs
+from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.streams.byte_stream import ByteStream
 from dht.streams.framing import READ_BUFFER_BYTES, ByteReader
@@ -155,17 +156,16 @@ async def listen_for_streams(
 async def read_stream_header(reader: ByteReader) -> tuple[PeerId, str]:
     """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
     header = StreamInfo()
-    _parse(header, await _read_delimited(reader))
+    await _read(header, reader)
     return peer_id_of_bytes(header.peer), header.proto
 
 
 async def _exchange(stream: ByteStream, request: Request) -> Response:
-    message = request.SerializeToString()
-    stream.write(encode_varint(len(message)) + message)
+    stream.write(delimited(request.SerializeToString()))
     await stream.drain()
     response = Response()
     try:
-        _parse(response, await _read_delimited(stream))
+        await _read(response, stream)
     except EOFError as error:
         raise ControlError("the network daemon went away before it answered") from error
     if response.type != Response.OK:
@@ -173,23 +173,11 @@ async def _exchange(stream: ByteStream, request: Request) -> Response:
     return response
 
 
-def _parse(message: Response | StreamInfo, data: bytes) -> None:
+async def _read(message: Response | StreamInfo, reader: ByteReader) -> None:
     try:
-        message.ParseFromString(data)
-    except DecodeError as error:
+        message.ParseFromString(await read_delimited(reader.readexactly, MAX_CONTROL_BYTES))
+    except (DecodeError, MessageError) as error:
         raise ControlError(f"a garbled message from the network daemon ({error})") from error
-
-
-async def _read_delimited(reader: ByteReader) -> bytes:
-    header = b""
-    while not header or header[-1] >= 0x80:
-        header += await reader.readexactly(1)
-        if len(header) > 5:
-            raise ControlError("a garbled length from the network daemon")
-    num_bytes, _ = decode_varint(header, 0)
-    if num_bytes > MAX_CONTROL_BYTES:
-        raise ControlError(f"a message of {num_bytes} bytes from the network daemon; expected at most 4 MiB")
-    return await reader.readexactly(num_bytes)
 
 
 def _field_of(answer: Any, name: str) -> Any:

@@ -20,9 +20,9 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from noise.exceptions import NoiseHandshakeError, NoiseInvalidMessage, NoiseMaxNonceError, NoiseValueError
 
+from dht.delimited import delimited, read_delimited
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
-from dht.identity.multiaddr import encode_varint
 
 YAMUX_PROTOCOL: Final = "/yamux/1.0.0"
 MULTISTREAM: Final = "/multistream/1.0.0"
@@ -143,7 +143,7 @@ async def propose(stream: RawStream, protocol: str) -> None:
     """Agree on `protocol`, as the side that asks.
 
     Raises:
-        HandshakeError: the other side does not speak it.
+        HandshakeError, MessageError: the other side does not speak it.
         EOFError, OSError: the stream ended.
     """
     stream.write(_line(MULTISTREAM) + _line(protocol))
@@ -171,34 +171,15 @@ async def choose(stream: RawStream, protocols: Collection[str]) -> str:
     raise HandshakeError(f"it speaks none of {', '.join(protocols)}")
 
 
-async def read_varint(stream: RawStream) -> int:
-    """An unsigned LEB128 number of at most 32 bits.
-
-    Raises:
-        HandshakeError: it is longer.
-    """
-    value = 0
-    for shift in range(0, 35, 7):
-        (byte,) = await stream.readexactly(1)
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value
-    raise HandshakeError("a length of more than 32 bits")
-
-
 async def _read_line(stream: RawStream) -> str:
-    num_bytes = await read_varint(stream)
-    if not 1 <= num_bytes <= MAX_NAME_BYTES:
-        raise HandshakeError(f"a protocol name of {num_bytes} bytes; expected 1 to {MAX_NAME_BYTES}")
-    line = await stream.readexactly(num_bytes)
+    line = await read_delimited(stream.readexactly, MAX_NAME_BYTES)
     if not line.endswith(b"\n"):
         raise HandshakeError("bytes that are no libp2p")
     return line[:-1].decode("utf-8", "replace")
 
 
 def _line(text: str) -> bytes:
-    data = text.encode("utf-8") + b"\n"
-    return encode_varint(len(data)) + data
+    return delimited(text.encode("utf-8") + b"\n")
 
 
 def _reason(error: Exception) -> str:

@@ -20,20 +20,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Final
 
 from dht.background import Background
+from dht.delimited import MessageError, delimited, read_delimited
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
-from dht.identity.multiaddr import Multiaddr, encode_varint, parse_peer_multiaddr
+from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.newest import Newest
 from dht.pylibp2p.connections import Connections, MuxedConnection
-from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose, read_varint
+from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose
 from dht.pylibp2p.messages import (
     HOP_PROTOCOL,
     IDENTIFY_PROTOCOL,
     KAD_PROTOCOL,
     MAX_MESSAGE_BYTES,
     PING_PROTOCOL,
-    MessageError,
     check_hop_status,
     decode_closer_peers,
     decode_identify,
@@ -194,7 +194,7 @@ class Libp2pHost:
             raise PeerUnreachable(
                 peer_id, f"cannot {what}: it closed the connection; it is tried again or left out"
             ) from error
-        except (HandshakeError, MessageError, OSError, ValueError) as error:
+        except (HandshakeError, OSError, ValueError) as error:
             raise PeerUnreachable(peer_id, f"cannot {what}: {_reason(error)}; it is tried again or left out") from error
 
     def _dial_lock(self, peer_id: PeerId) -> asyncio.Lock:
@@ -366,15 +366,12 @@ async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:
 
 
 async def _send_message(stream: YamuxStream, message: bytes) -> None:
-    stream.write(encode_varint(len(message)) + message)
+    stream.write(delimited(message))
     await stream.drain()
 
 
 async def _read_message(stream: YamuxStream) -> bytes:
-    num_bytes = await read_varint(stream)
-    if num_bytes > MAX_MESSAGE_BYTES:
-        raise MessageError(f"a message of {num_bytes} bytes; expected at most {MAX_MESSAGE_BYTES}")
-    return await stream.readexactly(num_bytes)
+    return await read_delimited(stream.readexactly, MAX_MESSAGE_BYTES)
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
 
+from dht.delimited import MessageError
 from dht.host import PeerId
 from dht.identity.keys import peer_id_bytes, peer_id_of_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
@@ -37,10 +38,6 @@ MAX_CLOSER_PEERS: Final = 20
 """Believed of one answer."""
 
 _PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
-
-
-class MessageError(Exception):
-    """Bytes that are not the expected message."""
 
 
 @dataclass(frozen=True, slots=True)

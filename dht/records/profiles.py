@@ -13,10 +13,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgpack
-
 from dht.errors import PeerFault
-from dht.fields import check_real, check_text, check_whole, clean_text, unpack
+from dht.fields import check_real, check_text, check_whole, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
 from dht.records.key_levels import shard_of
@@ -145,14 +143,13 @@ def profile_shard_of(contributor_id: PeerId) -> int:
 def _pack(profile: Profile) -> bytes:
     machines = b"".join(public_key_of(machine) for machine in profile.machines)
     team = [profile.team] if profile.team else []  # without one the bytes are those of before there were teams
-    packed: bytes = msgpack.packb(
+    return pack(
         [
             *(_FORMAT, profile.run_id, profile.sequence, float(profile.issued_at), float(profile.expires_at)),
             *(profile.name, profile.country, profile.is_hidden, machines),
             *team,
         ]
     )
-    return packed
 
 
 def _unpack(body: bytes, contributor_id: PeerId) -> Profile:

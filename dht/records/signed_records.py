@@ -14,8 +14,6 @@ import json
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final, Literal
 
-import msgpack
-
 from dht.errors import PeerFault, UsageFault
 from dht.fields import (
     MAX_REAL,
@@ -25,6 +23,7 @@ from dht.fields import (
     check_real,
     check_text,
     check_whole,
+    pack,
     refuse_constant,
     unpack,
 )
@@ -377,8 +376,7 @@ def _unpack_array(body: bytes, num_items: int, record_format: int) -> list[Any]:
 
 
 def _pack_run_record(run_id: str, manifest: bytes) -> bytes:
-    packed: bytes = msgpack.packb([_RUN_FORMAT, run_id, manifest])
-    return packed
+    return pack([_RUN_FORMAT, run_id, manifest])
 
 
 def _unpack_run_record(body: bytes) -> tuple[str, bytes]:
@@ -410,8 +408,7 @@ def _pack_peer_record(record: PeerRecord) -> bytes:
     values["digests"] = b"".join(record.digests)
     times = record.newest_round
     values["newest_round"] = times and [times.fragment, times.version, *(float(x) for x in astuple(times)[2:])]
-    packed: bytes = msgpack.packb([_PEER_FORMAT, *values.values()])
-    return packed
+    return pack([_PEER_FORMAT, *values.values()])
 
 
 def _unpack_peer_record(body: bytes, peer_id: PeerId) -> PeerRecord:

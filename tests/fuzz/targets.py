@@ -36,7 +36,9 @@ from averaging.wire.messages import Commit
 from dht.admission import tickets
 from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
 from dht.admission.proofs import make_proof, open_proof
+from dht.delimited import MessageError
 from dht.errors import LocalFault, PeerFault
+from dht.fields import pack
 from dht.identity import multiaddr
 from dht.identity.keys import Identity, make_run_id, peer_id_bytes, peer_id_of_bytes, split_run_id
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
@@ -122,11 +124,11 @@ def _wire() -> list[Target]:
             tuple(frame[5:] for frame in frames),
         ),
         Target("state_message", lambda data: state_messages.unpack(data, BOB.peer_id, 6), (state_messages.NONE,)),
-        Target("state_request", _answer_request, tuple(map(state_messages.pack, _REQUESTS))),
+        Target("state_request", _answer_request, tuple(map(pack, _REQUESTS))),
         Target(
             "file_header",
             lambda data: state_messages.file_header_in(data, BOB.peer_id, 3),
-            (state_messages.NONE, state_messages.pack(["file-header", bytes(96)])),
+            (state_messages.NONE, pack(["file-header", bytes(96)])),
         ),
         Target(
             "receipt",
@@ -500,7 +502,7 @@ def _libp2p() -> list[Target]:
     answer.closerPeers.add(id=peer_id_bytes(BOB.peer_id), addrs=[address])
     identify = messages.encode_identify(ALICE.peer_id, ["/a/1"])
     hop = bytes([0x08, 2, 0x28, 100])
-    allowed = (*_FAULTS, messages.MessageError)
+    allowed = (*_FAULTS, MessageError)
     return [
         Target("identify", messages.decode_identify, (identify,), allowed),
         Target("closer_peers", messages.decode_closer_peers, (answer.SerializeToString(),), allowed),

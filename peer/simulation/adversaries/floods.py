@@ -18,10 +18,11 @@ import random
 
 from averaging.lanes.greeting import OPEN_SECONDS, open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.transfer.messages import STATE_PROTOCOL, pack
+from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.records.signed_records import encode_peer_record
 from peer.network.membership.membership import RECORD_PROTOCOL

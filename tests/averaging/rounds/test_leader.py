@@ -64,9 +64,9 @@ class Leader:
             DIGEST,
             self.timing,
             lambda to, message: self.sent.append((to, message)),
-            lambda offers: (ShardPlan(0, 10, 0), ShardPlan(10, 20, min(1, len(offers) - 1))),
             quorum_fraction,
             notary_of(PEERS[0]),
+            shards_for=lambda offers: (ShardPlan(0, 10, 0), ShardPlan(10, 20, min(1, len(offers) - 1))),
             not_before=not_before,
             tell=self.told.append,
         )

@@ -78,9 +78,9 @@ def test_the_plan_says_what_the_offers_said():
         DIGEST,
         RoundTiming.with_bounds(60.0),
         lambda to, message: sent.append(message),
-        lambda offers: (ShardPlan(0, SIZE, 0),),
         0.5,
         notary_of(PEERS[0]),
+        shards_for=lambda offers: (ShardPlan(0, SIZE, 0),),
     )
     counts = dict(zip(PEERS, (7, 0, 100, 3), strict=True))
     for peer, count in counts.items():

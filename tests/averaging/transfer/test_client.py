@@ -11,7 +11,7 @@ import pytest
 from averaging.lanes.greeting import greet_incoming
 from averaging.outer.outer_step import anchor_digest, chunk_digests
 from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
-from averaging.transfer.messages import STATE_PROTOCOL, Header, pack
+from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -27,6 +27,7 @@ from averaging.wire.messages import (
     ShardResult,
 )
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import pack
 from dht.simulated.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual

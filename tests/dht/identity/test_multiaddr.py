@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.delimited import decode_varint, encode_varint
 from dht.errors import UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import (
     Multiaddr,
-    decode_varint,
-    encode_varint,
     multiaddr_from_bytes,
     parse_multiaddr,
     parse_peer_multiaddr,

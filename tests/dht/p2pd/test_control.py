@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from dht.delimited import encode_varint
 from dht.host import PeerId
-from dht.identity.multiaddr import encode_varint, parse_multiaddr
+from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.control import MAX_CONTROL_BYTES, ControlError, P2pdControl
 from dht.streams.byte_stream import ByteStream
 
@@ -75,7 +76,7 @@ def test_requests_are_those_of_the_protocol(call: Call, request_hex: str, tmp_pa
         (bytes([2, 0x0B, 0]), "a garbled message"),
         (bytes([2, 0x12, 9]), "a garbled message"),
         (b"\xff" * 9, "a garbled length"),
-        (encode_varint(MAX_CONTROL_BYTES + 1), "expected at most 4 MiB"),
+        (encode_varint(MAX_CONTROL_BYTES + 1), f"expected at most {MAX_CONTROL_BYTES}"),
         (bytes([13, 8, 1, 0x12, 9, 0x0A, 7]) + b"no\n way", "no way"),
         (OK, "without its field identify"),
     ],

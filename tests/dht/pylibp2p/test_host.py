@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.delimited import MessageError
 from dht.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, peer_id_bytes
 from dht.identity.multiaddr import parse_multiaddr
@@ -106,7 +107,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 @given(st.binary(max_size=300))
 def test_bytes_of_strangers_give_a_message_error_or_a_message(content: bytes) -> None:
     for decode in DECODERS:
-        with contextlib.suppress(messages.MessageError):
+        with contextlib.suppress(MessageError):
             decode(content)
 
 
@@ -124,7 +125,7 @@ def test_changed_messages_give_a_message_error_or_a_message(data: st.DataObject)
     for message, decode in ((found, messages.decode_closer_peers), (introduction, messages.decode_identify)):
         changed = bytearray(message)
         changed[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        with contextlib.suppress(messages.MessageError):
+        with contextlib.suppress(MessageError):
             decode(bytes(changed))
 
 

@@ -26,7 +26,7 @@ from averaging.lanes.greeting import open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.outer.outer_step import anchor_digest
 from averaging.rounds.events import SendMessage
-from averaging.transfer.messages import STATE_PROTOCOL, pack
+from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
 from averaging.wire.frames import commit_digest
@@ -42,6 +42,7 @@ from averaging.wire.messages import (
     VersionIs,
 )
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.records import signed_records
 from dht.records.signed_records import PeerRecord
 

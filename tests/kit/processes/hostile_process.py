@@ -21,10 +21,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.transfer.messages import STATE_PROTOCOL, pack
+from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.host import PeerId, Stream
 from dht.records.signed_records import decode_run_record
 from peer.config.layouts import seed_sizes
