@@ -142,8 +142,10 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
     await database.execute("PRAGMA synchronous = NORMAL")
     # A name that was withdrawn is gone from the file too, not only from its tables.
     await database.execute("PRAGMA secure_delete = ON")
+    ((version,),) = await fetch_rows(database, "PRAGMA user_version")
+    if version == SCHEMA_VERSION:
+        return  # nothing is written: a page begins on a full disk too
     async with _transaction(database):
-        ((version,),) = await fetch_rows(database, "PRAGMA user_version")
         if is_new:
             version = 1
             await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
