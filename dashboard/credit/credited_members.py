@@ -41,11 +41,11 @@ class CommitCredit(CreditedRound):
 
 
 def checker_of(
-    run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int] | None = None
+    run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int]
 ) -> Callable[[bytes], CommitCredit]:
     """The check of one stored receipt (`receipt_of`): all signatures, then whom it credits and what it moved.
 
-    `encoded_num_bytes`: bytes of so many values, as the run's codec writes them; without it no bytes are counted.
+    `encoded_num_bytes`: bytes of so many values, as the run's codec writes them.
 
     The manifest of the receipt counts, so that what was collected under an earlier revision stays good. Raises
     PeerFault with the reason.
@@ -60,8 +60,6 @@ def checker_of(
         except ReceiptFault as fault:
             raise PeerFault(PeerId(""), f"gave a commit that proves nothing: {fault}") from fault
         credit = credit_of(commit, sum(run.fragment_sizes))
-        if encoded_num_bytes is None:
-            return credit
         return replace(
             credit,
             payload_bytes=payload_bytes(commit, encoded_num_bytes),

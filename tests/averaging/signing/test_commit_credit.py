@@ -177,7 +177,7 @@ def test_what_proves_nothing_credits_nobody_and_says_why():
     half = replace(HISTORY[2], shards=(unsigned, *HISTORY[2].shards[1:]))
     half = Notary(SCOPE, BY_ID[half.leader].sign, verify).sign_commit(half)
     kept = [receipt_of(RUN, frames.encode(commit)) for commit in (HISTORY[0], foreign, half)]
-    check = checker_of(RUN, verify)
+    check = checker_of(RUN, verify, lambda count: 2 * count)
     assert check(kept[0]).version == 0
     for receipt, reason in (
         (kept[1], "not signed by its leader"),
@@ -192,7 +192,7 @@ def test_what_proves_nothing_credits_nobody_and_says_why():
 
 def test_a_credit_says_what_the_page_shows():
     receipt = receipt_of(RUN, frames.encode(commit_of(0, (A, B, C), shards=((0, (0, 1)), (1, ()), (2, (0, 1))))))
-    credit = checker_of(RUN, verify)(receipt)
+    credit = checker_of(RUN, verify, lambda count: 2 * count)(receipt)
     assert credit.shares == ((A.peer_id, 20_000, True), (B.peer_id, 20_000, True), (C.peer_id, 0, False))
     assert (credit.num_shards, credit.num_void_shards, credit.tokens) == (3, 1, 200)
     assert dict(credit.drop_reasons) == {
