@@ -52,12 +52,14 @@ class CallbackSession:
         schedulers: Mapping[str, Stateful],
         *,
         is_resumed: bool,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """Join in the process of rank 0; in the others take over its parameters.
 
         Args:
             schedulers: kept in this peer's checkpoints.
             is_resumed: the loop has restored the schedulers already; they stay as they are.
+            gives_up: asked while it joins: whether somebody wants the loop to end.
 
         Raises:
             UsageFault, LocalFault, Incompatible: as `murmuration.join`; the loop must not go on.
@@ -66,9 +68,13 @@ class CallbackSession:
         self._module, self._replicas = module, Replicas(module)
         if self._replicas.is_main:
             state = {name: _Kept(scheduler, is_resumed=is_resumed) for name, scheduler in schedulers.items()}
-            session = join(
-                self._run_id, module=module, optimizer=optimizers, peers=self._peers, state=state, **self._choices
-            )
+            own_stop = self._choices.get("stop", lambda: False)
+
+            def stop() -> bool:
+                return own_stop() or (self.swarm is None and gives_up())
+
+            choices = {**self._choices, "stop": stop}
+            session = join(self._run_id, module=module, optimizer=optimizers, peers=self._peers, state=state, **choices)
             self.swarm = session.__enter__()
             atexit.register(self.leave, SystemExit())
             self._on_joined(self.swarm)

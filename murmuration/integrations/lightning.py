@@ -91,7 +91,14 @@ class SwarmCallback(Callback):
             f"scheduler.{place}": config.scheduler for place, config in enumerate(trainer.lr_scheduler_configs)
         }
         module = pl_module.get_submodule(self._part)
-        self._session.enter(module, trainer.optimizers, schedulers, is_resumed=trainer.global_step > 0)
+        # Lightning takes SIGTERM, and looks for it between batches alone.
+        self._session.enter(
+            module,
+            trainer.optimizers,
+            schedulers,
+            is_resumed=trainer.global_step > 0,
+            gives_up=lambda: bool(trainer.received_sigterm),
+        )
         self._last_step = trainer.global_step
         swarm = self._session.swarm
         if swarm is not None and swarm.manifest.training.schedule.changes_rate:

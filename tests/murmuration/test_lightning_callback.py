@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from dht.errors import LocalFault
 from tests.kit.late_library import late_library
 from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 
@@ -125,3 +128,17 @@ def test_it_stops_when_the_swarm_says_so(tmp_path: Path, sessions: list[LoneSwar
 )
 def test_what_a_batch_counts(batch: Any, tokens: int) -> None:
     assert integration.tokens_of(batch) == tokens
+
+
+def test_sigterm_ends_it_while_it_looks_for_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own handler would let it wait on for minutes."""
+
+    def look_for_it(run_id: str, *, stop: Callable[[], bool], **choices: Any) -> None:
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+        raise LocalFault("asked to stop before the run was found")
+
+    monkeypatch.setattr("murmuration.integrations.callback_session.join", look_for_it)
+    with pytest.raises(LocalFault, match="asked to stop"):
+        fit(tmp_path, small_module(), integration.SwarmCallback(RUN))
