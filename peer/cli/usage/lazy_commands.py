@@ -18,11 +18,20 @@ from peer.version import SOFTWARE
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Name -> command; the file that has it is imported when it is asked for."""
+    """Name -> command; the file that has it is imported when it is asked for.
+
+    The commands of a file are made once, since the library asks for one of them several times.
+    """
+
+    def __init__(self) -> None:
+        self._of_file: dict[str, Mapping[str, Any]] = {}
 
     def __getitem__(self, name: str) -> Any:
-        module = importlib.import_module(f"peer.cli.{COMMANDS[name].module}")
-        return typer.main.get_group(module.commands).commands[name]
+        file = COMMANDS[name].module
+        if file not in self._of_file:
+            module = importlib.import_module(f"peer.cli.{file}")
+            self._of_file[file] = typer.main.get_group(module.commands).commands
+        return self._of_file[file][name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
