@@ -23,8 +23,12 @@ class CompiledLoss:
         self._plain = loss
         self._compiled: Loss | None = torch.compile(loss)
         self._tell = tell
+        self._is_first = True
 
     def __call__(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self._is_first:
+            self._is_first = False
+            self._tell("--compile: the first step is being compiled, which can take minutes")
         if self._compiled is not None:
             try:
                 return self._compiled(tokens, targets)
