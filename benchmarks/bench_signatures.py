@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from averaging.signing.notary import Notary, Scope
 from averaging.wire import frames
-from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Reduced, RosterEntry, ShardPlan, ShardResult
+from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.identity.keys import Identity, verify
 
 NUM_RUNS = 7
@@ -47,10 +47,9 @@ def measure(num_members: int) -> str:
     unsigned = Commit(0, 1000, 0, leader, digest, roster, results, digest)
     commit = notaries[0].sign_commit(unsigned)
     last = results[-1]
-    report = Reduced(0, 1000, 0, num_members - 1, digest, everybody, last.signature)
     plain = replace(commit, signature=b"", shards=tuple(replace(one, signature=b"") for one in results))
     reducer = seconds_of(lambda: notaries[-1].sign_result(plan, leader, bare[-1]))
-    heard = seconds_of(lambda: notaries[0].is_reducers(plan, leader, people[-1].peer_id, report))
+    heard = seconds_of(lambda: notaries[0].is_makers(people[-1].peer_id, plan, leader, last))
     closing = seconds_of(lambda: notaries[0].sign_commit(unsigned))
     first = seconds_of(lambda: notaries[-1].is_leaders(commit))
     whole = seconds_of(lambda: notaries[-1].objection(commit))

@@ -391,7 +391,7 @@ class CellScope(FlatScope):
         if waiting is None or not event.included:
             return
         row = order.slices[event.position]
-        signature = rounds.notary.sign_slice(order, order.leader, row.result(event.digest, event.included))
+        signature = rounds.notary.sign_result(order, order.leader, row.result(event.digest, event.included))
         of_round = (rounds.fragment, rounds.version, order.attempt)
         rounds.send(order.leader, SliceReport(*of_round, number, event.digest, event.included, signature))
         others = self._slices.arrived.get(key, {}).values()

@@ -111,11 +111,12 @@ class TopLeading(Gathering):
         row, included = plan.slices[message.slice], message.included
         if row.owner != sender or message.slice in self.results or not included or included[-1] >= len(plan.cells):
             return
-        if sender != self.me and not self.notary.is_owners(plan, self.me, message):
+        result = row.result(message.digest, included, message.signature)
+        if sender != self.me and not self.notary.is_makers(sender, plan, self.me, result):
             what = f"its mean of values [{row.start}, {row.end}) of all cells of fragment {plan.fragment}"
             self.tell(WronglySigned(sender, f"{what} is not signed by it"))
             return
-        self.results[message.slice] = row.result(message.digest, included, message.signature)
+        self.results[message.slice] = result
         self.cell_timing.reported.observe(PeerId(plan.cells[row.cell].name), now - self.planned_at)
 
     def check(self, expected: Collection[str], now: float) -> TopCommit | Abandon | None:

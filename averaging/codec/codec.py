@@ -25,9 +25,9 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -74,7 +74,7 @@ class Kernels(Protocol):
 
     def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None: ...
 
-    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None: ...
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None: ...
 
 
 class Codec:
@@ -235,8 +235,8 @@ class BlockCodec(Codec):
                     scales[:done].view(np.float32),
                     codes[: codes_num_bytes(self.name, self.block_size, end)],
                     self.block_size,
-                    1.0,
                     values[:end],
+                    1.0,
                 )
             raise _refused_value(values, MAX_MAGNITUDE, "2^126")
         stored = self.stored_scales(scales)
@@ -248,29 +248,23 @@ class BlockCodec(Codec):
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
-        scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
-        whole, tail, tail_block = self._split(out, copy_tail=False)
-        full, split = self._boundary(encoded.num_values)
-        self._kernels.decode(scales[:full], codes[:split], self.block_size, whole)
-        if tail_block is not None:
-            self._kernels.decode(scales[full:], codes[split:], tail_block.size, tail_block)
-            tail[:] = tail_block[: tail.size]
+        self._run_on(encoded, out, self._kernels.decode, copy_tail=False)
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         self._check_encoded(encoded, out)
-        weight = weight_float32(weight)
-        scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
-        whole, tail, tail_block = self._split(out)
-        full, split = self._boundary(encoded.num_values)
-        self._kernels.decode_accumulate(scales[:full], codes[:split], self.block_size, weight, whole)
-        if tail_block is not None:
-            self._kernels.decode_accumulate(scales[full:], codes[split:], tail_block.size, weight, tail_block)
-            tail[:] = tail_block[: tail.size]
+        self._run_on(encoded, out, partial(self._kernels.decode_accumulate, weight=weight_float32(weight)))
 
-    def _boundary(self, num_values: int) -> tuple[int, int]:
-        """Number of whole blocks, and the bytes of their codes."""
-        full = num_values // self.block_size
-        return full, codes_num_bytes(self.name, self.block_size, full * self.block_size)
+    def _run_on(
+        self, encoded: EncodedBlocks, out: F32, kernel: Callable[[F32, U8, int, F32], None], copy_tail: bool = True
+    ) -> None:
+        scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
+        whole, tail, tail_block = self._split(out, copy_tail)
+        full = encoded.num_values // self.block_size
+        split = codes_num_bytes(self.name, self.block_size, full * self.block_size)
+        kernel(scales[:full], codes[:split], self.block_size, whole)
+        if tail_block is not None:
+            kernel(scales[full:], codes[split:], tail_block.size, tail_block)
+            tail[:] = tail_block[: tail.size]
 
     def _split(self, values: F32, copy_tail: bool = True) -> tuple[F32, F32, F32 | None]:
         """Whole blocks, the tail, and the tail as a block of its own that fills its last byte with zeros."""

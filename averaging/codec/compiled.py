@@ -112,7 +112,7 @@ class CompiledKernels:
         """As `NumpyKernels.decode`."""
         self._decode(scales, codes, block_size, 0.0, False, out)
 
-    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None:
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None:
         """As `NumpyKernels.decode_accumulate`."""
         self._decode(scales, codes, block_size, weight, True, out)
 

@@ -167,7 +167,7 @@ class NumpyKernels:
             self._decode_chunk(chunk_codes, blocks[start:end])
             blocks[start:end] *= scale
 
-    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None:
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None:
         """out = out + weight * decoded, each operation rounded to float32 on its own."""
         blocks = out.reshape(len(scales), block_size)
         for start, end, scale, chunk_codes in self._chunks(scales, codes, block_size):

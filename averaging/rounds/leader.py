@@ -133,11 +133,12 @@ class Leading(Gathering):
             return False
         if message.shard in self.results or members != message.included or not members:
             return True
-        if peer_id != self.me and not self.notary.is_reducers(plan, self.me, peer_id, message):
+        result = shard.result(message.digest, members, message.signature)
+        if peer_id != self.me and not self.notary.is_makers(peer_id, plan, self.me, result):
             what = f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} is not signed by it"
             self.tell(WronglySigned(peer_id, what))
             return False
-        self.results[message.shard] = shard.result(message.digest, members, message.signature)
+        self.results[message.shard] = result
         self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 

@@ -31,6 +31,14 @@ class Fact(Effect):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class OfVersion(Fact):
+    """What happened to one fragment at one version."""
+
+    fragment: int
+    version: int
+
+
 def bare(reason: str) -> str:
     """To be put into a sentence."""
     return reason.strip().rstrip(".")
@@ -46,11 +54,9 @@ def _learned(num_arrivals: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SentContribution(Fact):
+class SentContribution(OfVersion):
     """Own work left for a round."""
 
-    fragment: int
-    version: int
     num_bytes: int
     tokens: int
     steps: int
@@ -65,11 +71,9 @@ class SentContribution(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundStarted(Fact):
+class RoundStarted(OfVersion):
     """A leader's plan arrived."""
 
-    fragment: int
-    version: int
     leader: PeerId
     num_contributors: int
 
@@ -81,15 +85,13 @@ class RoundStarted(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundCommitted(Fact):
+class RoundCommitted(OfVersion):
     """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for.
 
     Bytes up are those of this peer's contribution (offers included), bytes down those of the results that it received.
     All are 0 when this peer was not in the round.
     """
 
-    fragment: int
-    version: int
     contributors: tuple[PeerId, ...]
     outer_lr: float
     tokens: int
@@ -113,11 +115,9 @@ class RoundCommitted(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundAbandoned(Fact):
+class RoundAbandoned(OfVersion):
     """This peer gave up an attempt at a round; its work is kept."""
 
-    fragment: int
-    version: int
     attempt: int
     reason: str
 
@@ -129,11 +129,9 @@ class RoundAbandoned(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderReplaced(Fact):
+class LeaderReplaced(OfVersion):
     """The next in rank took over a round; `attempt` is the new one."""
 
-    fragment: int
-    version: int
     attempt: int
     old: PeerId
     new: PeerId
@@ -147,15 +145,13 @@ class LeaderReplaced(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlineExpired(Fact):
+class DeadlineExpired(OfVersion):
     """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
 
     `awaited` is what for: a trainer's "offer", a member's "contribution" or a holder's "result". "first mean" is that
     of any reducer, "mean" those of all of them.
     """
 
-    fragment: int
-    version: int
     awaited: str
     waited_for: tuple[PeerId, ...]
     seconds: float
@@ -176,11 +172,9 @@ class DeadlineExpired(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumAwaited(Fact):
+class QuorumAwaited(OfVersion):
     """A round led here has fewer offers than it needs; it begins without `missing` after `seconds` at the latest."""
 
-    fragment: int
-    version: int
     num_offers: int
     quorum: int
     missing: tuple[PeerId, ...]
@@ -196,11 +190,9 @@ class QuorumAwaited(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedCommit(Fact):
+class AppliedCommit(OfVersion):
     """This peer's anchor moved to `version`, by a commit or to what was fetched; `digest` is hexadecimal."""
 
-    fragment: int
-    version: int
     digest: str
 
     def sentence(self) -> str:
@@ -208,11 +200,9 @@ class AppliedCommit(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkReturned(Fact):
+class WorkReturned(OfVersion):
     """Sent work was not committed and went back into the error feedback; nothing is lost."""
 
-    fragment: int
-    version: int
     reason: str
     num_values: int
 
@@ -224,11 +214,9 @@ class WorkReturned(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkDropped(Fact):
+class WorkDropped(OfVersion):
     """Own work waited for longer than the run's staleness limit and was given up."""
 
-    fragment: int
-    version: int
     staleness: int
     tokens: int
 
@@ -240,14 +228,12 @@ class WorkDropped(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkLost(Fact):
+class WorkLost(OfVersion):
     """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
 
     Or the other way round (`is_doubled`): it had been sent again, and is in that anchor twice.
     """
 
-    fragment: int
-    version: int
     tokens: int
     is_doubled: bool
     reason: str

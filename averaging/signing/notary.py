@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from averaging.wire.cell_messages import CellsCommit, SliceOrder, SlicePlan, SliceReport
+from averaging.wire.cell_messages import CellsCommit, SliceOrder, SlicePlan
 from averaging.wire.checks import mask_of
 from averaging.wire.frames import commit_digest_whole, encode
 from averaging.wire.messages import (
@@ -26,7 +26,6 @@ from averaging.wire.messages import (
     Commit,
     Contribution,
     Plan,
-    Reduced,
     RosterEntry,
     ShardResult,
     SliceResult,
@@ -48,6 +47,8 @@ LEADER_DOMAINS: dict[type, bytes] = {
 }
 LedMessage = Commit | SlicePlan | TopCommit
 OfSlices = TypeVar("OfSlices", SlicePlan, TopCommit)
+Averaged = Plan | Commit | SlicePlan | SliceOrder | TopCommit
+Mean = ShardResult | SliceResult
 
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `averaging.wire.messages.SIGNATURE_BYTES` long."""
@@ -79,17 +80,19 @@ def _statement(domain: bytes, scope: Scope, *fields: Any) -> bytes:
     return domain + _digest([scope.run_id, scope.manifest_hash, *fields])
 
 
-def roster_digest(roster: Sequence[RosterEntry]) -> bytes:
-    """32 bytes that stand for all members of a round and what they contributed."""
-    return _digest([[e.peer_id, e.tokens, e.steps, e.base_version, e.sequence, e.num_rounds] for e in roster])
+def rows_digest(rows: Sequence[RosterEntry | CellRow]) -> bytes:
+    """32 bytes that stand for all members of a round, or for all its cells, and what they bring."""
+    return _digest([[getattr(row, name) for name in type(row).__slots__] for row in rows])
 
 
-def shard_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, members: bytes, shard: ShardResult) -> bytes:
-    """What the reducer of a shard signs; `members` is the `roster_digest` of the round."""
+def mean_statement(scope: Scope, round_: Averaged, leader: PeerId, mean: Mean, rows: bytes = b"") -> bytes:
+    """What the maker of a shard's or a slice's mean signs; `rows` is the round's `rows_digest`, where it is known."""
+    if not rows:
+        rows = rows_digest(round_.roster if isinstance(round_, Plan | Commit) else round_.cells)
     return _statement(
-        *(SHARD_DOMAIN, scope),
-        *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, members),
-        *(shard.start, shard.end, shard.digest, mask_of(shard.included)),
+        *(SHARD_DOMAIN if isinstance(mean, ShardResult) else SLICE_DOMAIN, scope),
+        *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, rows),
+        *(mean.start, mean.end, mean.digest, mask_of(mean.included)),
     )
 
 
@@ -100,27 +103,11 @@ def leader_statement(scope: Scope, message: LedMessage) -> bytes:
     return _statement(LEADER_DOMAINS[type(message)], scope, whole)
 
 
-def cells_digest(cells: Sequence[CellRow]) -> bytes:
-    """32 bytes that stand for all cells of a round and what they bring."""
-    return _digest([[getattr(row, name) for name in CellRow.__slots__] for row in cells])
-
-
 def credential_statement(
     scope: Scope, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]
 ) -> bytes:
     """What a cell's leader signs for a reducer: it made the cell's mean of values [run), in the part of that digest."""
     return _statement(CREDENTIAL_DOMAIN, scope, fragment, version, part_digest, reducer, *run)
-
-
-def slice_statement(
-    scope: Scope, round_: SlicePlan | SliceOrder | TopCommit, leader: PeerId, cells: bytes, one: SliceResult
-) -> bytes:
-    """What the owner of a slice signs; `cells` is the `cells_digest` of the round."""
-    return _statement(
-        *(SLICE_DOMAIN, scope),
-        *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, cells),
-        *(one.start, one.end, one.digest, mask_of(one.included)),
-    )
 
 
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
@@ -149,11 +136,9 @@ class Checker:
         self._verify = verify
         self._verified = verified
 
-    def is_reducers(self, plan: Plan, leader: PeerId, reducer: PeerId, report: Reduced) -> bool:
-        """Whether a report of this plan is signed by the shard's reducer."""
-        result = plan.shards[report.shard].result(report.digest, report.included)
-        statement = shard_statement(self.scope, plan, leader, roster_digest(plan.roster), result)
-        return self._holds(reducer, statement, report.signature)
+    def is_makers(self, maker: PeerId, round_: Averaged, leader: PeerId, mean: Mean, rows: bytes = b"") -> bool:
+        """Whether who made a mean of this round has signed it; `rows` as in `mean_statement`."""
+        return self._holds(maker, mean_statement(self.scope, round_, leader, mean, rows), mean.signature)
 
     def is_leaders(self, commit: Commit) -> bool:
         """Whether the leader whom a commit names has signed it; of a two-level round, both leaders."""
@@ -167,25 +152,9 @@ class Checker:
         """Why a commit is no proof of anything; empty when its leader and all its reducers have signed it."""
         if not self.is_leaders(commit):
             return f"the commit of version {commit.version} of fragment {commit.fragment} is not signed by its leader"
-        members = roster_digest(commit.roster)
-        for shard in commit.shards:
-            if not shard.digest:
-                continue
-            reducer = commit.roster[shard.reducer].peer_id
-            statement = shard_statement(self.scope, commit, commit.leader, members, shard)
-            if not self._holds(reducer, statement, shard.signature):
-                return (
-                    f"in the commit of version {commit.version} of fragment {commit.fragment}, the mean of values "
-                    f"[{shard.start}, {shard.end}) is not signed by its reducer {reducer}"
-                )
-        return self._upper_objection(commit) if isinstance(commit, CellsCommit) else ""
-
-    def is_owners(self, plan: SlicePlan, leader: PeerId, report: SliceReport) -> bool:
-        """Whether a report of this plan is signed by the slice's owner."""
-        row = plan.slices[report.slice]
-        result = row.result(report.digest, report.included)
-        statement = slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result)
-        return self._holds(row.owner, statement, report.signature)
+        made = [("reducer", commit.roster[shard.reducer].peer_id, shard) for shard in commit.shards]
+        unsigned = self._unsigned(commit, made, rows_digest(commit.roster))
+        return unsigned or (self._upper_objection(commit) if isinstance(commit, CellsCommit) else "")
 
     def is_reducer_of(
         self, row: CellRow, fragment: int, version: int, reducer: PeerId, run: tuple[int, int], credential: bytes
@@ -198,13 +167,14 @@ class Checker:
         upper = commit.upper
         if commit_digest_whole(commit.plain) != upper.cells[commit.cell].digest:
             return f"the part of cell {upper.cells[commit.cell].name!r} is not the one that its round has averaged"
-        cells = cells_digest(upper.cells)
-        for one in upper.slices:
-            statement = slice_statement(self.scope, upper, upper.leader, cells, one)
-            if one.digest and not self._holds(one.owner, statement, one.signature):
+        return self._unsigned(upper, [("owner", one.owner, one) for one in upper.slices], rows_digest(upper.cells))
+
+    def _unsigned(self, commit: Commit | TopCommit, made: Sequence[tuple[str, PeerId, Mean]], rows: bytes) -> str:
+        for role, maker, mean in made:
+            if mean.digest and not self.is_makers(maker, commit, commit.leader, mean, rows):
                 return (
-                    f"in the commit of version {upper.version} of fragment {upper.fragment}, the mean of values "
-                    f"[{one.start}, {one.end}) is not signed by its owner {one.owner}"
+                    f"in the commit of version {commit.version} of fragment {commit.fragment}, the mean of values "
+                    f"[{mean.start}, {mean.end}) is not signed by its {role} {maker}"
                 )
         return ""
 
@@ -235,9 +205,9 @@ class Notary(Checker):
         super().__init__(scope, verify, verified)
         self._sign = sign
 
-    def sign_result(self, plan: Plan, leader: PeerId, shard: ShardResult) -> bytes:
-        """The reducer's signature under its own mean."""
-        return self._sign(shard_statement(self.scope, plan, leader, roster_digest(plan.roster), shard))
+    def sign_result(self, round_: Averaged, leader: PeerId, mean: Mean) -> bytes:
+        """This peer's signature under its mean of a shard or of a slice."""
+        return self._sign(mean_statement(self.scope, round_, leader, mean))
 
     def sign_commit(self, commit: Commit) -> Commit:
         """The commit with its leader's signature."""
@@ -246,10 +216,6 @@ class Notary(Checker):
     def sign_slices(self, message: OfSlices) -> OfSlices:
         """A plan of slices, or the commit of all cells, with its top leader's signature."""
         return replace(message, signature=self._sign(leader_statement(self.scope, message)))
-
-    def sign_slice(self, plan: SlicePlan | SliceOrder, leader: PeerId, result: SliceResult) -> bytes:
-        """The owner's signature under the mean of a slice."""
-        return self._sign(slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result))
 
     def sign_credential(
         self, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import base58
 
@@ -22,27 +22,62 @@ from dht.identity.keys import public_key_of
 MAX_MULTIADDR_LENGTH: Final = 1024
 """A relayed address with two PeerIds and a long DNS name has about 400 characters."""
 
-_Kind = Literal["none", "ip4", "ip6", "port", "text", "peer", "path"]
+
+def _port_bytes(text: str) -> bytes:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= 65535):
+        raise ValueError(f"{text!r} is not a port from 0 to 65535")
+    return int(text).to_bytes(2, "big")
+
+
+def _host_name(text: str) -> str:
+    if not text or not text.isprintable() or len(text) > 253:
+        raise ValueError(f"{text[:80]!r} is not a host name")
+    return text
+
+
+def _peer(text: str) -> str:
+    public_key_of(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How values are written in both forms; each direction raises ValueError on what is none.
+
+    `num_bytes`: every value has so many; None: its length stands in front.
+    """
+
+    to_bytes: Callable[[str], bytes]
+    to_text: Callable[[bytes], str]
+    num_bytes: int | None = None
+
+
+_NONE = _Kind(lambda _: b"", lambda _: "", 0)
+_IP4 = _Kind(lambda text: ipaddress.IPv4Address(text).packed, lambda data: str(ipaddress.IPv4Address(data)), 4)
+_IP6 = _Kind(lambda text: ipaddress.IPv6Address(text).packed, lambda data: str(ipaddress.IPv6Address(data)), 16)
+_PORT = _Kind(_port_bytes, lambda data: str(int.from_bytes(data, "big")), 2)
+_NAME = _Kind(lambda text: _host_name(text).encode(), lambda data: _host_name(data.decode()))
+_PEER = _Kind(lambda text: base58.b58decode(_peer(text)), lambda data: _peer(base58.b58encode(data).decode()))
+_PATH = _Kind(lambda text: text.encode(), lambda data: data.decode())
 
 _PROTOCOLS: Final[dict[str, tuple[int, _Kind]]] = {
-    "ip4": (4, "ip4"),
-    "tcp": (6, "port"),
-    "ip6": (41, "ip6"),
-    "dns": (53, "text"),
-    "dns4": (54, "text"),
-    "dns6": (55, "text"),
-    "dnsaddr": (56, "text"),
-    "udp": (273, "port"),
-    "p2p-circuit": (290, "none"),
-    "unix": (400, "path"),
-    "p2p": (421, "peer"),
-    "quic": (460, "none"),
-    "quic-v1": (461, "none"),
-    "ws": (477, "none"),
-    "wss": (478, "none"),
+    "ip4": (4, _IP4),
+    "tcp": (6, _PORT),
+    "ip6": (41, _IP6),
+    "dns": (53, _NAME),
+    "dns4": (54, _NAME),
+    "dns6": (55, _NAME),
+    "dnsaddr": (56, _NAME),
+    "udp": (273, _PORT),
+    "p2p-circuit": (290, _NONE),
+    "unix": (400, _PATH),
+    "p2p": (421, _PEER),
+    "quic": (460, _NONE),
+    "quic-v1": (461, _NONE),
+    "ws": (477, _NONE),
+    "wss": (478, _NONE),
 }
 _NAMES: Final = {code: name for name, (code, _) in _PROTOCOLS.items()}
-_FIXED_BYTES: Final[dict[_Kind, int]] = {"none": 0, "ip4": 4, "ip6": 16, "port": 2}
 _EXAMPLE = "expected something like /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."
 
 
@@ -157,13 +192,11 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
             raise ValueError(f"multiaddr protocol {code}; expected one of {sorted(_NAMES)}")
         name = _NAMES[code]
         kind = _PROTOCOLS[name][1]
-        if kind in _FIXED_BYTES:
-            num_bytes = _FIXED_BYTES[kind]
-        else:
+        if (num_bytes := kind.num_bytes) is None:
             num_bytes, position = decode_varint(data, position)
         if position + num_bytes > len(data):
             raise ValueError(f"a multiaddr that ends inside its {name}; expected {num_bytes} more bytes")
-        parts.append((name, _decode_value(kind, data[position : position + num_bytes])))
+        parts.append((name, kind.to_text(data[position : position + num_bytes])))
         position += num_bytes
     return Multiaddr(tuple(parts))
 
@@ -189,70 +222,29 @@ def _parse(text: str) -> Multiaddr:
             raise ValueError(f"protocol {name!r} is not known")
         kind = _PROTOCOLS[name][1]
         position += 1
-        if kind == "none":
+        if kind is _NONE:
             parts.append((name, ""))
             continue
         if position >= len(words):
             raise ValueError(f"{name} has no value")
-        if kind == "path":
+        if kind is _PATH:
             parts.append((name, "/" + "/".join(words[position:])))
             break
-        parts.append((name, _checked_value(kind, words[position])))
+        parts.append((name, kind.to_text(kind.to_bytes(words[position]))))
         position += 1
     if not parts:
         raise ValueError("it is empty")
     return Multiaddr(tuple(parts))
 
 
-def _checked_value(kind: _Kind, value: str) -> str:
-    if kind == "ip4":
-        return str(ipaddress.IPv4Address(value))
-    if kind == "ip6":
-        return str(ipaddress.IPv6Address(value))
-    if kind == "port":
-        if not (value.isascii() and value.isdigit() and int(value[:6]) <= 65535):
-            raise ValueError(f"{value!r} is not a port from 0 to 65535")
-        return str(int(value))
-    if kind == "peer":
-        public_key_of(value)
-        return value
-    if not value or not value.isprintable() or len(value) > 253:
-        raise ValueError(f"{value[:80]!r} is not a host name")
-    return value
-
-
 def _part_text(name: str, value: str) -> str:
     kind = _PROTOCOLS[name][1]
-    if kind == "none":
+    if kind is _NONE:
         return f"/{name}"
-    return f"/{name}{value}" if kind == "path" else f"/{name}/{value}"
+    return f"/{name}{value}" if kind is _PATH else f"/{name}/{value}"
 
 
 def _encode_part(name: str, value: str) -> bytes:
     code, kind = _PROTOCOLS[name]
-    head = encode_varint(code)
-    if kind == "none":
-        return head
-    if kind in ("ip4", "ip6"):
-        return head + ipaddress.ip_address(value).packed
-    if kind == "port":
-        return head + int(value).to_bytes(2, "big")
-    content = base58.b58decode(value) if kind == "peer" else value.encode("utf-8")
-    return head + delimited(content)
-
-
-def _decode_value(kind: _Kind, content: bytes) -> str:
-    if kind == "none":
-        return ""
-    if kind == "ip4":
-        return str(ipaddress.IPv4Address(content))
-    if kind == "ip6":
-        return str(ipaddress.IPv6Address(content))
-    if kind == "port":
-        return str(int.from_bytes(content, "big"))
-    if kind == "peer":
-        text: str = base58.b58encode(content).decode("ascii")
-        return _checked_value("peer", text)
-    if kind == "path":
-        return content.decode("utf-8")
-    return _checked_value(kind, content.decode("utf-8"))
+    content = kind.to_bytes(value)
+    return encode_varint(code) + (delimited(content) if kind.num_bytes is None else content)

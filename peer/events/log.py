@@ -29,7 +29,7 @@ EVENT_TYPES: dict[str, type[Fact]] = {
     name: kind
     for module in (round_facts, peer_events, path_events)
     for name, kind in vars(module).items()
-    if isinstance(kind, type) and issubclass(kind, Fact) and kind is not Fact
+    if isinstance(kind, type) and issubclass(kind, Fact) and not kind.__subclasses__()
 }
 """All facts by the name that they have in the log."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from averaging.rounds.round_facts import Fact, bare
+from averaging.rounds.round_facts import Fact, OfVersion, bare
 from dht.host import PeerId
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
@@ -197,11 +197,9 @@ class FetchedRunFiles(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class AnchorDiffered(Fact):
+class AnchorDiffered(OfVersion):
     """This peer's anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
 
-    fragment: int
-    version: int
     num_others: int
 
     def sentence(self) -> str:
@@ -212,11 +210,9 @@ class AnchorDiffered(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class AnchorRepaired(Fact):
+class AnchorRepaired(OfVersion):
     """This peer's anchor differed from the swarm's and was replaced; unsent work is kept."""
 
-    fragment: int
-    version: int
     reason: str
 
     def sentence(self) -> str:

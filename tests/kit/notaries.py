@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from averaging.signing.notary import Checker, Notary, Scope, roster_digest, shard_statement
-from averaging.wire.messages import Commit
+from averaging.signing.notary import Checker, Notary, Scope
+from averaging.wire.messages import Commit, ShardResult
 from dht.host import PeerId
 
 SCOPE = Scope("run", bytes(32))
@@ -29,16 +29,10 @@ CHECKER = Checker(SCOPE, is_signed)
 
 def signed(commit: Commit, scope: Scope = SCOPE) -> Commit:
     """The commit with all signatures that an honest round would have given it."""
-    members = roster_digest(commit.roster)
-    shards = tuple(
-        replace(
-            shard,
-            signature=signature_of(
-                commit.roster[shard.reducer].peer_id, shard_statement(scope, commit, commit.leader, members, shard)
-            )
-            if shard.digest
-            else b"",
-        )
-        for shard in commit.shards
-    )
+
+    def by_its_reducer(shard: ShardResult) -> bytes:
+        reducer = notary_of(commit.roster[shard.reducer].peer_id, scope)
+        return reducer.sign_result(commit, commit.leader, shard) if shard.digest else b""
+
+    shards = tuple(replace(shard, signature=by_its_reducer(shard)) for shard in commit.shards)
     return notary_of(commit.leader, scope).sign_commit(replace(commit, shards=shards))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from averaging.signing.notary import Checker, Notary, Scope
 from averaging.wire import frames
 from averaging.wire.checks import Limits
-from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Reduced, RosterEntry, ShardPlan, ShardResult
+from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
@@ -109,13 +109,13 @@ def test_signatures_are_for_one_run_one_manifest_and_one_kind_of_statement():
 def test_a_leader_takes_only_reports_that_their_reducer_signed():
     bare = result(0, (0, 1))
     signature = notary(A).sign_result(PLAN, B.peer_id, bare)
-    report = Reduced(0, 7, 1, 0, DIGEST, (0, 1), signature)
-    assert CHECKER.is_reducers(PLAN, B.peer_id, A.peer_id, report)
-    for wrong in (replace(report, included=(0,)), replace(report, digest=bytes(16)), replace(report, signature=b"")):
-        assert not CHECKER.is_reducers(PLAN, B.peer_id, A.peer_id, wrong)
-    assert not CHECKER.is_reducers(PLAN, C.peer_id, A.peer_id, report)
-    assert not CHECKER.is_reducers(replace(PLAN, attempt=2), B.peer_id, A.peer_id, report)
-    assert not CHECKER.is_reducers(PLAN, B.peer_id, STRANGER.peer_id, report)
+    told = replace(bare, signature=signature)
+    assert CHECKER.is_makers(A.peer_id, PLAN, B.peer_id, told)
+    for wrong in (replace(told, included=(0,)), replace(told, digest=bytes(16)), bare):
+        assert not CHECKER.is_makers(A.peer_id, PLAN, B.peer_id, wrong)
+    assert not CHECKER.is_makers(A.peer_id, PLAN, C.peer_id, told)
+    assert not CHECKER.is_makers(A.peer_id, replace(PLAN, attempt=2), B.peer_id, told)
+    assert not CHECKER.is_makers(STRANGER.peer_id, PLAN, B.peer_id, told)
 
 
 def test_what_was_found_good_is_not_computed_again_and_what_was_bad_is():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from averaging.signing.commit_credit import CreditedRound, round_of
-from averaging.signing.notary import Notary, Scope, roster_digest, shard_statement
+from averaging.signing.notary import Notary, Scope, mean_statement
 from averaging.signing.receipt_file import RunFrame
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
@@ -40,7 +40,7 @@ def commit_of(
     for number, (reducer, included) in enumerate(rows):
         result = ShardResult(cuts[number], cuts[number + 1], reducer, digest if included else b"", included)
         if included:
-            statement = shard_statement(scope, commit, commit.leader, roster_digest(roster), result)
+            statement = mean_statement(scope, commit, commit.leader, result)
             result = replace(result, signature=people[reducer].sign(statement))
         results.append(result)
     return Notary(scope, people[0].sign, verify).sign_commit(replace(commit, shards=tuple(results)))
