@@ -14,10 +14,11 @@ from peer.import_path import leave_working_folder
 leave_working_folder()
 
 import contextlib  # noqa: E402
+import threading  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from peer.console.first_lines import say  # noqa: E402
-from peer.surroundings import put_right  # noqa: E402
+from peer.surroundings import EARLY_LOADING, put_right  # noqa: E402
 
 _INTERRUPTED = 130
 """As `dht.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""
@@ -37,10 +38,11 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         say("Interrupted.")
         code = _INTERRUPTED
-    if code == _INTERRUPTED:
-        # At once: threads that still load something, of which nothing is left to do, would be waited for.
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
+    if code == _INTERRUPTED or any(thread.name == EARLY_LOADING for thread in threading.enumerate()):
+        # At once: threads that still load something would be waited for, or leave a traceback under the sentence.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -8,6 +8,8 @@ import pwd
 import sys
 from typing import Any
 
+EARLY_LOADING = "early-loading"
+"""Name of a thread that loads what is of no use once its command has failed: nobody waits for it then."""
 _NUM_STREAMS = 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,12 +23,12 @@ from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
-from peer.join.early_loading import loading
 from peer.join.run_facts import rates_of, run_facts, trained_in
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
+from peer.surroundings import EARLY_LOADING
 from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.module import prepare_module
@@ -90,8 +91,10 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
     terminal.step("program", str(device), is_done=True)
     terminal.limit_by(lambda limits: connection.network.limit(rates_of(limits)))
-    with recording(config, connection.identity.peer_id, terminal.note) as listener, loading(load_optimizers):
+    with recording(config, connection.identity.peer_id, terminal.note) as listener:
         terminal.tell_also(listener)
+        # Beside the first dials. All that torch's compiler consists of takes seconds of processor time.
+        threading.Thread(target=load_optimizers, name=EARLY_LOADING, daemon=True).start()
         return _train(config, terminal, place, device, connection)
 
 
