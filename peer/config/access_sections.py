@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dht.identity.keys import public_key_of
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
@@ -18,20 +18,25 @@ MAX_NOTE_LENGTH = 120
 """Characters: sixteen of them take two of a manifest's twelve KiB, or eight in letters of four bytes."""
 
 
+def _checked(keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        public_key_of(key)
+    if len(set(keys)) < len(keys):
+        raise ValueError("the same key is listed twice; list it once")
+    return keys
+
+
+Keys = Annotated[tuple[str, ...], AfterValidator(_checked)]
+"""PeerIds, each once."""
+
+
 class AccessSection(Section):
     """The keys that may take part."""
 
     mode: Literal["open", "allowlist", "invite"] = Field(
         default="open", description="everybody; listed keys; listed keys and people with an invite of the owner"
     )
-    members: tuple[str, ...] = Field(
-        default=(), strict=False, max_length=MAX_MEMBERS, description="listed keys, as PeerIds"
-    )
-
-    @field_validator("members")
-    @classmethod
-    def _check_members(cls, members: tuple[str, ...]) -> tuple[str, ...]:
-        return _checked_peer_ids(members)
+    members: Keys = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="listed keys, as PeerIds")
 
 
 class ChangeSection(Section):
@@ -43,8 +48,8 @@ class ChangeSection(Section):
         description="anchor version from which it counts: for outer_lr that of the fragment, for the rest the lowest "
         "of all fragments; 0: at once",
     )
-    admit: tuple[str, ...] = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="keys that are listed")
-    revoke: tuple[str, ...] = Field(
+    admit: Keys = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="keys that are listed")
+    revoke: Keys = Field(
         default=(), strict=False, max_length=MAX_MEMBERS, description="keys that may not take part any more"
     )
     revoke_invites: tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$", examples=["16 hexadecimal digits"])], ...] = (
@@ -85,11 +90,6 @@ class ChangeSection(Section):
         "cool-downs the last one counts",
     )
 
-    @field_validator("admit", "revoke")
-    @classmethod
-    def _check_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        return _checked_peer_ids(keys)
-
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if (self.cooldown_from is None) != (self.cooldown_tokens is None):
@@ -97,11 +97,3 @@ class ChangeSection(Section):
         if bool(self.note) != (self.noted_at is not None):
             raise ValueError("note and noted_at belong together, and one is missing; give both")
         return self
-
-
-def _checked_peer_ids(keys: tuple[str, ...]) -> tuple[str, ...]:
-    for key in keys:
-        public_key_of(key)
-    if len(set(keys)) < len(keys):
-        raise ValueError("the same key is listed twice; list it once")
-    return keys
