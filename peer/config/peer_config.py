@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
@@ -109,6 +109,57 @@ class Shown(NamedTuple):
     metavar: str
 
 
+def _as_value_error(parse: Callable[[_Given], _Parsed], text: _Given) -> _Parsed:
+    # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
+    try:
+        return parse(text)
+    except UsageFault as error:
+        raise ValueError(str(error)) from error
+
+
+def _run_id(text: str) -> str:
+    _as_value_error(split_run_id, text)
+    return text
+
+
+def _members(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    for address in addresses:
+        _as_value_error(parse_peer_multiaddr, address)
+    return tuple(dict.fromkeys(addresses))
+
+
+def _with_ports(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    for address in addresses:
+        if _as_value_error(parse_multiaddr, address).transport is None:
+            raise ValueError(f"{address!r} has no port; expected something like /ip4/0.0.0.0/tcp/4001")
+    return addresses
+
+
+def _own(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    if not addresses:
+        raise ValueError("the list is empty; expected at least one address such as /ip4/0.0.0.0/tcp/0")
+    return _with_ports(addresses)
+
+
+def _dialable(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    for address in _with_ports(addresses):
+        if parse_multiaddr(address).port == 0:
+            raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
+    return addresses
+
+
+def _port_range(text: str | None) -> str | None:
+    if text is not None:
+        first, last = map(int, text.split("-"))
+        if not 1 <= first <= last <= MAX_PORT:
+            raise ValueError(f"{text!r} is no range of ports; expected two from 1 to {MAX_PORT}, the smaller first")
+    return text
+
+
+def _at_home(path: Path) -> Path:
+    return _as_value_error(expanded, path)
+
+
 class PeerConfig(BaseModel):
     """One volunteer's choices, frozen. Relative paths start at the working directory.
 
@@ -118,8 +169,8 @@ class PeerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    run_id: Annotated[str, Shown("RUN")] = Field(description="the run: NAME.FINGERPRINT")
-    peers: Annotated[tuple[str, ...], Shown("MULTIADDR...")] = Field(
+    run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id)] = Field(description="the run: NAME.FINGERPRINT")
+    peers: Annotated[tuple[str, ...], Shown("MULTIADDR..."), AfterValidator(_members)] = Field(
         default=(), strict=False, description="addresses of members to dial first; several may follow"
     )
     device: Annotated[str, Shown("DEVICE")] = Field(
@@ -136,16 +187,16 @@ class PeerConfig(BaseModel):
         default=False,
         description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
-    data_dir: Annotated[Path, Shown("DIR")] = Field(
+    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home)] = Field(
         default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
     )
-    identity: Annotated[Path, Shown("FILE")] = Field(
+    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home)] = Field(
         default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
     )
-    listen: Annotated[tuple[str, ...], Shown("MULTIADDR")] = Field(
+    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own)] = Field(
         default=(), strict=False, description="where to listen; port 0 takes a free one; default: everywhere, any port"
     )
-    announce: Annotated[tuple[str, ...], Shown("MULTIADDR")] = Field(
+    announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable)] = Field(
         default=(), strict=False, description="addresses to give to others, for a forwarded port; default: found out"
     )
     data: Annotated[str | None, Shown("SOURCE")] = Field(
@@ -243,7 +294,7 @@ class PeerConfig(BaseModel):
     ip_version: Annotated[IpVersion, Shown("V")] = Field(
         default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
     )
-    port_range: Annotated[str | None, Shown("A-B")] = Field(
+    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range)] = Field(
         default=None,
         pattern="^[0-9]{1,5}-[0-9]{1,5}$",
         examples=["40000-40100"],
@@ -298,57 +349,6 @@ class PeerConfig(BaseModel):
     def event_log_path(self) -> Path:
         """Where this peer's events are kept as JSON lines."""
         return self.data_dir / "events.jsonl"
-
-    @field_validator("run_id")
-    @classmethod
-    def _check_run_id(cls, run_id: str) -> str:
-        _as_value_error(split_run_id, run_id)
-        return run_id
-
-    @field_validator("peers")
-    @classmethod
-    def _check_peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
-        for address in peers:
-            _as_value_error(parse_peer_multiaddr, address)
-        return tuple(dict.fromkeys(peers))
-
-    @field_validator("listen", "announce")
-    @classmethod
-    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        for address in addresses:
-            parsed = _as_value_error(parse_multiaddr, address)
-            if parsed.transport is None:
-                raise ValueError(f"{address!r} has no port; expected something like /ip4/0.0.0.0/tcp/4001")
-        return addresses
-
-    @field_validator("listen")
-    @classmethod
-    def _check_listen(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        if not addresses:
-            raise ValueError("the list is empty; expected at least one address such as /ip4/0.0.0.0/tcp/0")
-        return addresses
-
-    @field_validator("port_range")
-    @classmethod
-    def _check_port_range(cls, text: str | None) -> str | None:
-        if text is not None:
-            first, last = map(int, text.split("-"))
-            if not 1 <= first <= last <= MAX_PORT:
-                raise ValueError(f"{text!r} is no range of ports; expected two from 1 to {MAX_PORT}, the smaller first")
-        return text
-
-    @field_validator("announce")
-    @classmethod
-    def _check_announce(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        for address in addresses:
-            if parse_multiaddr(address).port == 0:
-                raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
-        return addresses
-
-    @field_validator("data_dir", "identity", mode="after")
-    @classmethod
-    def _expand_home(cls, path: Path) -> Path:
-        return _as_value_error(expanded, path)
 
 
 def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> PeerConfig:
@@ -466,11 +466,3 @@ def _is_dialable(address: str) -> bool:
     except UsageFault:
         return False
     return True
-
-
-def _as_value_error(parse: Callable[[_Given], _Parsed], text: _Given) -> _Parsed:
-    # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
-    try:
-        return parse(text)
-    except UsageFault as error:
-        raise ValueError(str(error)) from error
