@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 import sysconfig
@@ -113,7 +112,6 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
 ) -> int:
     """Print what the peer on this machine has done, one sentence for each event, newest last."""
-    from peer.events.log import describe
     from peer.events.log_tail import last_events, newer_events
 
     named = named_run(run, run_id, None)[0]
@@ -138,11 +136,11 @@ def logs(
     path = folders[0] / "events.jsonl"
     try:
         shown, position = last_events(path, lines)
-        _print(shown, describe)
+        _print(shown)
         while follow:
             time.sleep(LOOK_SECONDS)
             newer, position = newer_events(path, position)
-            _print(newer, describe)
+            _print(newer)
     except BrokenPipeError:
         raise  # whoever reads this has gone
     except OSError as error:
@@ -249,7 +247,7 @@ def _several(folders: list[Path], command: str) -> UsageFault:
     return UsageFault(f"{len(folders)} peers are meant; expected one; add one of these to `{command}`: {shown}.")
 
 
-def _print(events: Any, describe: Any) -> None:
+def _print(events: Any) -> None:
     for event in events:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
-        print(f"{clock}  {re.sub(chr(10), ' ', describe(event))}", flush=True)
+        print(f"{clock}  {event.sentence()}", flush=True)

@@ -8,7 +8,7 @@ The files, each built on those above it:
     peer_events.py  the event that wraps a fact; members, transfers, checkpoints, faults, what the owner changes
     path_events.py  reachability, relays and paths
     line_log.py     a log file that never stops its owner
-    log.py          events as JSON lines and as sentences
+    log.py          events as JSON lines
     log_tail.py     the end of that log, and what is added
     refusals.py     what was refused here, per remote and kind
     swarm_seen.py   ranks, shares and names of the others, as one peer sees them (no event)

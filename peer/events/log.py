@@ -1,4 +1,4 @@
-"""Events as JSON lines, as English sentences and as a log file.
+"""Events as JSON lines and as a log file.
 
 The panel, the log lines and the dashboard are folds of these events and know nothing else of a peer.
 """
@@ -42,12 +42,6 @@ _FIELDS = {
 }
 """Of each kind, the fields of the fact: annotation, and whether it may be left out."""
 _ENVELOPE = {"at": ("float", False), "peer_id": ("PeerId", False)}
-
-
-def describe(event: Event) -> str:
-    """One plain English sentence for the log line, without the time and the reporter."""
-    # Reasons may quote a remote peer: its control characters must not reach a terminal.
-    return "".join(character if character.isprintable() else "\ufffd" for character in event.sentence())
 
 
 def to_json(event: Event) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from averaging.rounds.round_facts import Fact, OfVersion, bare
+from dht.fields import printable
 from dht.host import PeerId
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
@@ -22,8 +23,8 @@ class Event:
     fact: Fact
 
     def sentence(self) -> str:
-        """What happened, without the time and the reporter."""
-        return self.fact.sentence()
+        """What happened, without the time and the reporter; reasons may quote a remote, and so it is made printable."""
+        return printable(self.fact.sentence())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TextIO
 from dht.fields import printable
 from dht.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
-from peer.events.log import describe, to_json
+from peer.events.log import to_json
 from peer.events.peer_events import (
     CatchUpProgressed,
     CaughtUp,
@@ -160,7 +160,7 @@ class PlainView(_Lines):
             # Progress comes every few steps; the heartbeat carries it.
             if not isinstance(event.fact, TrainingProgressed) and not is_soon:
                 self._told_at = event.at
-                self._print(event.at, describe(event))
+                self._print(event.at, event.sentence())
         elif self._scene.news[-1:] != num_news:
             new = self._scene.news[-1]
             who = "" if new.remote is None else self._scene.name_of(new.remote)

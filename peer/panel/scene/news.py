@@ -7,7 +7,6 @@ from typing import Literal
 
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural
-from peer.events.log import describe
 from peer.events.peer_events import (
     AnchorDiffered,
     CheckpointFailed,
@@ -97,9 +96,9 @@ def news_of(
             return []
         case _ if isinstance(fact, _AS_THEY_ARE):
             if isinstance(fact, ManifestRevised):
-                return [note_of(at, describe(event))]
+                return [note_of(at, event.sentence())]
             return [
-                NewsLine(at, "trouble", describe(event), topic="anchor" if isinstance(fact, AnchorDiffered) else "")
+                NewsLine(at, "trouble", event.sentence(), topic="anchor" if isinstance(fact, AnchorDiffered) else "")
             ]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]

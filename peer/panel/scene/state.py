@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
-from peer.events.log import describe
 from peer.events.peer_events import (
     AnchorRepaired,
     CatchUpProgressed,
@@ -128,7 +127,7 @@ def fold(state: PanelState, event: Event) -> PanelState:
     if isinstance(event.fact, WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
         recent = recent[:-1]  # it is said again and again
     if not isinstance(event.fact, SHOWN_AS_NUMBERS):
-        recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
+        recent = (*recent, (event.at, event.sentence()))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
     return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
 

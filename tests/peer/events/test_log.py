@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from averaging.rounds.round_facts import AppliedCommit, Fact, OfVersion, RoundCommitted
 from dht.host import PeerId
 from peer.events.line_log import MAX_PENDING_LINES, LineLog
-from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, EventLog, describe, from_json, to_json
+from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, EventLog, from_json, to_json
 from peer.events.log_tail import last_events
 from peer.events.peer_events import (
     DaemonRestarted,
@@ -98,13 +98,13 @@ def test_lines_and_sentences_stay_as_they_are(regenerate_golden: bool) -> None:
         drawn = [field.name for field in dataclasses.fields(kind) if field.name in WORDS]
         samples += [dataclasses.replace(whole, **{name: word}) for name in drawn for word in WORDS[name]]
     told = [Event(1.25, PeerId("12D3KooW0peer_id"), fact) for fact in samples]
-    found = [line for event in told for line in (to_json(event), describe(event))]
+    found = [line for event in told for line in (to_json(event), event.sentence())]
     if regenerate_golden:
         GOLDEN.write_text("\n".join(found) + "\n")
     assert GOLDEN.read_text().splitlines() == found
     for line, sentence in zip(found[::2], found[1::2], strict=True):
         event = from_json(line)
-        assert (to_json(event), describe(event)) == (line, sentence)
+        assert (to_json(event), event.sentence()) == (line, sentence)
 
 
 def left(reason: str) -> Event:
@@ -123,7 +123,7 @@ def test_json_round_trip_on_one_line(event: Event) -> None:
 
 @given(events)
 def test_every_event_is_one_sentence(event: Event) -> None:
-    sentence = describe(event)
+    sentence = event.sentence()
     assert sentence[0].isupper()
     assert sentence.endswith(".")
     assert sentence.isprintable()
@@ -150,8 +150,8 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
     assert isinstance(read.fact, TrainingProgressed)
     assert read.fact.train_loss is None
     assert math.isnan(read.fact.tokens_per_second)
-    assert "loss not a number" in describe(read)
-    assert "unknown tokens/s" in describe(read)
+    assert "loss not a number" in read.sentence()
+    assert "unknown tokens/s" in read.sentence()
 
 
 def test_sentences_read_well() -> None:
@@ -172,11 +172,11 @@ def test_sentences_read_well() -> None:
             result_values_received=1,
         ),
     )
-    assert describe(commit) == (
+    assert commit.sentence() == (
         "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
     )
-    assert describe(left("said \x1b[2Jgoodbye.")) == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
-    assert describe(left("no sign of life for 60 s")) == "Peer abcdefgh left: no sign of life for 60 s."
+    assert left("said \x1b[2Jgoodbye.").sentence() == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
+    assert left("no sign of life for 60 s").sentence() == "Peer abcdefgh left: no sign of life for 60 s."
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
@@ -285,9 +285,9 @@ def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
 
 def test_applied_commit_and_evaluation_show_what_matters() -> None:
     applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
-    assert describe(applied) == "Applied version 7 of fragment 1 (digest 01234567)."
+    assert applied.sentence() == "Applied version 7 of fragment 1 (digest 01234567)."
     evaluated = Event(0.0, PeerId("me"), Evaluated(held_out_loss=2.5, version_sum=1))
-    assert describe(evaluated) == "Held-out loss 2.5000 after 1 commit."
+    assert evaluated.sentence() == "Held-out loss 2.5000 after 1 commit."
 
 
 def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:
