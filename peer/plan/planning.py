@@ -143,9 +143,6 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     step_tokens = manifest.step_tokens
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
-    busiest = max(
-        sum(busy_seconds(round_.traffic[member], lines[member]) for round_ in rounds) for member in range(len(lines))
-    )
     local_seconds = [
         effective_sync_every(section.sync_every, 1 / group.step_seconds, 1 / fastest_seconds) * group.step_seconds
         for group in profile.peers
@@ -154,7 +151,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     if section.mode == "sync":
         interval = max(local_seconds) + sum(round_.seconds for round_ in rounds)
     else:
-        interval = max(pace, busiest, slowest_round)
+        interval = max(pace, _busy_seconds(rounds, lines))
     homes = []
     for group, member, own_seconds in zip(profile.peers, first_members, local_seconds, strict=True):
         is_sync = section.mode == "sync"
@@ -244,9 +241,7 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
         rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds, num_cells)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
-        members = range(len(lines))
-        busiest = max(sum(busy_seconds(round_.traffic[member], line) for round_ in rounds) for member in members)
-        busy = max(longest, busiest)
+        busy = _busy_seconds(rounds, lines)
         overlap = max(1, math.ceil(longest / step))
         kinds: tuple[tuple[tuple[str, ...], int, float, float], ...] = (
             (("sync",), 0, waited, 0.0),
@@ -301,6 +296,12 @@ def _rounds(
             traffic = round_traffic(size, codec, lines, num_listeners, seconds, num_cells)
             made[size, codec.name] = _Round(traffic, seconds)
     return [made[size, codec.name] for size, codec in zip(sizes, codecs, strict=True)]
+
+
+def _busy_seconds(rounds: Sequence[_Round], lines: Sequence[MemberLink]) -> float:
+    """How long one round of each fragment keeps the busiest line busy, or the longest of them takes."""
+    of_members = (sum(busy_seconds(one.traffic[number], line) for one in rounds) for number, line in enumerate(lines))
+    return max(*of_members, *(one.seconds for one in rounds))
 
 
 def _members(profile: PlanProfile, num_cells: int) -> tuple[list[MemberLink], list[int]]:
