@@ -214,10 +214,7 @@ async def observe(
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
-        manifest = _manifest_of(record)
-        rule = AccessRule(run_id, manifest.hash, SOFTWARE)
-        admission = None if entry is None else entry.admission
-        yield RunObserver(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer", admission))
+        yield RunObserver(run_id, _manifest_of(record), host, store, _doorkeeper(host, record, entry))
 
 
 def _why(faults: dict[str, str]) -> str:
