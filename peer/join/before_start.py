@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import time
 from importlib.util import find_spec
 
-from dht.errors import UsageFault
-from peer.config.peer_config import PeerConfig
-from peer.observe.waiting_for_members import wait_for_answer
+from dht.errors import Incompatible, NobodyReachable, PeerFault, UsageFault
+from dht.identity.keys import Identity
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.peer_config import PeerConfig, read_cached_peers
+from peer.events.peer_events import Event, WaitingForPeers
+from peer.network.membership.first_look import JOIN_ADVICE, look_first
+from peer.network.membership.invitation import load_pass
+from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
+from peer.observe.known_addresses import no_address
 from peer.panel.terminal import Terminal
+
+
+def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
+    """See that ports are free, data is there and a member answers, before anything heavy is loaded. Blocks.
+
+    A run that can begin on this machine waits for nobody. What its manifest says is checked as far as that needs
+    nothing heavy: its end, and what data and weights it needs.
+
+    Args:
+        trains: this peer, so that it needs data.
+
+    Raises:
+        UsageFault: a library that the configuration needs is not installed.
+        LocalFault: a port is taken, data is missing or empty, nobody is known or nobody answered in time, or another
+            run is trained there; or the run has ended, or this peer did not say which data or weights it has.
+    """
+    if trains:
+        _check_libraries(config)
+        _check_data(config)
+    if {"listen", "port_range"} & config.model_fields_set:
+        from dht.identity.multiaddr import parse_multiaddr
+        from dht.p2pd.daemon import claim_ports
+
+        claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
+    terminal.step("run")
+    record = _record_of_run(config, terminal)
+    if record is not None:
+        _check(record, config, trains=trains)
+    terminal.step("run")
+    terminal.step("program")
 
 
 def _check_data(config: PeerConfig) -> None:
@@ -31,23 +69,73 @@ def _check_libraries(config: PeerConfig) -> None:
             )
 
 
-def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
-    """See that ports are free, data is there and a member answers, before anything heavy is loaded.
+def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
+    """What is kept here where the run can begin on this machine, else what a member says; None: it cannot be told."""
+    is_here, kept = _kept_record(config)
+    # Without a state of its own this peer would train a run of the past from the beginning.
+    end = end_signed_here(config.run_id, config.data_dir) if is_here else None
+    if is_here and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
+        return kept
+    own = Identity.load_or_create(config.identity).peer_id
+    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    if not addresses:
+        raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
+
+    def wait(reason: str, seconds: float) -> None:
+        terminal.show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
+
+    patience = config.join_timeout_seconds
+    try:
+        return look_first(
+            *(config.run_id, addresses, patience if end is None else min(patience, SEARCH_SECONDS)),
+            own=own,
+            asks=load_pass(config.data_dir) is None,
+            on_waiting=wait,
+            advice=JOIN_ADVICE,
+        )
+    except NobodyReachable as fault:
+        raise fault if end is None else end.nobody_left(addresses) from fault
+
+
+def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
+    """Whether the run's signed manifest is here, so that it can begin on this machine, and what it is, if that is read.
 
     Raises:
-        UsageFault: a library that the configuration needs is not installed.
-        LocalFault: a port is taken, data is missing or empty, nobody answered in time, or it is no run that this peer
-            can join.
+        Incompatible: what is there is not signed by the run's owner, and nobody is known who could give another one.
     """
-    if trains:
-        _check_libraries(config)
-        _check_data(config)
-    if {"listen", "port_range"} & config.model_fields_set:
-        from dht.identity.multiaddr import parse_multiaddr
-        from dht.p2pd.daemon import claim_ports
+    path = config.run_record_path
+    try:
+        return True, decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
+    except FileNotFoundError:
+        return False, None
+    except OSError:
+        return True, None  # the network side says what is wrong with it
+    except PeerFault as fault:
+        if config.peers or config.cached_peers_path.exists():
+            return True, None
+        what, *_ = fault.what.split("; ")
+        raise Incompatible(
+            f"{path} holds {what}; expected the manifest of {config.run_id}, signed by the run's owner; move that file "
+            "away, and give --peers of a member"
+        ) from fault
 
-        claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
-    terminal.step("run")
-    wait_for_answer(config, terminal.show, trains=trains)
-    terminal.step("run")
-    terminal.step("program")
+
+def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
+    """Raises LocalFault: the run has ended, or data or weights that every volunteer brings to it are not named."""
+    # A tenth of a second of classes, which nobody needs if there is no such run.
+    from peer.config.data_source import source_here
+    from peer.config.manifest import RunManifest
+
+    try:
+        manifest = RunManifest.from_bytes(record.manifest)
+    except ValueError:
+        return  # the network side says what is wrong with it
+    end = end_in(manifest, config.run_id, config.data_dir, "from a member")
+    if end is not None and end.is_over:
+        raise end.refusal()
+    if not trains or manifest.model.kind == "custom":
+        return
+    source_here(manifest.data.source, config.data, manifest.data.reader)
+    init = manifest.model.init
+    if init is not None and init.source == "folder" and config.base is None:
+        raise init.not_given()

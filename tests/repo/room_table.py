@@ -174,8 +174,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.join": (
         "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory "
-        "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.panel.scene "
-        "peer.tracking peer.observe peer.owner peer.plan",
+        "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.membership peer.network.process peer.panel "
+        "peer.panel.scene peer.tracking peer.observe peer.owner peer.plan",
         False,
         "numpy pydantic torch",
     ),

@@ -103,7 +103,7 @@ def test_what_the_first_answer_tells_is_known_before_anything_heavy(
     manifest = RunManifest.from_fields({"name": "own", **fields})
     record = sign_run_record(run_id, manifest.to_bytes(), owner)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("peer.observe.waiting_for_members.look_first", lambda *_, **__: record)
+    monkeypatch.setattr("peer.join.before_start.look_first", lambda *_, **__: record)
     assert app.run(["join", run_id, *NOBODY]) == code
     assert sentence in capsys.readouterr().err
     assert paths_in(tmp_path) == []
