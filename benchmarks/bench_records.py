@@ -31,7 +31,7 @@ from dht.kademlia.node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
 from dht.records.key_levels import is_beacon, key_at, peers_key, turn_seconds
 from dht.store import LEVEL_0_KEYS
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.membership import MemberScope, Membership
+from peer.network.membership.membership import Membership
 
 ANNOUNCE_SECONDS = 10.0
 LOOK_SECONDS = ANNOUNCE_SECONDS / 2
@@ -104,12 +104,14 @@ async def _measure_one(swarm: RecordSwarm, number: int) -> list[float]:
         swarm.stores[number],
         RunDoorkeeper(AccessRule(swarm.run_id, described.manifest_hash, "0.1.0"), identity.peer_id, "trainer"),
         lambda: described,
-        MemberScope(described.run_id, described.manifest_hash, described.site),
+        described.run_id,
+        described.manifest_hash,
+        site=described.site,
         announce_seconds=ANNOUNCE_SECONDS,
         wall_clock=time.time,
         randomness=random.Random(number),
         on_view=lambda: None,
-        on_joined=lambda record: None,
+        on_joined=lambda peer_id: None,
         on_left=lambda peer_id, reason: None,
         on_refused=lambda peer_id, reason: None,
         verified=swarm.verified,

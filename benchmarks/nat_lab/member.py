@@ -24,8 +24,9 @@ from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
 from dht.records.signed_records import PeerRecord
 from peer.events.log import to_json
+from peer.events.peer_events import Event
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.reachability.paths import PathPorts, Paths
+from peer.network.reachability.paths import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from tests.kit.records import make_record
@@ -88,17 +89,18 @@ async def _take_part(told: dict[str, Any]) -> None:
             async with probing(host, doorkeeper, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
 
-        ports = PathPorts(
+        paths = Paths(
+            host,
             lambda: members,
             dial_back,
             check_relay,
             lambda is_dialable, can_reduce: None,
-            lambda event: print(to_json(event), flush=True),
+            lambda fact: print(to_json(Event(time.time(), host.peer_id, fact)), flush=True),
             time.monotonic,
-            time.time,
             random.Random(),
+            uses_relays=told["uses_relays"],
+            relays=told["is_seed"],
         )
-        paths = Paths(host, ports, uses_relays=told["uses_relays"], relays=told["is_seed"])
         working = [asyncio.create_task(paths.run()), asyncio.create_task(_keep_company(host, told["seeds"], others))]
         await asyncio.sleep(told["seconds"])
         for task in working:

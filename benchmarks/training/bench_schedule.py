@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.machine import machine
+from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
@@ -66,7 +67,7 @@ def late_joiner(arm: str, num_steps: int, seed: int, num_measurements: int = 54)
             "training": training,
         }
     )
-    profile = PeerSpec("all", "", 2e7, 1e8, None, 0.0, STEP_SECONDS)
+    profile = PeerSpec("all", LineSettings(2e7, 1e8, None, 0.0), STEP_SECONDS)
     joins_at = JOINS_AT * num_steps * STEP_SECONDS
     duration = joins_at + 0.4 * num_steps * STEP_SECONDS
     faults = [Fault(0.0, "start", (0,))]
@@ -91,7 +92,7 @@ def rates_under_churn(minutes: float, seed: int) -> tuple[Rates, RunManifest, in
     manifest = tiny_manifest(seed)
     manifest = manifest.model_copy(update={"training": manifest.training.model_copy(update={"schedule": schedule})})
     speeds = (0.5, 0.6, 0.8, 3.0, 0.7, 0.5)
-    profiles = tuple(PeerSpec("all", "", 2e7, 1e8, None, 0.0, seconds) for seconds in speeds)
+    profiles = tuple(PeerSpec("all", LineSettings(2e7, 1e8, None, 0.0), seconds) for seconds in speeds)
     end = 60 * minutes
     faults = (
         Fault(0.0, "start", (0, 1, 3, 4)),

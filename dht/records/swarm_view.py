@@ -173,10 +173,6 @@ class SwarmView:
             return self._members
         return tuple(record for record in self._members if record.expires_at > now)
 
-    def trainers(self, now: float) -> tuple[PeerRecord, ...]:
-        """Those of `members` that train: role trainer, state training."""
-        return tuple(record for record in self.members(now) if record.is_training)
-
     def get(self, peer_id: PeerId, now: float) -> PeerRecord | None:
         """The record of one live peer, or None."""
         record = self._current.get(peer_id)

@@ -29,7 +29,7 @@ from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.files.store import checked_folder
 from peer.memory.least_memory import check_memory, free_memory_bytes
-from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
+from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 
@@ -115,7 +115,7 @@ class ObservedMembers:
         self._records = [record for record in self._records if record.peer_id != peer_id]
 
 
-async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress], None]) -> Anchors:
+async def anchors_of_run(source: RunSource, on_progress: Callable[[int, int], None]) -> Anchors:
     """The anchors of a live run, fetched from all members that have them and confirmed by their digests.
 
     Raises:
@@ -189,16 +189,15 @@ async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> 
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _teller() -> Callable[[FetchProgress], None]:
+def _teller() -> Callable[[int, int], None]:
     """A line of progress on standard error now and then, for people only."""
     shown_at = time.monotonic()
 
-    def show_progress(progress: FetchProgress) -> None:
+    def show_progress(done_bytes: int, total_bytes: int) -> None:
         nonlocal shown_at
         now = time.monotonic()
         if sys.stderr.isatty() and now - shown_at >= SHOWN_SECONDS:
             shown_at = now
-            done, total = bytes_text(progress.done_bytes), bytes_text(progress.total_bytes)
-            print(f"fetched {done} of {total}", file=sys.stderr, flush=True)
+            print(f"fetched {bytes_text(done_bytes)} of {bytes_text(total_bytes)}", file=sys.stderr, flush=True)
 
     return show_progress

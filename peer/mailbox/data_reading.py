@@ -6,6 +6,8 @@ Each side writes its own cells: a sequence number first (odd while it writes) an
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +21,23 @@ OWN_CELLS = padded_cells(4 + _DONE_CELLS)
 VIEW_CELLS = padded_cells(3 + _DONE_CELLS + 3 * MAX_READERS)
 
 
-class OwnReading(Cells):
-    """Written by the trainer: what it reads."""
+class _Guarded(Cells):
+    """Cells that are read whole or not at all."""
 
     _sequence = IntCell(0)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._sequence += self._sequence % 2 + 1  # a writer that was killed may have left it odd
+        fence()
+        yield
+        fence()
+        self._sequence += 1
+
+
+class OwnReading(_Guarded):
+    """Written by the trainer: what it reads."""
+
     _epoch = IntCell(1)
     _unit = IntCell(2)
     _data = IntCell(3)
@@ -32,12 +47,9 @@ class OwnReading(Cells):
 
     def write(self, reading: Reading) -> None:
         """Replace what was written before."""
-        self._sequence += 1
-        fence()
-        self._data, self._epoch, self._unit = reading.data, reading.epoch, reading.unit
-        self.ints[4 : 4 + _DONE_CELLS] = np.frombuffer(reading.done, np.int64)
-        fence()
-        self._sequence += 1
+        with self._writing():
+            self._data, self._epoch, self._unit = reading.data, reading.epoch, reading.unit
+            self.ints[4 : 4 + _DONE_CELLS] = np.frombuffer(reading.done, np.int64)
 
     def read(self) -> Reading | None:
         """What was written last; None: nothing, or it is being written."""
@@ -48,10 +60,9 @@ class OwnReading(Cells):
         return found if before and before % 2 == 0 and before == self._sequence else None
 
 
-class OthersReading(Cells):
+class OthersReading(_Guarded):
     """Written by the network process: what others read."""
 
-    _sequence = IntCell(0)
     _num_readers = IntCell(1)
     _done_epoch = IntCell(2)
 
@@ -61,14 +72,11 @@ class OthersReading(Cells):
 
     def write(self, view: ReadingView) -> None:
         """Replace what was written before."""
-        self._sequence += self._sequence % 2 + 1  # a writer that was killed may have left it odd
-        fence()
-        self._num_readers, self._done_epoch = len(view.keys), view.done_epoch
-        self.ints[3 : 3 + _DONE_CELLS] = np.frombuffer(done_to(view.done), np.int64)
-        for row, values in enumerate((view.keys.view(np.int64), view.epochs, view.units)):
-            self._row(row)[: len(values)] = values
-        fence()
-        self._sequence += 1
+        with self._writing():
+            self._num_readers, self._done_epoch = len(view.keys), view.done_epoch
+            self.ints[3 : 3 + _DONE_CELLS] = np.frombuffer(done_to(view.done), np.int64)
+            for row, values in enumerate((view.keys.view(np.int64), view.epochs, view.units)):
+                self._row(row)[: len(values)] = values
 
     def read(self) -> ReadingView | None:
         """What was written last, the very object again until there is another; None: nothing yet."""

@@ -98,7 +98,7 @@ class Mailbox:
         """The values of all four slots, uint8."""
         self.outbox = Outbox(buffer, slots, offset, sizes)
         slots += NUM_SLOTS * SLOT_CELLS * CELL_BYTES
-        self.inbox = Inbox(buffer, slots, offset + slot_values, sizes, self.states)
+        self.inbox = Inbox(buffer, slots, offset + slot_values, sizes)
 
     @classmethod
     def create(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:

@@ -80,10 +80,8 @@ class MaybeCell(IntCell):
 
 
 class TrainerCounters(Cells):
-    """Written by the trainer only. Losses are NaN until measured; `heartbeat` is in seconds of the trainer's clock."""
+    """Written by the trainer only. Losses are NaN until measured."""
 
-    pid = IntCell(0)
-    heartbeat = FloatCell(1)
     inner_steps = IntCell(2)
     tokens = IntCell(3)
     train_loss = FloatCell(4)
@@ -95,10 +93,7 @@ class TrainerCounters(Cells):
     held_out_loss = FloatCell(8)
     held_out_version = IntCell(9)
     """Sum of the anchor versions on which `held_out_loss` was measured."""
-    stop_requested = IntCell(10)
     finished = IntCell(11)
-    skipped_steps = IntCell(12)
-    """Inner steps not taken because a loss or gradient was not finite."""
     moment = IntCell(13)
     """Number of the last checkpoint for which the trainer's side was taken."""
     moment_sequence = IntCell(14)
@@ -122,11 +117,8 @@ class TrainerCounters(Cells):
 class NetworkCounters(Cells):
     """Written by the network process only."""
 
-    pid = IntCell(0)
-    heartbeat = FloatCell(1)
     sync_every = IntCell(2)
     """This peer's effective number of inner steps between two sends; 0 leaves the manifest's value."""
-    num_peers = IntCell(3)
     ready = IntCell(4)
     """1 once every anchor is there and training may begin."""
     stop = IntCell(5)
@@ -153,8 +145,6 @@ class SharedFragment(Cells):
     """1 while anchor and momentum are being changed in place: read by a restarted network process as "torn"."""
     absorbed_sequence = IntCell(3)
     """Sequence of the last outbox message whose work is already part of `residual` or of a round."""
-    delivered_version = IntCell(4)
-    """Version of the last inbox message for this fragment; below `version` after a crash between the two."""
     unsent_tokens = IntCell(5)
     unsent_steps = IntCell(6)
     unsent_base_version = IntCell(7)

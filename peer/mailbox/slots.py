@@ -10,14 +10,14 @@ from enum import IntEnum
 import numpy as np
 
 from averaging.arrays import F32
-from peer.mailbox.shared_memory import CELL_BYTES, Cells, SharedFragment, array_view, fence, padded
+from peer.mailbox.shared_memory import CELL_BYTES, Cells, array_view, fence, padded
 
 NUM_SLOTS = 2
 """Two slots let one side fill the next message while the other still reads the last; more would only add memory."""
 
 SLOT_CELLS = 16
 
-FillValues = Callable[[F32], None]
+FillValues = Callable[[F32], object]
 """Writes a message's values straight into the slot it is given: float32 [num_values of the fragment]."""
 
 
@@ -204,17 +204,6 @@ class Outbox(_Slots):
 class Inbox(_Slots):
     """Network -> trainer."""
 
-    def __init__(
-        self,
-        buffer: mmap.mmap,
-        meta_offset: int,
-        values_offset: int,
-        sizes: tuple[int, ...],
-        states: Sequence[SharedFragment],
-    ) -> None:
-        super().__init__(buffer, meta_offset, values_offset, sizes)
-        self._states = states
-
     def try_deliver(
         self,
         kind: MergeKind,
@@ -239,7 +228,6 @@ class Inbox(_Slots):
     ) -> None:
         """Network: the draft's values are there; from now on they are a message."""
         self._end(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha)
-        self._states[draft.fragment].delivered_version = version
 
     def take(self) -> list[MergeMessage]:
         """Trainer: all messages not yet released, oldest first."""

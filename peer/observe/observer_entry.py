@@ -19,7 +19,6 @@ from dht.errors import Incompatible, PeerUnreachable, unwritable
 from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
-from dht.records.signed_records import decode_run_record
 from peer.config.peer_config import IDENTITY_NAME
 from peer.network.membership.invitation import accept_invite, load_pass
 from peer.network.membership.run_protocol import ask_for_run
@@ -85,7 +84,7 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
         reached.append(address)
     found = await ask_for_run(host, admission, reached, on_refused=refusals.__setitem__)
     if found is not None:
-        apply_member_rules(admission, decode_run_record(found, run_id=admission.run_id))
+        apply_member_rules(admission, found)
     elif refusals:
         reason = next(iter(refusals.values()))
         raise Incompatible(

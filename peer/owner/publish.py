@@ -72,8 +72,10 @@ async def on_errand(
                     f"{timeout_seconds:.0f} s (first: {addresses[0]}); expected one live member; check the address"
                 )
             await asyncio.sleep(LOOK_SECONDS)
-        found = await store.fetch_run(owned.run_id) or await ask_for_run(host, admission, addresses)
-        yield store, None if found is None else decode_run_record(found, run_id=owned.run_id)
+        if found := await store.fetch_run(owned.run_id):
+            yield store, decode_run_record(found, run_id=owned.run_id)
+        else:
+            yield store, await ask_for_run(host, admission, addresses)
 
 
 async def _knows_rules(host: Host, addresses: list[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from dht.host import PeerId
-from peer.simulation.peer import SimulatedPeer
+from peer.simulation.peer import Life, SimulatedPeer
 
 TOLERANCE = 1e-4
 """Between live parameters of order 0.1..1 and the sum they must equal, after thousands of float32 additions."""
@@ -15,24 +15,21 @@ ENOUGH_SYNCS = 3
 """A peer that has sent so often must be in a commit; an earlier send may just have missed its round."""
 
 
-def honest_live(peers: Sequence[SimulatedPeer]) -> list[SimulatedPeer]:
-    """Peers that run now and do not lie: what liars hold proves nothing."""
-    return [peer for peer in peers if peer.profile.lie is None and peer.life is not None]
+def honest_lives(peers: Sequence[SimulatedPeer]) -> list[Life]:
+    """Those of peers that run now and do not lie: what liars hold proves nothing."""
+    return [peer.life for peer in peers if peer.life is not None and peer.profile.lie is None]
 
 
 def has_settled(peers: Sequence[SimulatedPeer]) -> bool:
     """Whether all live peers hold equal anchors and no work is under way anywhere."""
-    if not anchors_are_equal(peers):
-        return False
-    return all(_is_idle(peer) for peer in honest_live(peers))
+    return anchors_are_equal(peers) and all(map(_is_idle, honest_lives(peers)))
 
 
 def anchors_are_equal(peers: Sequence[SimulatedPeer]) -> bool:
     """Whether all honest live peers hold the same version and digest of every fragment."""
     held = {
-        tuple((fragment.machine.version, fragment.state.digest) for fragment in peer.life.node.exchange.fragments)
-        for peer in honest_live(peers)
-        if peer.life is not None
+        tuple((fragment.machine.version, fragment.state.digest) for fragment in life.node.exchange.fragments)
+        for life in honest_lives(peers)
     }
     return len(held) <= 1
 
@@ -45,22 +42,20 @@ def violations(peers: Sequence[SimulatedPeer], contributors: Container[PeerId]) 
     """
     yield from _forks(peers)
     for peer in peers:
-        for life in peer.lives:
-            yield from life.failures
-        if peer.life is None or peer.profile.lie is not None:
-            continue
-        inner_steps = peer.life.work.link.inner_steps
-        if inner_steps >= ENOUGH_SYNCS * peer.life.work.link.sync_every and peer.identity.peer_id not in contributors:
-            yield f"peer {peer.index} took {inner_steps} inner steps but is in no commit"
-        yield from _digests(peer)
-        yield from _shown(peer)
+        for past in peer.lives:
+            yield from past.failures
+        for life in honest_lives([peer]):
+            link = life.work.link
+            if link.inner_steps >= ENOUGH_SYNCS * link.sync_every and peer.identity.peer_id not in contributors:
+                yield f"peer {peer.index} took {link.inner_steps} inner steps but is in no commit"
+            yield from _digests(life)
+            yield from _shown(life)
 
 
-def _is_idle(peer: SimulatedPeer) -> bool:
-    assert peer.life is not None
-    if peer.life.is_restarting:
+def _is_idle(life: Life) -> bool:
+    if life.is_restarting:
         return False
-    node, mailbox = peer.life.node, peer.life.mailbox
+    node, mailbox = life.node, life.mailbox
     fragments = node.exchange.fragments
     # A blend waits for an inner step that never comes once training is over.
     is_delivered = node.rule.mode == "streaming" or (mailbox.inbox.num_free() == 2 and not node.desk.num_undelivered)
@@ -76,32 +71,27 @@ def _is_idle(peer: SimulatedPeer) -> bool:
 def _forks(peers: Sequence[SimulatedPeer]) -> Iterator[str]:
     """Equal versions must have equal digests."""
     seen: dict[tuple[int, int], tuple[bytes, int]] = {}
-    for peer in honest_live(peers):
-        if peer.life is None:
-            continue
-        for fragment in peer.life.node.exchange.fragments:
+    for life in honest_lives(peers):
+        for fragment in life.node.exchange.fragments:
             key = (fragment.index, fragment.state.version)
-            digest, first = seen.setdefault(key, (fragment.state.digest, peer.index))
+            digest, first = seen.setdefault(key, (fragment.state.digest, life.index))
             if digest != fragment.state.digest:
-                yield f"peers {first} and {peer.index} hold different anchors at fragment {key[0]} version {key[1]}"
+                yield f"peers {first} and {life.index} hold different anchors at fragment {key[0]} version {key[1]}"
 
 
-def _digests(peer: SimulatedPeer) -> Iterator[str]:
-    assert peer.life is not None
-    for fragment in peer.life.node.exchange.fragments:
+def _digests(life: Life) -> Iterator[str]:
+    for fragment in life.node.exchange.fragments:
         told = fragment.state.digest
         if fragment.state.version != fragment.machine.version or told[:8] != fragment.machine.anchor_digest[:8]:
-            yield f"peer {peer.index}: state and round machine of fragment {fragment.index} disagree on the version"
+            yield f"peer {life.index}: state and round machine of fragment {fragment.index} disagree on the version"
         if fragment.state.refresh_digest() != told:
-            yield f"peer {peer.index}: the anchor of fragment {fragment.index} does not have the digest it announces"
+            yield f"peer {life.index}: the anchor of fragment {fragment.index} does not have the digest it announces"
 
 
-def _shown(peer: SimulatedPeer) -> Iterator[str]:
+def _shown(life: Life) -> Iterator[str]:
     """Live parameters = A - O - r - L, see `averaging.outer.outer_step`; blending (mode streaming) is outside of that
     sum."""
-    assert peer.life is not None
-    life = peer.life
-    if life.node.rule.mode == "streaming" or not _is_idle(peer):
+    if life.node.rule.mode == "streaming" or not _is_idle(life):
         return
     parameters = life.work.parameters
     for fragment, runtime in zip(life.work.link.layout.fragments, life.node.exchange.fragments, strict=True):
@@ -112,4 +102,4 @@ def _shown(peer: SimulatedPeer) -> Iterator[str]:
             live[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
         gap = float(np.abs(live - expected).max())
         if not gap <= TOLERANCE:
-            yield f"peer {peer.index}: live parameters of fragment {fragment.index} are off by {gap:.2g}"
+            yield f"peer {life.index}: live parameters of fragment {fragment.index} are off by {gap:.2g}"

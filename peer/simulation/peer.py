@@ -20,7 +20,6 @@ from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.lines import LineSettings
 from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.config.run_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event
@@ -108,7 +107,7 @@ class Life:
         self.work = world.workload.begin(identity.peer_id, self.mailbox, world.now)
         self._world = world
         self._identity = identity
-        self._index = index
+        self.index = index
         self._is_dead = False
         self._is_leaving = False
         self.is_restarting = False
@@ -134,7 +133,7 @@ class Life:
         found = []
         for task in (self._training, self.running, self._harming):
             if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                found.append(f"peer {self._index}: the {task.get_name()} ended: {type(error).__name__}: {error}")
+                found.append(f"peer {self.index}: the {task.get_name()} ended: {type(error).__name__}: {error}")
         return found
 
     def kill(self) -> None:
@@ -151,8 +150,6 @@ class Life:
 
     def restart_network(self) -> None:
         """The network process is killed and started again on the same mailbox; the trainer goes on."""
-        if not self.is_live:
-            return
         self._world.network.crash(self._identity.peer_id)
         self.running.cancel()
         self.is_restarting = True
@@ -180,7 +177,7 @@ class Life:
         session = self.randomness.getrandbits(62)
         friends = frozenset(world.hostile_peers() if self.profile.lie is not None else ())
         who = NodeIdentity(
-            self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE, site=self.profile.site
+            self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE, site=self.profile.line.site
         )
         ports = NodePorts(
             host,
@@ -208,21 +205,14 @@ class Life:
 
     def _host(self) -> MemoryHost:
         world, profile, me = self._world, self.profile, self._identity.peer_id
-        line = LineSettings(
-            profile.upload_bits_per_second,
-            profile.download_bits_per_second,
-            profile.latency_seconds,
-            profile.stream_loss,
-            profile.site,
-        )
         if profile.lie is None or profile.lie.kind not in LIES_IN_FRAMES:
-            return MemoryHost(world.network, me, line=line)
+            return MemoryHost(world.network, me, line=profile.line)
         codec = codec_of(world.spec.manifest)
         limits = limits_of(self.mailbox.sizes, codec)
         scope = Scope(world.run_id, world.spec.manifest.hash)
         notary = Notary(scope, self._identity.sign, verify, world.records.verified)
         seed = self.randomness.getrandbits(32)
-        return lying_host(world.network, me, line, profile.lie, codec, limits, notary, seed)
+        return lying_host(world.network, me, profile.line, profile.lie, codec, limits, notary, seed)
 
     async def _rest(self, _poll_seconds: float) -> None:
         """Until the trainer has posted or taken something, instead of looking many times a second."""
@@ -264,7 +254,7 @@ class Life:
 
     def _emit(self, event: Event) -> None:
         if not self._is_dead:
-            self._world.emit(self._index, event)
+            self._world.emit(self.index, event)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         context = self.process.context.copy()
@@ -298,16 +288,6 @@ class SimulatedPeer:
     async def _start_after(self, life: Life) -> None:
         await life.ended()
         self.start()
-
-    def leave(self) -> None:
-        """Say goodbye."""
-        if self.life is not None:
-            self.life.leave()
-
-    def crash(self) -> None:
-        """kill -9."""
-        if self.life is not None:
-            self.life.kill()
 
 
 def simulated_identity(seed: int, index: int) -> Identity:

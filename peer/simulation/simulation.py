@@ -23,8 +23,8 @@ from dht.records.signed_records import VerifiedRecords
 from dht.simulated.host import MemoryNetwork
 from dht.simulated.store import MemoryRecords
 from peer.events.peer_events import Event
-from peer.simulation.checks import anchors_are_equal, has_settled, honest_live, violations
-from peer.simulation.peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
+from peer.simulation.checks import anchors_are_equal, has_settled, honest_lives, violations
+from peer.simulation.peer import EPOCH_SECONDS, Life, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
 from peer.simulation.result import Durations, GroupResult, LossPoint, SimulationResult
 from peer.simulation.scenarios.spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
 from peer.simulation.trace import Trace
@@ -37,6 +37,14 @@ LEAVE_SECONDS = 60.0
 """Virtual time in which everybody must have left in an orderly way."""
 COLLECT_THRESHOLDS = (50_000, 20, 50)
 """A swarm in one process has millions of objects that stay; looking through them often is a tenth of the time."""
+_OF_A_LIFE: dict[str, Callable[[Life], None]] = {
+    "leave": Life.leave,
+    "crash": Life.kill,
+    "restart_network": Life.restart_network,
+    "sleep": lambda life: life.process.sleep(),
+    "wake": lambda life: life.process.wake(),
+}
+"""What happens to a peer that runs, by kind of fault."""
 PROGRESS_SECONDS = 5.0
 """Virtual time between two calls of `on_progress`."""
 
@@ -150,11 +158,7 @@ class _Simulation:
 
     def _loss(self, world: World) -> float | None:
         """Held-out loss of the anchors of the honest peer that knows most commits."""
-        nodes = [
-            peer.life.node
-            for peer in honest_live(self.peers)
-            if peer.life is not None and self._is_training(peer.index)
-        ]
+        nodes = [life.node for life in honest_lives(self.peers) if life.mailbox.network.ready]
         if not nodes:
             return None
         ahead = max(nodes, key=lambda node: sum(fragment.state.lineage_tokens for fragment in node.fragments))
@@ -194,7 +198,7 @@ class _Simulation:
 
     def _result(self, world: World, virtual_seconds: float) -> SimulationResult:
         spec = self._spec
-        live = [peer.life for peer in honest_live(self.peers) if peer.life is not None]
+        live = honest_lives(self.peers)
         versions: tuple[int, ...] = ()
         loss_first = loss_last = world.workload.loss(None)
         committed_tokens = 0.0
@@ -221,7 +225,9 @@ class _Simulation:
             wait_seconds=Durations.of(self._trace.wait_seconds),
             bytes_up=tuple(world.network.sent_bytes(peer_id) for peer_id in met),
             bytes_down=tuple(world.network.received_bytes(peer_id) for peer_id in met),
-            groups=tuple(self._group_result(world, name) for name in self._group_names()),
+            groups=tuple(
+                self._group_result(world, name) for name in dict.fromkeys(profile.group for profile in self._profiles)
+            ),
             staleness=dict(sorted(self._trace.staleness.items())),
             goodput=committed_tokens / tokens if tokens else 0.0,
             losses=tuple(self._losses),
@@ -237,9 +243,6 @@ class _Simulation:
             violations=tuple(found),
         )
 
-    def _group_names(self) -> list[str]:
-        return list(dict.fromkeys(profile.group for profile in self._profiles))
-
     def _group_result(self, world: World, name: str) -> GroupResult:
         peers = [peer for peer in self.peers if peer.profile.group == name]
         started = [peer for peer in peers if peer.lives]
@@ -249,7 +252,7 @@ class _Simulation:
         network = world.network
         return GroupResult(
             name,
-            peers[0].profile.site,
+            peers[0].profile.line.site,
             len(peers),
             len(started),
             sum(life.work.link.inner_steps for life in lives),
@@ -298,16 +301,8 @@ class _Simulation:
             peer = self.peers[index]
             if fault.kind == "start":
                 peer.start()
-            elif fault.kind == "leave":
-                peer.leave()
-            elif fault.kind == "crash":
-                peer.crash()
-            elif fault.kind == "restart_network" and peer.life is not None:
-                peer.life.restart_network()
-            elif fault.kind == "sleep" and peer.life is not None:
-                peer.life.process.sleep()
-            elif fault.kind == "wake" and peer.life is not None:
-                peer.life.process.wake()
+            elif fault.kind in _OF_A_LIFE and peer.life is not None:
+                _OF_A_LIFE[fault.kind](peer.life)
             elif fault.kind == "stall" and peer.lives:
                 network.stall(peer_id)
             elif fault.kind == "resume" and peer.lives:
@@ -321,8 +316,9 @@ class _Simulation:
                 victim = self._victim(ambush, event.peer_id, event.fact)
                 if victim is not None:
                     self._ambushes.remove(ambush)
-                    # Not from inside the victim's own call.
-                    asyncio.get_running_loop().call_soon(victim.crash)
+                    if victim.life is not None:
+                        # Not from inside the victim's own call.
+                        asyncio.get_running_loop().call_soon(victim.life.kill)
 
     def _victim(self, ambush: Fault, peer_id: PeerId, round_: RoundStarted) -> SimulatedPeer | None:
         by_id = {peer.identity.peer_id: peer for peer in self.peers}

@@ -48,8 +48,8 @@ class Trace:
         self._group_of = group_of
         self._is_training = is_training
         self._index_of: dict[PeerId, int] = {}
-        self._seen_in: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
-        self._counted: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
+        self._rounds: dict[tuple[int, int, int | tuple[PeerId, ...]], tuple[set[int], set[int]]] = {}
+        """Of each commit the members that were seen in it, and the peers that might have been."""
         self._abandoned: set[tuple[int, int, int]] = set()
         self._started: dict[tuple[int, int], tuple[int, float]] = {}
         self._chances: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Trace:
     @property
     def rounds_committed(self) -> int:
         """Different commits that anybody applied."""
-        return len(self._seen_in)
+        return len(self._rounds)
 
     @property
     def rounds_abandoned(self) -> int:
@@ -107,13 +107,12 @@ class Trace:
             self.wait_seconds.append(fact.seconds)
         # Members of different cells of one round know it by what all cells have in common.
         common = fact.tokens if fact.num_cells else fact.contributors
-        seen = self._seen_in.setdefault((fact.fragment, fact.version, common), set())
-        if not seen:
-            counted = self._counted[fact.fragment, fact.version, common] = {
-                peer for peer in range(len(self._group_of)) if self._is_training(peer)
-            }
-            self._chances.update(self._group_of[peer] for peer in counted)
-        counted = self._counted[fact.fragment, fact.version, common]
+        key = (fact.fragment, fact.version, common)
+        if key not in self._rounds:
+            training = {peer for peer in range(len(self._group_of)) if self._is_training(peer)}
+            self._rounds[key] = set(), training
+            self._chances.update(self._group_of[peer] for peer in training)
+        seen, counted = self._rounds[key]
         for peer in {self._index_of[peer_id] for peer_id in fact.contributors} - seen:
             seen.add(peer)
             self._part[self._group_of[peer]] += 1

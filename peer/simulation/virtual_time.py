@@ -59,7 +59,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now = start_seconds
         self._jitter = None if seed is None else random.Random(seed)
         super().__init__(_JumpingSelector(self._jump))
-        self.set_task_factory(_NumberedTaskFactory())
+        numbers = itertools.count()
+        self.set_task_factory(
+            lambda loop, coroutine, **options: _NumberedTask(coroutine, next(numbers), loop=loop, **options)
+        )
 
     def time(self) -> float:
         return self._now
@@ -136,11 +139,3 @@ class _NumberedTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._number
-
-
-class _NumberedTaskFactory:
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        return _NumberedTask(coroutine, next(self._numbers), loop=loop, **options)

@@ -8,9 +8,10 @@ whose last bit differs between machines.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -38,24 +39,21 @@ NUM_SUCCESSORS = 3
 CURVATURES = (1.0, 0.25, 0.0625, 0.015625)
 
 
-class LocalWork(Protocol):
-    """One life's training: live parameters, the link to its mailbox, and inner steps."""
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """One life's training.
 
-    @property
-    def link(self) -> TrainerLink: ...
+    Attributes:
+        link: to its mailbox.
+        parameters: live ones by name, flat float32 views of what is trained.
+        session: inner steps are taken inside; on leaving, the trainer says that none will follow.
+        step: one inner step; what is due is sent and what came is merged.
+    """
 
-    @property
-    def parameters(self) -> Mapping[str, F32]:
-        """Live parameters by name, flat float32 views of what is trained."""
-        ...
-
-    def session(self) -> contextlib.AbstractContextManager[object]:
-        """Inner steps are taken inside; on leaving, the trainer says that none will follow."""
-        ...
-
-    def step(self) -> None:
-        """One inner step; what is due is sent and what came is merged."""
-        ...
+    link: TrainerLink
+    parameters: Mapping[str, F32]
+    session: Callable[[], AbstractContextManager[object]]
+    step: Callable[[], object]
 
 
 class Workload(Protocol):
@@ -84,7 +82,21 @@ class GptWorkload:
         self.layout = build_layout(shapes, section.num_fragments, section.fragment_by)
 
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
-        return _GptWork(self._manifest, self._corpus, self.layout, peer_id, mailbox, clock)
+        manifest = self._manifest
+        model = build_model(manifest.model, manifest.seed)
+        trained = dict(model.named_parameters())
+        link = _link_of(trained, manifest, self.layout, mailbox, clock)
+        trainer = Trainer(
+            model,
+            self._corpus,
+            manifest.training,
+            link,
+            seed=manifest.seed,
+            peer_id=peer_id,
+            evaluation_batches=manifest.data.evaluation_batches,
+        )
+        parameters = {name: tensor.detach().view(-1).numpy() for name, tensor in trained.items()}
+        return LocalWork(link, parameters, lambda: trainer.training, trainer.step)
 
     def loss(self, anchors: Mapping[int, F32] | None) -> float:
         model = build_model(self._manifest.model, self._manifest.seed)
@@ -92,39 +104,6 @@ class GptWorkload:
             load_anchors(model, self.layout, anchors)
         num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
         return held_out_loss(model, self._corpus, num_batches, batch_size)
-
-
-class _GptWork:
-    def __init__(
-        self,
-        manifest: RunManifest,
-        corpus: Corpus,
-        layout: FragmentLayout,
-        peer_id: PeerId,
-        mailbox: Mailbox,
-        clock: Callable[[], float],
-    ) -> None:
-        model = build_model(manifest.model, manifest.seed)
-        trained = dict(model.named_parameters())
-        self.parameters: Mapping[str, F32] = {
-            name: tensor.detach().view(-1).numpy() for name, tensor in trained.items()
-        }
-        self.link = _link_of(trained, manifest, layout, mailbox, clock)
-        self._trainer = Trainer(
-            model,
-            corpus,
-            manifest.training,
-            self.link,
-            seed=manifest.seed,
-            peer_id=peer_id,
-            evaluation_batches=manifest.data.evaluation_batches,
-        )
-
-    def session(self) -> contextlib.AbstractContextManager[object]:
-        return self._trainer.training
-
-    def step(self) -> None:
-        self._trainer.step()
 
 
 class QuadraticWorkload:
@@ -148,8 +127,17 @@ class QuadraticWorkload:
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
         live: F32 = np.zeros(self._num_values, dtype=np.float32)
         link = _link_of({"x": torch.from_numpy(live)}, self._manifest, self.layout, mailbox, clock)
-        offsets = random.Random(f"{self._manifest.seed} noise {peer_id} {clock()}")
-        return _QuadraticWork(live, link, self._target, self._rates, self._noise, self._tokens_per_step, offsets)
+        offsets, move = random.Random(f"{self._manifest.seed} noise {peer_id} {clock()}"), np.empty_like(live)
+
+        def step() -> None:
+            offset = offsets.randrange(NOISE_POOL_VALUES)
+            np.subtract(live, self._target, out=move)
+            np.multiply(move, self._rates, out=move)
+            np.add(move, self._noise[offset : offset + live.size], out=move)
+            np.subtract(live, move, out=live)
+            link.after_inner_step(self._tokens_per_step)
+
+        return LocalWork(link, {"x": live}, lambda: _until_flushed(link), step)
 
     def loss(self, anchors: Mapping[int, F32] | None) -> float:
         place = 0
@@ -164,43 +152,14 @@ class QuadraticWorkload:
         return total / (2 * self._num_values)
 
 
-class _QuadraticWork:
-    def __init__(
-        self,
-        live: F32,
-        link: TrainerLink,
-        target: F32,
-        rates: F32,
-        noise: F32,
-        tokens_per_step: int,
-        offsets: random.Random,
-    ) -> None:
-        self.parameters: Mapping[str, F32] = {"x": live}
-        self.link = link
-        self._live = live
-        self._target = target
-        self._rates = rates
-        self._noise = noise
-        self._tokens_per_step = tokens_per_step
-        self._offsets = offsets
-        self._move = np.empty_like(live)
-
-    @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
-        yield
-        self.link.flush()
-        self.link.finish()
-
-    def step(self) -> None:
-        offset = self._offsets.randrange(NOISE_POOL_VALUES)
-        np.subtract(self._live, self._target, out=self._move)
-        self._move *= self._rates
-        self._move += self._noise[offset : offset + self._live.size]
-        self._live -= self._move
-        self.link.after_inner_step(self._tokens_per_step)
+@contextmanager
+def _until_flushed(link: TrainerLink) -> Iterator[None]:
+    yield
+    link.flush()
+    link.finish()
 
 
-@contextlib.contextmanager
+@contextmanager
 def one_thread() -> Iterator[None]:
     """Train with one thread inside: more only cost time on tensors this small, and the order of sums must not vary."""
     num_threads = torch.get_num_threads()

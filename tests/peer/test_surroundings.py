@@ -25,10 +25,10 @@ from dht.p2pd import lazy_hivemind, socket_directory
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ADDRESSES_NAME, load_config, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, write_cached_peers
 from peer.network.membership import run_finding
 from peer.network.membership.peer_cache import CACHE_NAME, PeerCache
-from peer.network.membership.run_finding import Wanted, dial_reason, find_run
+from peer.network.membership.run_finding import dial_reason, find_run
 from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
@@ -255,11 +255,13 @@ def look(host: DeafHost, peers: list[str], folder: Path, local: RunRecord | None
     async def nobody(addresses: list[str]) -> int:
         return 0
 
-    wanted = Wanted(RUN_ID, tuple(peers), folder, 0.0, lambda reason, waited: None)
+    config = PeerConfig(run_id=RUN_ID, peers=tuple(peers), data_dir=folder).model_copy(
+        update={"join_timeout_seconds": 0.0}
+    )
     store: Any = SimpleNamespace(bootstrap=nobody)
     admission: Any = None
     deaf: Any = host
-    return asyncio.run(find_run(wanted, store, deaf, admission, local, ""))
+    return asyncio.run(find_run(config, store, deaf, admission, local, "", lambda reason, waited: None))
 
 
 @pytest.fixture(autouse=True)

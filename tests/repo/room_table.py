@@ -113,12 +113,12 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.network.membership": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.outer averaging.lanes "
-        "averaging.trust peer peer.config peer.events",
+        "averaging.rounds averaging.trust peer peer.config peer.events",
         False,
         "msgpack",
     ),
     "peer.network.reachability": (
-        "dht.identity dht.streams dht.records dht.p2pd averaging.lanes peer.events",
+        "dht.identity dht.streams dht.records dht.p2pd averaging.lanes averaging.rounds peer.events",
         False,
         "msgpack",
     ),
@@ -201,7 +201,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "rich torch",
     ),
-    "peer.simulation.scenarios": ("peer.config", False, "pydantic"),
+    "peer.simulation.scenarios": ("dht.simulated peer.config", False, "pydantic"),
     "peer.simulation.adversaries": (
         "dht.records dht.simulated averaging averaging.codec averaging.wire averaging.signing averaging.outer "
         "averaging.lanes averaging.rounds averaging.fragment averaging.exchange averaging.transfer "

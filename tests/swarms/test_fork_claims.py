@@ -21,6 +21,7 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
+from dht.simulated.lines import LineSettings
 from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
@@ -248,7 +249,7 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
     seen: list[Event] = []
 
     def profile(step_seconds: float) -> PeerSpec:
-        return PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, step_seconds)
+        return PeerSpec("all", LineSettings(2e7, 1e8, 0.03, 0.0), step_seconds)
 
     spec = SimulationSpec(
         num_peers=5,

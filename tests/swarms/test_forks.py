@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from averaging.rounds.round_facts import Fact, RoundCommitted, SentContribution
+from dht.simulated.lines import LineSettings
 from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
@@ -137,7 +138,7 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
     sides = tuple(range(half)), tuple(range(half, num_peers))
 
     def profile(index: int) -> PeerSpec:
-        return PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, 0.4 if index in sides[faster] else 0.8)
+        return PeerSpec("all", LineSettings(2e7, 1e8, 0.03, 0.0), 0.4 if index in sides[faster] else 0.8)
 
     seen: list[tuple[int, Event]] = []
     starts = tuple(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(num_peers))

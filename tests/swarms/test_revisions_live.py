@@ -69,7 +69,7 @@ class Swarm:
         )
         rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE)
         keeper = RunDoorkeeper(rule, identity.peer_id, "trainer", admission)
-        return keeper, partial(Revisions, self.manifest, OWNER.public_key, identity.peer_id, keeper, admission)
+        return keeper, partial(Revisions, self.manifest, OWNER.public_key, identity.peer_id, keeper)
 
     def life(self, index: int) -> Life:
         return self.peers[index].lives[-1]

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from averaging.lanes.greeting import Doorkeeper
 from averaging.transfer.client import fetch_header
@@ -21,7 +22,7 @@ from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
 from peer.network.anchors.claimed_anchors import MAX_WITNESSES, Claims
-from peer.network.anchors.donors import Donors, spread
+from peer.network.anchors.donors import Donors
 
 CONFIRM_SECONDS = 1.0
 MAX_CONFIRM_ROUNDS = 5
@@ -35,52 +36,45 @@ MAX_BUSY_ROUNDS = 60
 log = logging.getLogger(__name__)
 
 
+Held = TypeVar("Held", Header, Snapshot)
+
+
 @dataclass(frozen=True, slots=True)
-class Votes:
+class Votes(Generic[Held]):
     """What members say about an anchor that a donor has.
 
     Attributes:
+        held: the anchor; its tokens are what most of those who have it announce.
         confirmed_by: members that have it, the donor included.
         num_asked: members that answered, the donor included.
-        version: of the anchor.
-        lineage_tokens: what most of those who have it announce.
         is_refuted: more of them share another anchor of that version, or more than half do.
     """
 
-    version: int
+    donor: PeerId
+    held: Held
     confirmed_by: tuple[PeerId, ...]
     num_asked: int
-    lineage_tokens: int
     is_refuted: bool = False
 
     @property
     def is_confirmed(self) -> bool:
         """Whether more than half have it; and several, where it is a version that nobody can have counted up to."""
-        is_believable = self.version <= MAX_CLAIMED_VERSION or len(self.confirmed_by) > 1
+        is_believable = self.held.version <= MAX_CLAIMED_VERSION or len(self.confirmed_by) > 1
         return is_believable and is_majority(len(self.confirmed_by), self.num_asked)
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
-    """An anchor to fetch, and the donor whose header it is."""
-
-    header: Header
-    first: PeerId
-    votes: Votes
-
-
 class Agreement:
     """Finds out what is fetched, for one joiner."""
 
-    def __init__(self, host: Host, doorkeeper: Doorkeeper, donors: Donors, claims: Claims) -> None:
-        self._host = host
-        self._doorkeeper = doorkeeper
-        self._donors = donors
-        self._claims = claims
+    host: Host
+    doorkeeper: Doorkeeper
+    donors: Donors
+    claims: Claims
 
     async def agree(
         self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
-    ) -> Agreed | None:
+    ) -> Votes[Header] | None:
         """What one of the candidates has; None when none of them has what enough members confirm.
 
         Args:
@@ -89,24 +83,24 @@ class Agreement:
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
-            undecided: dict[bytes, Agreed] = {}
+            undecided: dict[bytes, Votes[Header]] = {}
             for donor in candidates:
-                if self._donors.is_blamed(donor):
+                if self.donors.is_blamed(donor):
                     continue
                 try:
-                    header = await fetch_header(self._host, self._doorkeeper, donor, fragment, num_values)
+                    header = await fetch_header(self.host, self.doorkeeper, donor, fragment, num_values)
                 except PeerFault as fault:
-                    self._donors.note_fault(donor, fragment, fault)
+                    self.donors.note_fault(donor, fragment, fault)
                     continue
                 if isinstance(header, str):
                     num_busy += header == "busy"
                     continue
-                if self._donors.is_outvoted(donor, fragment, header.digest) or header.digest in undecided:
+                if self.donors.is_outvoted(donor, fragment, header.digest) or header.digest in undecided:
                     continue
-                found = await self._look(fragment, donor, header, voters)
-                if found.votes.is_confirmed:
+                found = await self.confirm(fragment, donor, header, voters)
+                if found.is_confirmed:
                     return found
-                if not found.votes.is_refuted and len(undecided) < MAX_CANDIDATES:
+                if not found.is_refuted and len(undecided) < MAX_CANDIDATES:
                     undecided[header.digest] = found
             if undecided:
                 return await self._choose(fragment, list(undecided.values()), voters)
@@ -115,18 +109,16 @@ class Agreement:
             await asyncio.sleep(BUSY_SECONDS)
         return None
 
-    async def confirm(
-        self, fragment: int, donor: PeerId, held: Header | Snapshot, voters: frozenset[PeerId] = frozenset()
-    ) -> Votes:
+    async def confirm(self, fragment: int, donor: PeerId, held: Held, voters: frozenset[PeerId]) -> Votes[Held]:
         """Members that have what a donor has; what others refute is not voted on again for a while."""
         version, digest = held.version, held.digest
         if voters:
-            others = sorted(voters - {donor}, key=lambda name: spread(self._host.peer_id, name))[:MAX_WITNESSES]
-            known = await self._claims.digests_of(others, fragment, version)
+            others = self.donors.in_own_order(voters - {donor})[:MAX_WITNESSES]
+            known = await self.claims.digests_of(others, fragment, version)
             # They were weighed before: one that is on the way there does not know that version yet, and never may.
             answers = {name: digest for name, digest in known.items() if digest}
         else:
-            answers = await self._claims.digests(fragment, version, besides=donor)
+            answers = await self.claims.digests(fragment, version, besides=donor)
         answers[donor] = digest
         confirmed_by = tuple(name for name, other in answers.items() if other == digest)
         against = Counter(other for other in answers.values() if other and other != digest)
@@ -140,15 +132,15 @@ class Agreement:
                 donor[-8:],
                 most,
             )
-            self._donors.outvote(donor, fragment, digest)
-        tokens = self.known_tokens(fragment, held, confirmed_by)
-        return Votes(version, confirmed_by, len(answers), tokens, is_refuted)
+            self.donors.outvote(donor, fragment, digest)
+        held = replace(held, lineage_tokens=self.known_tokens(fragment, held, confirmed_by))
+        return Votes(donor, held, confirmed_by, len(answers), is_refuted)
 
     def known_tokens(self, fragment: int, held: Header | Snapshot, confirmed_by: Sequence[PeerId]) -> int:
         """The digest does not cover the tokens: what most members announce for this very anchor counts."""
         announced = [
             record.lineage_tokens[fragment]
-            for record in self._donors.givers(fragment)
+            for record in self.donors.givers(fragment)
             if record.peer_id in confirmed_by
             and (record.versions[fragment], record.digests[fragment]) == (held.version, held.digest[:8])
         ]
@@ -156,28 +148,26 @@ class Agreement:
             return max(announced, key=lambda tokens: (announced.count(tokens), tokens))
         return held.lineage_tokens
 
-    async def _look(self, fragment: int, donor: PeerId, header: Header, voters: frozenset[PeerId]) -> Agreed:
-        votes = await self.confirm(fragment, donor, header, voters)
-        return Agreed(replace(header, lineage_tokens=votes.lineage_tokens), donor, votes)
-
-    def _num_elsewhere(self, fragment: int, votes: Votes) -> int:
+    def _num_elsewhere(self, fragment: int, votes: Votes[Header]) -> int:
         """How many of the other members share an anchor, as they announce it."""
         others = [
             (record.versions[fragment], record.digests[fragment])
-            for record in self._donors.givers(fragment)
+            for record in self.donors.givers(fragment)
             if record.peer_id not in votes.confirmed_by
         ]
         return max(Counter(others).values(), default=0)
 
-    async def _choose(self, fragment: int, found: list[Agreed], voters: frozenset[PeerId]) -> Agreed | None:
+    async def _choose(
+        self, fragment: int, found: list[Votes[Header]], voters: frozenset[PeerId]
+    ) -> Votes[Header] | None:
         """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest.
 
         None when more members share another one: that nobody contradicts a version of which nobody knows says nothing.
         """
         for _ in range(MAX_CONFIRM_ROUNDS):
             await asyncio.sleep(CONFIRM_SECONDS)
-            found = [await self._look(fragment, one.first, one.header, voters) for one in found]
-            confirmed = [one for one in found if one.votes.is_confirmed]
+            found = [await self.confirm(fragment, one.donor, one.held, voters) for one in found]
+            confirmed = [one for one in found if one.is_confirmed]
             if confirmed:
                 return confirmed[0]
         if voters:
@@ -185,17 +175,16 @@ class Agreement:
         found = [
             one
             for one in found
-            if one.votes.version <= MAX_CLAIMED_VERSION
-            and len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes)
+            if one.held.version <= MAX_CLAIMED_VERSION and len(one.confirmed_by) >= self._num_elsewhere(fragment, one)
         ]
         if len(found) < 2:
             return found[0] if found else None
-        chains = [await self._claims.chain(fragment, one.first, {}, one.header.version) for one in found]
+        chains = [await self.claims.chain(fragment, one.donor, {}, one.held.version) for one in found]
         sides = [
             Side(
-                one.header.digest,
-                chain.tokens if chain is not None and chain.digest == one.header.digest else 0,
-                len(one.votes.confirmed_by),
+                one.held.digest,
+                chain.tokens if chain is not None and chain.digest == one.held.digest else 0,
+                len(one.confirmed_by),
             )
             for one, chain in zip(found, chains, strict=True)
         ]

@@ -22,7 +22,7 @@ from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import MAX_ANCHOR_VERSION
-from peer.network.anchors.donors import Donors, spread
+from peer.network.anchors.donors import Donors
 
 MAX_WITNESSES = 12
 """Other members asked for their digest, at once."""
@@ -55,27 +55,27 @@ class AnchorSupport:
     num_known: int
 
 
+@dataclass
 class Claims:
     """Asks members what they have.
 
-    Args:
+    Attributes:
         donors: whom to ask, and who is told of their faults.
     """
 
-    def __init__(self, host: Host, doorkeeper: Doorkeeper, limits: Limits, checker: Checker, donors: Donors) -> None:
-        self._host = host
-        self._doorkeeper = doorkeeper
-        self._limits = limits
-        self._checker = checker
-        self._donors = donors
+    host: Host
+    doorkeeper: Doorkeeper
+    limits: Limits
+    checker: Checker
+    donors: Donors
 
     async def digests(self, fragment: int, version: int, besides: PeerId | None = None) -> dict[PeerId, bytes]:
         """The digests that up to `MAX_WITNESSES` other members had at a version; empty where one does not know.
 
         Members that cannot be reached are not in it.
         """
-        names = [record.peer_id for record in self._donors.givers(fragment) if record.peer_id != besides]
-        return await self.digests_of(sorted(names, key=self._spread)[:MAX_WITNESSES], fragment, version)
+        names = [record.peer_id for record in self.donors.givers(fragment) if record.peer_id != besides]
+        return await self.digests_of(self.donors.in_own_order(names)[:MAX_WITNESSES], fragment, version)
 
     async def digests_of(self, names: Sequence[PeerId], fragment: int, version: int) -> dict[PeerId, bytes]:
         """The same of certain members."""
@@ -104,11 +104,11 @@ class Claims:
             fork = found.fork_from(known)
             found = found if fork is None else found.since(fork)
             for commit in found.commits:
-                if objection := self._checker.objection(commit):
+                if objection := self.checker.objection(commit):
                     raise PeerFault(member, f"showed a commit that proves nothing: {objection}")
                 await asyncio.sleep(0)
         except PeerFault as fault:
-            self._donors.note_fault(member, fragment, fault)
+            self.donors.note_fault(member, fragment, fault)
             return None
         return found
 
@@ -122,8 +122,8 @@ class Claims:
         """
         fork = claimed.fork_from(known)
         theirs = {item for item in claimed.anchors().items() if fork is None or item[0] > fork}
-        givers = {record.peer_id: record for record in self._donors.givers(fragment)}
-        asked = sorted((name for name in givers if name != member), key=self._spread)[:MAX_WITNESSES]
+        givers = {record.peer_id: record for record in self.donors.givers(fragment)}
+        asked = self.donors.in_own_order(name for name in givers if name != member)[:MAX_WITNESSES]
         held, before = await asyncio.gather(
             self.digests_of(asked, fragment, claimed.version), self.digests_of(asked, fragment, own[0])
         )
@@ -148,16 +148,16 @@ class Claims:
     async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
         commits: list[Commit] = []
         for _ in range(MAX_LOG_PAGES):
-            frames = await fetch_log(self._host, self._doorkeeper, member, fragment, first)
+            frames = await fetch_log(self.host, self.doorkeeper, member, fragment, first)
             for frame in frames:
-                message, _ = wire.decode(frame, member, self._limits)
+                message, _ = wire.decode(frame, member, self.limits)
                 if not isinstance(message, Commit) or message.fragment != fragment or message.version < first:
                     raise PeerFault(member, "showed something else than its commits of a fragment, the oldest first")
                 first = message.version + 1
                 commits.append(message)
             if sum(map(len, frames)) < MAX_PAGE_BYTES // 2:
                 break
-        announced = self._donors.announced(member, fragment)
+        announced = self.donors.announced(member, fragment)
         if not commits and announced is None:
             return None
         version = first if announced is None or commits else announced[0]
@@ -167,7 +167,7 @@ class Claims:
         return Chain(newest_run(commits), version, digest) if digest else None
 
     async def _ask(self, member: PeerId, fragment: int, version: int) -> bytes:
-        return await fetch_digest(self._host, self._doorkeeper, member, fragment, version)
+        return await fetch_digest(self.host, self.doorkeeper, member, fragment, version)
 
     async def _digest(self, member: PeerId, fragment: int, version: int) -> bytes | None:
         try:
@@ -175,9 +175,6 @@ class Claims:
         except PeerFault as fault:
             log.debug("no witness: %s", fault)
             return None
-
-    def _spread(self, member: PeerId) -> bytes:
-        return spread(self._host.peer_id, member)
 
 
 async def _most_and_a_while(tasks: Collection[asyncio.Task[bytes | None]]) -> None:

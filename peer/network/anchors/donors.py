@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from dht.errors import PeerFault, PeerUnreachable
@@ -50,17 +52,18 @@ class Donors:
         records = [record for record in self._members.members() if len(record.lineage_tokens) > fragment]
         return [record for record in records if record.state != "joining" and not self.is_blamed(record.peer_id)]
 
+    def in_own_order(self, names: Iterable[PeerId]) -> list[PeerId]:
+        """In an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
+        return sorted(names, key=self._spread)
+
     def best_first(self, fragment: int) -> list[PeerId]:
         """Donors by how many announce the same; equal ones in an order of their own for every joiner."""
         records = self.givers(fragment)
-        sides: dict[tuple[int, bytes], int] = {}
-        for record in records:
-            head = record.versions[fragment], record.digests[fragment]
-            sides[head] = sides.get(head, 0) + 1
+        sides = Counter((record.versions[fragment], record.digests[fragment]) for record in records)
 
         def rank(record: PeerRecord) -> tuple[int, int, bytes]:
             num_members = sides[record.versions[fragment], record.digests[fragment]]
-            return (-num_members, -record.lineage_tokens[fragment], spread(self._me, record.peer_id))
+            return (-num_members, -record.lineage_tokens[fragment], self._spread(record.peer_id))
 
         return [record.peer_id for record in sorted(records, key=rank)]
 
@@ -71,14 +74,10 @@ class Donors:
         )
         return next(heads, None)
 
-    def suspect(self, donor: PeerId, what: str) -> None:
-        """It did not answer."""
-        self._members.suspect(donor, what)
-
     def note_fault(self, donor: PeerId, fragment: int, fault: PeerFault) -> None:
         """A request failed."""
         if isinstance(fault, PeerUnreachable):
-            self.suspect(donor, fault.what)
+            self._members.suspect(donor, fault.what)
         else:
             self.blame(donor, fragment, fault.what)
 
@@ -100,14 +99,12 @@ class Donors:
         refused, until = self._outvoted.get((donor, fragment), (b"", 0.0))
         return asyncio.get_running_loop().time() < until and refused.startswith(digest)
 
+    def _spread(self, donor: PeerId) -> bytes:
+        return hashlib.sha256(f"{self._me}|{donor}".encode()).digest()
+
 
 def _remember(book: dict[K, V], key: K, value: V) -> None:
     book.pop(key, None)
     if len(book) >= MAX_REMEMBERED:
         del book[next(iter(book))]
     book[key] = value
-
-
-def spread(joiner: PeerId, donor: PeerId) -> bytes:
-    """Puts donors in an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
-    return hashlib.sha256(f"{joiner}|{donor}".encode()).digest()

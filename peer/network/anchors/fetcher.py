@@ -25,9 +25,9 @@ from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import is_majority
-from peer.network.anchors.agreement import Agreed, Agreement, Votes
+from peer.network.anchors.agreement import Agreement, Votes
 from peer.network.anchors.claimed_anchors import Claims
-from peer.network.anchors.donors import Donors, Members, spread
+from peer.network.anchors.donors import Donors, Members
 
 FRAGMENTS_AT_ONCE = 2
 """One is agreed on while another is under way; donors hold that many snapshots."""
@@ -61,39 +61,26 @@ class Fetched:
     confirmed_by: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchProgress:
-    """How much of what is fetched together has arrived."""
-
-    done_bytes: int
-    total_bytes: int
-
-
+@dataclass
 class Fetcher:
     """State transfer as a joiner sees it.
 
-    Args:
+    Attributes:
         checker: of the signatures under commits.
         kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        doorkeeper: Doorkeeper,
-        limits: Limits,
-        members: Members,
-        checker: Checker,
-        kept: KeptChunks | None = None,
-    ) -> None:
-        self._checker = checker
-        self._kept = kept
-        self._host = host
-        self._doorkeeper = doorkeeper
-        self._limits = limits
-        self._donors = donors = Donors(host.peer_id, members)
-        self.claims = Claims(host, doorkeeper, limits, checker, donors)
-        self._agreement = Agreement(host, doorkeeper, donors, self.claims)
+    host: Host
+    doorkeeper: Doorkeeper
+    limits: Limits
+    members: Members
+    checker: Checker
+    kept: KeptChunks | None = None
+
+    def __post_init__(self) -> None:
+        self.donors = Donors(self.host.peer_id, self.members)
+        self.claims = Claims(self.host, self.doorkeeper, self.limits, self.checker, self.donors)
+        self._agreement = Agreement(self.host, self.doorkeeper, self.donors, self.claims)
 
     # ------------------------------------------------------------------------------------------------ what is wanted
 
@@ -101,11 +88,12 @@ class Fetcher:
         self,
         states: Mapping[int, HeldState],
         adopt: Callable[[int, Fetched], Awaitable[None]],
-        on_progress: Callable[[FetchProgress], None] = lambda progress: None,
+        on_progress: Callable[[int, int], None] = lambda done_bytes, total_bytes: None,
     ) -> dict[int, tuple[PeerId, ...]]:
         """Fetch every fragment of which the swarm has something heavier than `states`, several at once.
 
-        `adopt` is called with each as soon as it is there. Returns the donors of each fragment that was adopted.
+        `adopt` is called with each as soon as it is there, `on_progress` with the bytes that have arrived of all.
+        Returns the donors of each fragment that was adopted.
         """
         wanted = [index for index, state in sorted(states.items()) if self._is_behind(index, state)]
         total_bytes = sum(8 * states[index].num_values for index in wanted)
@@ -116,13 +104,13 @@ class Fetcher:
         async def fetch(index: int) -> None:
             def count(num_bytes: int) -> None:
                 arrived[index] = num_bytes
-                on_progress(FetchProgress(sum(arrived.values()), total_bytes))
+                on_progress(sum(arrived.values()), total_bytes)
 
             async with turn:
-                names = self.best_first(index)
+                names = self.donors.best_first(index)
                 found = await self._resume(index, states[index], count)
                 if found is None:
-                    found = await self.fetch(index, states[index].num_values, names, count, states[index], self._kept)
+                    found = await self.fetch(index, states[index].num_values, names, count, states[index], self.kept)
                 if found is not None:
                     await adopt(index, found)
                     donors[index] = found.donors
@@ -134,15 +122,15 @@ class Fetcher:
 
     def forget_kept(self) -> None:
         """All that was fetched is in use: a restart needs no chunks of it."""
-        if self._kept is not None:
-            self._kept.forget()
+        if self.kept is not None:
+            self.kept.forget()
 
     async def _resume(self, fragment: int, state: HeldState, on_bytes: Callable[[int], None]) -> Fetched | None:
         """Go on with the download of an earlier process, if members still have that very state."""
-        if self._kept is None:
+        if self.kept is None:
             return None
-        header = self._kept.header(fragment, len(chunk_lengths(state.num_values)))
-        newest = max((record.versions[fragment] for record in self._donors.givers(fragment)), default=0)
+        header = self.kept.header(fragment, len(chunk_lengths(state.num_values)))
+        newest = max((record.versions[fragment] for record in self.donors.givers(fragment)), default=0)
         # Older than that, what was committed since could not be replayed.
         if header is None or not _is_heavier(header, state) or newest > header.version + HISTORY_COMMITS:
             return None
@@ -151,8 +139,8 @@ class Fetcher:
         if not is_majority(len(confirmed_by), len(held)):
             return None
         known = replace(header, lineage_tokens=self._agreement.known_tokens(fragment, header, confirmed_by))
-        agreed = Agreed(known, confirmed_by[0], Votes(known.version, confirmed_by, len(held), known.lineage_tokens))
-        return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self._kept)
+        agreed = Votes(confirmed_by[0], known, confirmed_by, len(held))
+        return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self.kept)
 
     async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
         """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
@@ -184,13 +172,13 @@ class Fetcher:
         """
         for _ in range(1 if voters else MAX_RESTARTS):
             agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
-            if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
+            if agreed is None or (held is not None and not _is_heavier(agreed.held, held)):
                 return None
             if kept is not None:
-                kept.begin(fragment, agreed.header)
-            elif len(agreed.votes.confirmed_by) == 1:
+                kept.begin(fragment, agreed.held)
+            elif len(agreed.confirmed_by) == 1:
                 # Nobody to share the work with: one request brings all of it.
-                whole = await self._fetch_whole(fragment, num_values, agreed.first, on_bytes, voters, agreed.header)
+                whole = await self._fetch_whole(fragment, num_values, agreed.donor, on_bytes, voters, agreed.held)
                 if whole is not None:
                     return whole
                 continue
@@ -207,12 +195,8 @@ class Fetcher:
         ours = (state.lineage_tokens, state.digest[:8])
         return any(
             (record.lineage_tokens[fragment], record.digests[fragment]) > ours
-            for record in self._donors.givers(fragment)
+            for record in self.donors.givers(fragment)
         )
-
-    def best_first(self, fragment: int) -> list[PeerId]:
-        """See `Donors`."""
-        return self._donors.best_first(fragment)
 
     # --------------------------------------------------------------------------------------------------- the transfer
 
@@ -220,15 +204,15 @@ class Fetcher:
         self,
         fragment: int,
         num_values: int,
-        agreed: Agreed,
+        agreed: Votes[Header],
         on_bytes: Callable[[int], None],
         kept: KeptChunks | None,
     ) -> Fetched | None:
         on_bytes(0)
-        piece = FragmentPiece(fragment, agreed.header, num_values, kept)
-        transfer = Transfer(self._host, self._doorkeeper, piece, _summing(on_bytes))
+        piece = FragmentPiece(fragment, agreed.held, num_values, kept)
+        transfer = Transfer(self.host, self.doorkeeper, piece, _summing(on_bytes))
         await transfer.take_kept()
-        donors = sorted(agreed.votes.confirmed_by, key=lambda name: spread(self._host.peer_id, name))
+        donors = self.donors.in_own_order(agreed.confirmed_by)
         try:
             is_complete = await transfer.run(donors)
             most = max(transfer.given_bytes, key=lambda donor: transfer.given_bytes[donor], default=donors[0])
@@ -237,14 +221,14 @@ class Fetcher:
             log.warning("fragment %d, which %d members share, was refused: %s", fragment, len(donors), fault)
             return None
         for donor, failure in transfer.faults.items():
-            self._donors.note_fault(donor, fragment, failure)
+            self.donors.note_fault(donor, fragment, failure)
         if snapshot is None:
             return None
         # When all of it had been kept, nobody needed to send anything: it is still theirs.
-        given = transfer.given_bytes or dict.fromkeys(agreed.votes.confirmed_by, 0)
+        given = transfer.given_bytes or dict.fromkeys(agreed.confirmed_by, 0)
         givers = tuple(sorted(given, key=lambda donor: (-given[donor], donor)))
         commits = await self._commits(fragment, snapshot, [*givers, *donors])
-        return Fetched(replace(snapshot, commits=commits), givers, agreed.votes.confirmed_by)
+        return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)
 
     async def _fetch_whole(
         self,
@@ -255,14 +239,14 @@ class Fetcher:
         voters: frozenset[PeerId],
         agreed: Header | None = None,
     ) -> Fetched | None:
-        announced = self._donors.announced(donor, fragment)
-        is_outvoted = announced is not None and self._donors.is_outvoted(donor, fragment, announced[1])
-        if self._donors.is_blamed(donor) or is_outvoted:
+        announced = self.donors.announced(donor, fragment)
+        is_outvoted = announced is not None and self.donors.is_outvoted(donor, fragment, announced[1])
+        if self.donors.is_blamed(donor) or is_outvoted:
             return None
         try:
-            snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, _summing(on_bytes))
+            snapshot = await fetch_state(self.host, self.doorkeeper, donor, fragment, num_values, _summing(on_bytes))
         except PeerFault as fault:
-            self._donors.note_fault(donor, fragment, fault)
+            self.donors.note_fault(donor, fragment, fault)
             return None
         if snapshot is None:
             return None
@@ -271,8 +255,7 @@ class Fetcher:
         if not votes.is_confirmed and not is_agreed:
             return None
         commits = await self._commits(fragment, snapshot, [donor])
-        known = replace(snapshot, commits=commits, lineage_tokens=votes.lineage_tokens)
-        return Fetched(known, (donor,), votes.confirmed_by)
+        return Fetched(replace(votes.held, commits=commits), (donor,), votes.confirmed_by)
 
     async def _commits(self, fragment: int, snapshot: Snapshot, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
         """Recent commits of the snapshot's own lineage, up to and beyond its version, from the first who has them.
@@ -282,22 +265,22 @@ class Fetcher:
         first = max(0, snapshot.version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
             try:
-                args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)
+                args = (self.host, self.doorkeeper, donor, fragment, first, self.limits)
                 commits = {commit.version: commit for commit in await fetch_commits(*args)}
                 for commit in commits.values():
-                    if objection := self._checker.objection(commit):
+                    if objection := self.checker.objection(commit):
                         raise PeerFault(donor, f"gave an unsigned commit: {objection}")
                     await asyncio.sleep(0)
                 leaving = commits.get(snapshot.version)
                 if leaving is not None:
                     fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]
                 else:
-                    asked = (self._host, self._doorkeeper, donor, fragment, snapshot.version)
+                    asked = (self.host, self.doorkeeper, donor, fragment, snapshot.version)
                     fits = await fetch_digest(*asked) == snapshot.digest
                 if fits:
                     return tuple(commits[version] for version in sorted(commits))
             except PeerFault as fault:
-                self._donors.note_fault(donor, fragment, fault)
+                self.donors.note_fault(donor, fragment, fault)
         return ()
 
 

@@ -85,32 +85,25 @@ def accept_invite(invite: Invite, identity: Identity, folder: Path) -> None:
         UsageFault: it has expired, or is for another key.
         LocalFault: the folder cannot be written.
     """
+    write_secret(folder / PASS_NAME, _pass_of(invite, identity))
+
+
+def _pass_of(invite: Invite, identity: Identity) -> bytes:
+    """Encoded; empty for a key that is listed."""
     ticket = invite.ticket
     if ticket is None:
-        keep_pass(None, folder)
-        return
+        return b""
     if ticket.expires_at <= time.time():
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.expires_at))
         raise UsageFault(f"the invite expired at {day}; expected one that is still good; ask the owner for a new one")
     if ticket.kind == "once":
-        held = bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id)
-    elif ticket.holder != identity.public_key:
+        return encode_pass(bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id))
+    if ticket.holder != identity.public_key:
         raise UsageFault(
             f"the invite is for the key {peer_id_of(ticket.holder)}; expected {identity.peer_id}, the key of this "
             "peer; give --identity the file of that key, or ask the owner for an invite for this one"
         )
-    else:
-        held = Pass(ticket)
-    keep_pass(held, folder)
-
-
-def keep_pass(held: Pass | None, folder: Path) -> None:
-    """Write the pass, readable by its owner alone. None: an empty one, for a key that is listed.
-
-    Raises:
-        LocalFault: the folder cannot be written.
-    """
-    write_secret(folder / PASS_NAME, b"" if held is None else encode_pass(held))
+    return encode_pass(Pass(ticket))
 
 
 def load_pass(folder: Path) -> bytes | None:

@@ -128,7 +128,7 @@ class Revisions:
 
     Args:
         owner_public_key: 32 bytes.
-        doorkeeper, admission: told when the rules change; None where everybody is a member.
+        doorkeeper: told when the rules change, and its admission too; None where everybody is a member.
         on_end: called once, with the version, when the run has ended here.
     """
 
@@ -138,7 +138,6 @@ class Revisions:
         owner_public_key: bytes,
         me: PeerId,
         doorkeeper: RunDoorkeeper | None = None,
-        admission: Admission | None = None,
         on_end: Callable[[int], None] = lambda version: None,
     ) -> None:
         self.manifest = manifest
@@ -147,7 +146,6 @@ class Revisions:
         self._owner_public_key = owner_public_key
         self._me = me
         self._doorkeeper = doorkeeper
-        self._admission = admission
         self._rule = rule_of(manifest)
         self._version: int | None = None
         self._fault: LocalFault | None = None
@@ -191,11 +189,11 @@ class Revisions:
         )
 
     def _enforce(self, version: int) -> None:
-        rules = member_rules(self.manifest, self._owner_public_key, version)
-        if self._admission is not None:
-            self._admission.set_rules(rules)
-        if self._doorkeeper is not None:
-            self._doorkeeper.ask_software(minimum_software_at(self.manifest, version))
+        if self._doorkeeper is None:
+            return
+        if self._doorkeeper.admission is not None:
+            self._doorkeeper.admission.set_rules(member_rules(self.manifest, self._owner_public_key, version))
+        self._doorkeeper.ask_software(minimum_software_at(self.manifest, version))
 
     def _look_at_self(self) -> None:
         if self._version is None:

@@ -67,20 +67,12 @@ class _Suspicion:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberScope:
-    """Of which run this peer is a member, and at which site; empty: at none that it names."""
-
-    run_id: str
-    manifest_hash: bytes
-    site: str = ""
-
-
 class Membership:
     """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
 
     Args:
         describe: this peer's current record; `sequence` and `expires_at` are filled in here.
+        site: of this peer; empty: none that it names.
         wall_clock: unix seconds.
         on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
         on_joined, on_left: called once per peer that appears or disappears.
@@ -95,13 +87,15 @@ class Membership:
         store: RecordStore,
         doorkeeper: Doorkeeper,
         describe: Callable[[], PeerRecord],
-        scope: MemberScope,
+        run_id: str,
+        manifest_hash: bytes,
         *,
+        site: str = "",
         announce_seconds: float,
         wall_clock: Callable[[], float],
         randomness: random.Random,
         on_view: Callable[[], None],
-        on_joined: Callable[[PeerRecord], None],
+        on_joined: Callable[[PeerId], None],
         on_left: Callable[[PeerId, str], None],
         on_refused: Callable[[PeerId, str], None],
         verified: VerifiedRecords | None = None,
@@ -118,7 +112,7 @@ class Membership:
         self._on_joined = on_joined
         self._on_left = on_left
         self._on_refused = on_refused
-        self._run_id, self._manifest_hash, self._own_site = scope.run_id, scope.manifest_hash, scope.site
+        self._run_id, self._manifest_hash, self._own_site = run_id, manifest_hash, site
         self._verified = VerifiedRecords() if verified is None else verified
         self._sequence = 0
         self._levels = Levels(identity.peer_id)
@@ -137,7 +131,6 @@ class Membership:
         self.view = SwarmView(self._run_id)
         self._tally = MemberTally()
         """Of the members of `view`, this peer among them."""
-        self.num_invalid_records = 0
         self._is_to_show = asyncio.Event()
         self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
         host.handle(RECORD_PROTOCOL, self._serve)
@@ -168,12 +161,8 @@ class Membership:
         is_excluded = self._doorkeeper.is_excluded
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
-    def trainers(self) -> list[PeerId]:
-        """Live trainers other than this peer."""
-        return self.split()[0]
-
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
-        """The trainers, and everybody else among `members`."""
+        """The trainers other than this peer, and everybody else among `members`."""
         trainers: list[PeerId] = []
         others: list[PeerId] = []
         for record in self.members():
@@ -411,7 +400,6 @@ class Membership:
                     raise PeerFault(record.peer_id, "announces another manifest of this run")
                 records.append(record)
             except PeerFault as fault:
-                self.num_invalid_records += 1
                 log.debug("ignored a record: %s", fault)
         self._fold_in(records)
 
@@ -444,7 +432,7 @@ class Membership:
             self._signs[peer_id] += known is not None and record.sequence > known.sequence
             self._speeds.note(peer_id, record.tokens_per_second, now)
             if known is None:
-                self._on_joined(record)
+                self._on_joined(peer_id)
         elif known is not None:
             del self._known[peer_id], self._signs[peer_id]
             self._on_left(peer_id, why_gone)

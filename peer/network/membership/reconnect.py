@@ -7,14 +7,15 @@ slept. After each of them this peer looks at once and is announced at once, inst
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 
+from averaging.rounds.round_facts import Fact
 from dht.host import PeerId
-from peer.events import peer_events as events
-from peer.events.peer_events import Event
+from dht.waiting import set_within
+from peer.events.peer_events import SwarmFound, SwarmLost
 
 TICK_SECONDS = 1.0
 """Between two counts of the members; costs nothing."""
@@ -28,10 +29,11 @@ PATIENCE_SECONDS = 10.0
 """The swarm is not reported as lost when it is back within so long, as after waking up."""
 
 
+@dataclass
 class ReconnectLoop:
     """Always looks for members; reports once when all are lost and once when they are back. `run` never ends.
 
-    Args:
+    Attributes:
         look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
         records: what the others' records say now: something that differs after each announcement of a member.
         silent_seconds: a member without a new record for this long is not there; much less than its record lives, which
@@ -41,33 +43,20 @@ class ReconnectLoop:
         wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
     """
 
-    def __init__(
-        self,
-        me: PeerId,
-        look: Callable[[], Awaitable[int]],
-        records: Callable[[], Mapping[PeerId, object]],
-        rejoin: Callable[[], Awaitable[None]],
-        emit: Callable[[Event], None],
-        *,
-        silent_seconds: float,
-        wall_clock: Callable[[], float],
-        randomness: random.Random,
-        is_training: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._me = me
-        self._is_training = is_training
-        self._look = look
-        self._records = records
-        self._silent_seconds = silent_seconds
+    look: Callable[[], Awaitable[int]]
+    records: Callable[[], Mapping[PeerId, object]]
+    rejoin: Callable[[], Awaitable[None]]
+    report: Callable[[Fact], None]
+    _: KW_ONLY
+    silent_seconds: float
+    wall_clock: Callable[[], float]
+    randomness: random.Random
+    is_training: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
         self._last_changes: dict[PeerId, tuple[object, float]] = {}
-        self._rejoin = rejoin
-        self._emit = emit
-        self._wall_clock = wall_clock
-        self._random = randomness
-        self._has_met = False
-        self._has_slept = False
-        self._is_lost = False
-        self._seen_at = self._patient_from = wall_clock()
+        self._has_met = self._has_slept = self._is_lost = False
+        self._seen_at = self._patient_from = self.wall_clock()
         self._hurry = asyncio.Event()
         self._must_rejoin = asyncio.Event()
 
@@ -81,29 +70,27 @@ class ReconnectLoop:
     async def _keep_looking(self) -> None:
         while True:
             self._hurry.clear()
-            num_reached = await self._look()
+            num_reached = await self.look()
             is_among_others = num_reached > 0 and self._count() > 0
             seconds = CONNECTED_SECONDS if is_among_others else ALONE_SECONDS
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds * self._random.uniform(0.8, 1.2)):
-                    await self._hurry.wait()
+            await set_within(self._hurry, seconds * self.randomness.uniform(0.8, 1.2))
 
     async def _keep_rejoining(self) -> None:
         while True:
             await self._must_rejoin.wait()
             self._must_rejoin.clear()
-            await self._rejoin()
+            await self.rejoin()
 
     async def _keep_counting(self) -> None:
         while True:
-            before = self._wall_clock()
+            before = self.wall_clock()
             await asyncio.sleep(TICK_SECONDS)
-            now = self._wall_clock()
+            now = self.wall_clock()
             if now - before > TICK_SECONDS + ASLEEP_SECONDS:
                 # Whom it has a record of it may have worked with, even if the first count was still to come.
-                self._has_slept = self._has_met or bool(self._records())
+                self._has_slept = self._has_met or bool(self.records())
                 # What came just before the sleep says nothing about who is there now.
-                self._last_changes = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
+                self._last_changes = {peer_id: (record, -math.inf) for peer_id, record in self.records().items()}
                 self._patient_from = now
                 self._hurry.set()
             if self._note(self._count(), now):
@@ -111,28 +98,26 @@ class ReconnectLoop:
 
     def _count(self) -> int:
         """Members that have announced themselves lately."""
-        now = self._wall_clock()
+        now = self.wall_clock()
         changes = {}
-        for peer_id, record in self._records().items():
+        for peer_id, record in self.records().items():
             last = self._last_changes.get(peer_id)
             changes[peer_id] = last if last is not None and last[0] == record else (record, now)
         self._last_changes = changes
-        return sum(now - changed_at <= self._silent_seconds for _, changed_at in changes.values())
+        return sum(now - changed_at <= self.silent_seconds for _, changed_at in changes.values())
 
     def _note(self, num_members: int, now: float) -> bool:
         """Whether members are there after nobody was, as far as this peer knows."""
         if num_members:
             was_away = self._is_lost or self._has_slept
             if was_away:
-                seconds = max(0.0, now - self._seen_at)
-                self._emit(Event(now, self._me, events.SwarmFound(peers=num_members, seconds=seconds)))
+                self.report(SwarmFound(peers=num_members, seconds=max(0.0, now - self._seen_at)))
             is_first = not self._has_met
             self._seen_at = self._patient_from = now
             self._has_met, self._is_lost, self._has_slept = True, False, False
             return was_away or is_first
         if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
             self._is_lost = True
-            seconds, is_training = now - self._seen_at, self._is_training()
-            self._emit(Event(now, self._me, events.SwarmLost(seconds=seconds, is_training=is_training)))
+            self.report(SwarmLost(seconds=now - self._seen_at, is_training=self.is_training()))
             self._hurry.set()
         return False

@@ -19,7 +19,7 @@ from dht.quantities import plural
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
+from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
@@ -30,22 +30,6 @@ log = logging.getLogger(__name__)
 
 CACHED_ONLY_SECONDS = 6.0
 """How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which run is looked for, and where.
-
-    Attributes:
-        peers: addresses that the owner gave.
-        on_waiting: told (reason, seconds) while nobody has it.
-    """
-
-    run_id: str
-    peers: tuple[str, ...]
-    folder: Path
-    join_timeout_seconds: float
-    on_waiting: Callable[[str, float], None]
 
 
 @dataclass
@@ -73,7 +57,13 @@ class _Complaints:
 
 
 async def find_run(
-    wanted: Wanted, store: HivemindStore, host: P2pdHost, admission: Admission, local: RunRecord | None, damage: str
+    config: PeerConfig,
+    store: HivemindStore,
+    host: P2pdHost,
+    admission: Admission,
+    local: RunRecord | None,
+    damage: str,
+    on_waiting: Callable[[str, float], None],
 ) -> tuple[RunRecord, RunManifest]:
     """The run's signed manifest: from any member, or from this machine when the run begins here.
 
@@ -82,50 +72,50 @@ async def find_run(
 
     Args:
         local: the record on this machine; damage: why there is none.
+        on_waiting: told (reason, seconds) while nobody has it.
 
     Raises:
         LocalFault: it was not found in time; the sentence says why and what to do.
     """
     complaints = _Complaints([damage] if damage else [])
-    addresses = list(dict.fromkeys([*wanted.peers, *read_cached_peers(wanted.folder / "cached_peers.json")]))
-    patience = wanted.join_timeout_seconds
-    if local is not None and not wanted.peers:
+    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    patience = config.join_timeout_seconds
+    if local is not None and not config.peers:
         patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
     began = time.monotonic()
     pause = ALONE_SECONDS
     while True:
         reached = await _dial(host, addresses, complaints)
-        found = await ask_for_run(host, admission, reached, complaints.invalid.append, complaints.refused)
-        if found is not None:
-            apply_member_rules(admission, decode_run_record(found, run_id=wanted.run_id))
+        record = await ask_for_run(host, admission, reached, complaints.invalid.append, complaints.refused)
+        if record is not None:
+            apply_member_rules(admission, record)
         num_members = await store.bootstrap(addresses) if addresses else 0
-        if found is None and num_members:
-            found = await store.fetch_run(wanted.run_id)
-        if found is not None:
-            record = decode_run_record(found, run_id=wanted.run_id)
+        if record is None and num_members and (found := await store.fetch_run(config.run_id)) is not None:
+            record = decode_run_record(found, run_id=config.run_id)
+        if record is not None:
             if local is not None and local.revision > record.revision:
                 record = local
             manifest = manifest_of(record)
             if local is not None:
-                refuse_two_manifests(local, record, manifest, wanted.folder / RUN_RECORD_NAME)
+                refuse_two_manifests(local, record, manifest, config.run_record_path)
             apply_member_rules(admission, record)
             return record, manifest
         if num_members and local is not None:
             return local, manifest_of(local)
         waited = time.monotonic() - began
         if waited >= patience:
-            if local is not None and not wanted.peers:
+            if local is not None and not config.peers:
                 return local, manifest_of(local)
-            raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
+            raise _not_found(config, host.peer_id, addresses, num_members, waited, complaints)
         is_alone = all(parse_peer_multiaddr(address)[0] == host.peer_id for address in addresses)
-        if ((local is None or wanted.peers) and is_alone) or complaints.is_final:
-            raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
+        if ((local is None or config.peers) and is_alone) or complaints.is_final:
+            raise _not_found(config, host.peer_id, addresses, num_members, waited, complaints)
         reason = (
-            f"{plural(num_members, 'member')} answered, but none has the record of {wanted.run_id} yet"
+            f"{plural(num_members, 'member')} answered, but none has the record of {config.run_id} yet"
             if num_members
             else why_nobody(addresses, complaints.unreachable, time.time() + patience - waited)
         )
-        wanted.on_waiting(reason, waited)
+        on_waiting(reason, waited)
         await asyncio.sleep(min(pause, max(0.1, patience - waited)))
         pause = min(2 * pause, CONNECTED_SECONDS)
 
@@ -161,20 +151,20 @@ def dial_reason(address: str, what: str) -> str:
 
 
 def _not_found(
-    wanted: Wanted, me: PeerId, addresses: list[str], num_members: int, waited: float, complaints: _Complaints
+    config: PeerConfig, me: PeerId, addresses: list[str], num_members: int, waited: float, complaints: _Complaints
 ) -> LocalFault:
     """Why the run was not found, and what to do."""
     if complaints.refusals:
         remote, reason = next(iter(complaints.refusals.items()))
         return Incompatible(
-            f"member {remote[-8:]} of {wanted.run_id} {reason}; expected to be admitted with the key {me}; ask the "
+            f"member {remote[-8:]} of {config.run_id} {reason}; expected to be admitted with the key {me}; ask the "
             "owner of the run for a new invite"
         )
     if complaints.other_runs:
-        return UsageFault(in_other_run(wanted.run_id, complaints.other_runs[0]))
+        return UsageFault(in_other_run(config.run_id, complaints.other_runs[0]))
     if complaints.invalid:
         return Incompatible(
-            f"no valid record of {wanted.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
+            f"no valid record of {config.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
             "owner; ask the person who gave you the run id, and give --peers of another member"
         )
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
@@ -185,21 +175,21 @@ def _not_found(
             "of the address, which its key must prove; somebody else has that address now, or sits between; ask the "
             "person who gave it to you"
         )
-    return NobodyReachable(_nobody(wanted, addresses, num_members, waited, complaints.unreachable))
+    return NobodyReachable(_nobody(config.run_id, addresses, num_members, waited, complaints.unreachable))
 
 
-def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: float, reasons: Mapping[str, str]) -> str:
+def _nobody(run_id: str, addresses: list[str], num_members: int, waited: float, reasons: Mapping[str, str]) -> str:
     if not addresses:
         return (
-            f"no address of a member of {wanted.run_id} is known and its run record is not on this machine; expected "
+            f"no address of a member of {run_id} is known and its run record is not on this machine; expected "
             "--peers MULTIADDR of any member, or the data folder of the machine that made the run."
         )
     if num_members:
         return (
-            f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
+            f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {run_id}; "
             "ask the person who gave you the run id."
         )
-    return f"{nobody_answered(wanted.run_id, addresses, waited, reasons)}{JOIN_ADVICE}."
+    return f"{nobody_answered(run_id, addresses, waited, reasons)}{JOIN_ADVICE}."
 
 
 def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:

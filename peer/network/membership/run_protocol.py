@@ -52,7 +52,7 @@ async def ask_for_run(
     addresses: list[str],
     on_invalid: Callable[[str], None] = lambda reason: None,
     on_refused: Callable[[PeerId, str], None] = lambda remote, reason: None,
-) -> bytes | None:
+) -> RunRecord | None:
     """The run's record from the members at `addresses`, asked directly; None when none of them gives it.
 
     The DHT has it too, but only once its holders have met, and not for strangers. `on_invalid` is told of records that
@@ -65,12 +65,16 @@ async def ask_for_run(
         for question in (knock,) if admission.is_private else (plain, knock):
             try:
                 found = await _ask(host, peer_id, question)
-                if _is_signed(found, admission.run_id, lambda reason: on_invalid(f"{address} gave {reason}")):  # noqa: B023
-                    return found
             except _Refused as refusal:
                 on_refused(peer_id, refusal.what)
+                continue
             except (PeerFault, TimeoutError) as fault:
                 log.debug("%s did not give the run record: %s", address, fault)
+                continue
+            try:
+                return decode_run_record(found, run_id=admission.run_id)
+            except PeerFault as fault:
+                on_invalid(f"{address} gave {fault.what}")
     return None
 
 
@@ -80,28 +84,21 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
     streams = StreamCounts(MAX_STREAMS_PER_PEER)
 
     async def serve(stream: Stream) -> None:
-        with streams.one_more(stream.remote):
-            await answer(stream)
-
-    async def answer(stream: Stream) -> None:
         record = current()
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                if admission.is_private:
-                    asked = await _admitted(stream, admission)
-                else:
-                    asked = await stream.receive(MAX_RUN_ID_LENGTH)
-                if asked != record.run_id.encode():
+            with streams.one_more(stream.remote):
+                async with asyncio.timeout(ASK_SECONDS):
+                    if admission.is_private:
+                        asked = await _admitted(stream, admission)
+                    else:
+                        asked = await stream.receive(MAX_RUN_ID_LENGTH)
+                    if asked == record.run_id.encode():
+                        await _send_last(stream, encode_run_record(record))
+                        return
                     if not admission.is_private:
                         # An open run's id is public; somebody who has mistyped it is told.
-                        await stream.send(make_refusal(f"{_TRAINS}{record.run_id}"))
-                        with contextlib.suppress(PeerFault):
-                            await stream.receive(1)
+                        await _send_last(stream, make_refusal(f"{_TRAINS}{record.run_id}"))
                     raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
-                await stream.send(encode_run_record(record))
-                # libp2p has no half-close: wait until the other side has read and closed.
-                with contextlib.suppress(PeerFault):
-                    await stream.receive(1)
         except TimeoutError as error:
             raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
 
@@ -174,16 +171,13 @@ async def _admitted(stream: Stream, admission: Admission) -> bytes:
     except NotAdmitted as fault:
         if fault.told:
             with contextlib.suppress(PeerFault):
-                await stream.send(make_refusal(fault.told))
-                await stream.receive(1)
+                await _send_last(stream, make_refusal(fault.told))
         raise
     return asked.encode() if type(asked) is str else b""
 
 
-def _is_signed(record: bytes, run_id: str, on_invalid: Callable[[str], None]) -> bool:
-    try:
-        decode_run_record(record, run_id=run_id)
-    except PeerFault as fault:
-        on_invalid(fault.what)
-        return False
-    return True
+async def _send_last(stream: Stream, frame: bytes) -> None:
+    """libp2p has no half-close: wait until the other side has read and closed."""
+    await stream.send(frame)
+    with contextlib.suppress(PeerFault):
+        await stream.receive(1)

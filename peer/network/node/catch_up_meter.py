@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact
 from peer.events.peer_events import CatchUpProgressed
@@ -11,22 +12,23 @@ PROGRESS_SECONDS = 1.0
 """Between two events about a download: as often as people look."""
 
 
+@dataclass
 class CatchUpMeter:
     """Counts what arrives.
 
-    Args:
+    Attributes:
         clock: in seconds.
         report: takes each event.
     """
 
-    def __init__(self, clock: Callable[[], float], report: Callable[[Fact], None]) -> None:
-        self._clock = clock
-        self._report = report
-        self._began_at = self._reported_at = 0.0
+    clock: Callable[[], float]
+    report: Callable[[Fact], None]
+    _began_at: float = 0.0
+    _reported_at: float = 0.0
 
     def arrived(self, done_bytes: int, total_bytes: int) -> None:
         """So much is there; 0 begins anew."""
-        now = self._clock()
+        now = self.clock()
         if done_bytes == 0:
             self._began_at = self._reported_at = now
         is_over = done_bytes >= total_bytes
@@ -34,4 +36,4 @@ class CatchUpMeter:
             return
         self._reported_at = now
         rate = done_bytes / max(now - self._began_at, 1e-3)
-        self._report(CatchUpProgressed(done_bytes, total_bytes, 8 * rate, (total_bytes - done_bytes) / rate))
+        self.report(CatchUpProgressed(done_bytes, total_bytes, 8 * rate, (total_bytes - done_bytes) / rate))

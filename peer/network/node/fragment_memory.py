@@ -99,13 +99,15 @@ def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[Non
     shared = mailbox.states[index]
     with shared.changing():
         yield
-        shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
-        _persist_work(shared, state)
+        _persist(shared, state)
 
 
 def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
     """Write what a restarted network process needs beside the shared arrays."""
-    shared, state = mailbox.states[fragment.index], fragment.state
+    _persist(mailbox.states[fragment.index], fragment.state)
+
+
+def _persist(shared: SharedFragment, state: FragmentState) -> None:
     shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
     _persist_work(shared, state)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from averaging.exchange.exchange import Exchange
-from averaging.lanes.links import Links
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.membership import Membership
 from peer.network.node.mailbox_desk import TrainerDesk
@@ -41,22 +40,20 @@ class GracefulLeave:
     """The last things a node does; `keeper` is None where nothing is kept."""
 
     exchange: Exchange
-    links: Links
     membership: Membership
     desk: TrainerDesk
     mailbox: Mailbox
     keeper: CheckpointKeeper | None
     clock: Callable[[], float]
 
-    async def finish_rounds(self) -> None:
-        """Let rounds that carry own work finish."""
+    async def finish_rounds(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Let rounds that carry own work finish, as long as that is wanted."""
         end = self.clock() + SETTLE_SECONDS
-        while self.clock() < end:
-            await self.desk.take_work(self.exchange.sending.work_arrived)
+        while is_wanted() and self.clock() < end:
+            await self.desk.take_work()
             if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
-                break
+                return
             await asyncio.sleep(POLL_SECONDS)
-        await self.links.flush(2.0)
 
     async def say_goodbye(self) -> None:
         """Tell the others, whose records say so from now on; members that are gone by now are waited for in vain."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from averaging.arrays import F32
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.change_buffers import Change, Discarded
 from averaging.outer.fragment_state import FragmentState
@@ -22,53 +21,45 @@ TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
 """(fragment, adds the work to its state): `Exchange.work_arrived`."""
 
 
+@dataclass
 class TrainerDesk:
     """See the module docstring. Nothing is handed over before `open`.
 
-    Args:
+    Attributes:
+        take: what the trainer's work is handed to.
         last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
     """
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        fragments: Sequence[FragmentRuntime],
-        section: AveragingSection,
-        clock: Callable[[], float],
-        poll_seconds: float,
-        last_send_step: Mapping[int, int],
-    ) -> None:
-        self.is_open = False
-        self._mailbox = mailbox
-        self._fragments = fragments
-        self._section = section
-        self._clock = clock
-        self._poll_seconds = poll_seconds
-        self._last_send_step = last_send_step
-        self._undelivered_anchor: set[int] = set()
-        self._unshown: dict[int, None] = {}
-        self._rebasing = False
-        self._taking = asyncio.Lock()
-        self._moment = 0
-        self._held: set[int] = set()
-        self._drafts: dict[int, Draft] = {}
+    mailbox: Mailbox
+    fragments: Sequence[FragmentRuntime]
+    section: AveragingSection
+    take: TakeWork
+    poll_seconds: float
+    last_send_step: Mapping[int, int]
+    is_open: bool = field(default=False, init=False)
+    _undelivered: dict[int, None] = field(default_factory=dict, init=False)
+    _rebasing: bool = field(default=False, init=False)
+    _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _moment: int = field(default=0, init=False)
+    _held: set[int] = field(default_factory=set, init=False)
+    _drafts: dict[int, Draft] = field(default_factory=dict, init=False)
 
     @property
     def num_undelivered(self) -> int:
         """Fragments that wait here for a free slot of the trainer's inbox."""
-        return len(self._undelivered_anchor) + len(self._unshown)
+        return len(self._undelivered)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
-        inbox = self._mailbox.inbox
-        for fragment in self._fragments:
+        inbox = self.mailbox.inbox
+        for fragment in self.fragments:
             state = fragment.state
             kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
-            while not inbox.try_deliver(kind, fragment.index, partial(_fill_shown, state), version=state.version):
-                if self._mailbox.trainer.finished:
+            while not inbox.try_deliver(kind, fragment.index, state.shown, version=state.version):
+                if self.mailbox.trainer.finished:
                     break
                 # The trainer frees slots in another process: there is no event to wait for.
-                await asyncio.sleep(self._poll_seconds)
+                await asyncio.sleep(self.poll_seconds)
         self._rebasing = bool(keeps_work)
         self.is_open = True
 
@@ -76,23 +67,23 @@ class TrainerDesk:
         """Begin with nobody to hand anything to: a seed's node."""
         self.is_open = True
 
-    async def take_work(self, take: TakeWork) -> None:
+    async def take_work(self) -> None:
         """Pass on what the trainer has posted, oldest first."""
         async with self._taking:
             if self._rebasing:
                 # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay
                 # there. One that has finished takes no new starting point.
-                if self._mailbox.inbox.num_free() < NUM_SLOTS and not self._mailbox.trainer.finished:
+                if self.mailbox.inbox.num_free() < NUM_SLOTS and not self.mailbox.trainer.finished:
                     return
                 self._rebasing = False
-            for message in self._mailbox.outbox.take():
+            for message in self.mailbox.outbox.take():
                 if self._rebasing:
                     break
                 if self._is_held(message):
                     continue
                 if message.kind is WorkKind.WORK:
-                    await self._absorb(message, take)
-                self._mailbox.outbox.release(message.slot)
+                    await self._absorb(message)
+                self.mailbox.outbox.release(message.slot)
 
     def expect(self, number: int, fragments: Sequence[int]) -> None:
         """Once the trainer has taken moment `number`, these fragments get none of its later work until `release`."""
@@ -102,22 +93,22 @@ class TrainerDesk:
         """The fragment gets all work again."""
         self._held.discard(fragment)
 
-    async def take_up_to(self, sequence: int, take: TakeWork) -> None:
+    async def take_up_to(self, sequence: int) -> None:
         """Pass on all messages up to `sequence`; return when they are in their fragments."""
         while True:
-            await self.take_work(take)
-            if all(message.sequence > sequence for message in self._mailbox.outbox.take()):
+            await self.take_work()
+            if all(message.sequence > sequence for message in self.mailbox.outbox.take()):
                 return
-            await asyncio.sleep(self._poll_seconds)
+            await asyncio.sleep(self.poll_seconds)
 
     def _is_held(self, message: WorkMessage) -> bool:
         # Looked at after the message was seen: whatever the trainer posted after the moment is recognised as later.
-        trainer = self._mailbox.trainer
+        trainer = self.mailbox.trainer
         is_later = trainer.moment == self._moment and message.sequence > trainer.moment_sequence
         return is_later and message.fragment in self._held
 
-    async def _absorb(self, message: WorkMessage, take: TakeWork) -> None:
-        shared = self._mailbox.states[message.fragment]
+    async def _absorb(self, message: WorkMessage) -> None:
+        shared = self.mailbox.states[message.fragment]
         if message.sequence <= shared.absorbed_sequence:
             return
 
@@ -126,15 +117,15 @@ class TrainerDesk:
             # At once: a starting point that is made from now on contains this work.
             shared.absorbed_sequence = message.sequence
 
-        await take(message.fragment, fill)
-        persist(self._mailbox, self._fragments[message.fragment])
+        await self.take(message.fragment, fill)
+        persist(self.mailbox, self.fragments[message.fragment])
 
     @contextmanager
     def lend(self, index: int) -> Iterator[Change]:
         """Where a change of this fragment is written: a slot of the trainer's inbox, or nowhere when it gets none."""
-        takes_changes = self.is_open and self._section.mode not in ("streaming", "sync")
-        is_taken = takes_changes and not self._rebasing and index not in self._unshown
-        draft = self._mailbox.inbox.draft(index) if is_taken else None
+        takes_changes = self.is_open and self.section.mode not in ("streaming", "sync")
+        is_taken = takes_changes and not self._rebasing and index not in self._undelivered
+        draft = self.mailbox.inbox.draft(index) if is_taken else None
         if draft is None:
             yield Discarded()
             return
@@ -143,7 +134,7 @@ class TrainerDesk:
             yield draft.values
         finally:
             if self._drafts.pop(index, None) is draft:
-                self._mailbox.inbox.drop(draft)
+                self.mailbox.inbox.drop(draft)
 
     def deliver(self, index: int, change: Change, version: int) -> None:
         """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
@@ -151,19 +142,19 @@ class TrainerDesk:
         So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
         that no rounding adds up: lock step promises that equal anchors mean equal parameters.
         """
-        if not self.is_open or self._section.mode == "streaming":
+        if not self.is_open or self.section.mode == "streaming":
             return
-        if self._section.mode == "sync":
-            self._unshown[index] = None
+        if self.section.mode == "sync":
+            self._undelivered[index] = None
             self._show([index])
             return
-        if index in self._unshown:
+        if index in self._undelivered:
             return
         if self._rebasing or not self._post_change(index, change, version):
-            self._unshown[index] = None
+            self._undelivered[index] = None
 
     def _post_change(self, index: int, change: Change, version: int) -> bool:
-        inbox, draft = self._mailbox.inbox, self._drafts.get(index)
+        inbox, draft = self.mailbox.inbox, self._drafts.get(index)
         if draft is not None and change is draft.values:
             del self._drafts[index]
             inbox.post(draft, MergeKind.ADD, version=version)
@@ -180,39 +171,36 @@ class TrainerDesk:
         if self._rebasing or self._taking.locked():
             return
         for index in fragments:
-            state = self._fragments[index].state
-            if not self._mailbox.inbox.num_free():
+            state = self.fragments[index].state
+            if not self.mailbox.inbox.num_free():
                 return
-            fill = partial(_fill_shown, state)
-            if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, fill, version=state.version):
-                self._unshown.pop(index, None)
+            if self.mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown, version=state.version):
+                self._undelivered.pop(index, None)
                 self._rebasing = True
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
-        state = self._fragments[index].state
-        apply_at = self._last_send_step.get(index, 0) + self._section.overlap_steps
-        delivered = not self._rebasing and self._mailbox.inbox.try_deliver(
+        state = self.fragments[index].state
+        apply_at = self.last_send_step.get(index, 0) + self.section.overlap_steps
+        delivered = not self._rebasing and self.mailbox.inbox.try_deliver(
             MergeKind.BLEND,
             index,
             state.anchor,
             version=state.version,
-            merge_alpha=self._section.merge_alpha,
+            merge_alpha=self.section.merge_alpha,
             apply_at_inner_step=apply_at,
         )
         if delivered:
-            self._undelivered_anchor.discard(index)
+            self._undelivered.pop(index, None)
         else:
-            self._undelivered_anchor.add(index)
+            self._undelivered[index] = None
 
     def retry(self) -> None:
         """Hand over what found no free slot before."""
         if self._rebasing:
             return
-        for index in sorted(self._undelivered_anchor):
-            self.deliver_anchor(index)
-        self._show([index for index in self._unshown if not self._fragments[index].busy.locked()])
-
-
-def _fill_shown(state: FragmentState, slot: F32) -> None:
-    state.shown(slot)
+        if self.section.mode == "streaming":
+            for index in sorted(self._undelivered):
+                self.deliver_anchor(index)
+        else:
+            self._show([index for index in self._undelivered if not self.fragments[index].busy.locked()])

@@ -7,7 +7,6 @@ volunteer, in a seed, and in the simulator under virtual time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -31,20 +30,21 @@ from dht.host import PeerId
 from dht.identity.keys import verify
 from dht.records.data_reading import reading_of
 from dht.records.signed_records import PeerRecord
+from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder
-from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.checkpoint.spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.data_order.others_reading import view_of
+from peer.events import peer_events as events
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
 from peer.network.membership.manifest_revisions import Revisions
-from peer.network.membership.membership import MemberScope, Membership
+from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.leave import POLL_SECONDS, SETTLE_SECONDS, GracefulLeave
+from peer.network.node.leave import GracefulLeave
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.ports import NodeIdentity, NodePorts
@@ -53,6 +53,8 @@ from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from peer.run_clock import committed_tokens
 
+FLUSH_SECONDS = 2.0
+"""For what the last round wants sent."""
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
 REPLAY_SECONDS = 5.0
@@ -95,7 +97,8 @@ class Node:
         self._rests = False
         self.is_dialable = True
         revisions = ports.revisions or partial(Revisions, manifest, bytes(32), self.me)
-        self.revisions = revisions(on_end=self.reporter.run_ended)
+        report = self.reporter.report
+        self.revisions = revisions(on_end=lambda version: report(events.RunEnded(version)))
         self.membership = self._build_membership()
         guard = self.guard = self._build_guard()
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
@@ -105,7 +108,12 @@ class Node:
             of_buffers=manifest.buffers_fragment,
         )
         self.desk = TrainerDesk(
-            mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
+            mailbox,
+            self.fragments,
+            manifest.averaging,
+            lambda fragment, fill: self.exchange.sending.work_arrived(fragment, fill),
+            ports.poll_seconds,
+            self.reporter.last_send_step,
         )
         heard = LinkPorts(self._on_message, self._on_lost, self._on_refused, self.membership.is_abroad)
         self.links = Links(
@@ -119,19 +127,21 @@ class Node:
             folder = checkpoints.path.parent
             copies = SpillFiles(folder, "copies for newcomers", "two fragments and their momentum")
             self._past = RoundSpill(SpillFiles(folder), ports.compute)
-            self.keeper = self._build_keeper(checkpoints, self._past)
+            desk = self.desk if who.role == "trainer" else None
+            after_each = self._past.unload
+            self.keeper = CheckpointKeeper(
+                checkpoints, self.fragments, mailbox, desk, ports.compute, report, after_each
+            )
         self._copies = NewcomerCopies(copies, 8 * sum(mailbox.sizes), ports.clock)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter.report, self._keep_lineage)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, report, self._keep_lineage)
         StateServer(
             *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
-            on_served=self.reporter.served,
+            on_served=lambda remote, num_bytes: report(events.StateServed(remote, num_bytes)),
             files=ports.files,
         )
-        self._leave = GracefulLeave(
-            self.exchange, self.links, self.membership, self.desk, mailbox, self.keeper, ports.clock
-        )
+        self._leave = GracefulLeave(self.exchange, self.membership, self.desk, mailbox, self.keeper, ports.clock)
         self._start = Start(
             self.me,
             mailbox,
@@ -149,20 +159,22 @@ class Node:
         )
 
     def _build_membership(self) -> Membership:
-        ports = self.ports
+        ports, report = self.ports, self.reporter.report
         return Membership(
             self.who.identity,
             ports.host,
             ports.store,
             ports.doorkeeper,
-            self._describe,
-            MemberScope(self.who.run_id, self._manifest_hash, self.who.site),
+            self.own_record,
+            self.who.run_id,
+            self._manifest_hash,
+            site=self.who.site,
             announce_seconds=self.manifest.network.announce_seconds,
             wall_clock=ports.wall_clock,
             randomness=ports.randomness,
             on_view=self._on_view,
-            on_joined=self.reporter.peer_joined,
-            on_left=self.reporter.peer_left,
+            on_joined=lambda peer_id: report(events.PeerJoined(peer_id)),
+            on_left=lambda peer_id, reason: report(events.PeerLeft(peer_id, reason)),
             on_refused=self._on_refused,
             verified=ports.verified,
         )
@@ -172,7 +184,7 @@ class Node:
         ports = GuardPorts(
             self.ports.clock,
             self._on_report,
-            on_exclusion=self._on_exclusion,
+            on_exclusion=lambda: self.exchange.exclude(),
             speed_of=self._speed_of,
             known_speeds=membership.speeds,
             news_seconds=membership.news_seconds,
@@ -208,7 +220,8 @@ class Node:
         loop = asyncio.get_running_loop()
         try:
             await self.membership.look()
-            if not await self._has_started():
+            # Asked to leave before its fragments are where it starts from: nobody knows this peer.
+            if not await is_done_before(loop.create_task(self._start.run()), self._leaving):
                 self.reporter.left(self._leave_reason)
                 return
             self._state = "training" if self.who.role == "trainer" else "serving"
@@ -246,20 +259,6 @@ class Node:
             await self.links.close()
         self.reporter.left(self._leave_reason)
 
-    async def _has_started(self) -> bool:
-        """Bring the fragments to where this peer starts; False when it was asked to leave before: nobody knows it."""
-        starting = asyncio.ensure_future(self._start.run())
-        leaving = asyncio.ensure_future(self._leaving.wait())
-        try:
-            await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-            return starting.done()
-        finally:
-            starting.cancel()
-            leaving.cancel()
-            await asyncio.gather(starting, leaving, return_exceptions=True)
-
     async def _replay_missed(self) -> None:
         """Take the commits that were made while the anchors were fetched: nobody begins one version behind."""
         end = self.ports.clock() + REPLAY_SECONDS
@@ -290,6 +289,7 @@ class Node:
 
     async def _settle(self) -> None:
         await self._leave.finish_rounds()
+        await self.links.flush(FLUSH_SECONDS)
         self._state = "leaving"
         await self._leave.hand_over()
         self._state = "left"
@@ -300,37 +300,31 @@ class Node:
 
     async def _follow_trainer(self) -> None:
         trainer, told_at = self.mailbox.trainer, self.ports.clock()
-        paced_at = told_at
+        pace_at = told_at
         while not self._leaving.is_set():
             self.guard.awake()
-            await self.desk.take_work(self.exchange.sending.work_arrived)
+            await self.desk.take_work()
             self.revisions.reached(min(self.versions()))
             self._set_clock()
             self.desk.retry()
-            self.mailbox.network.heartbeat = self.ports.clock()
             if bool(trainer.resting) != self._rests and self._state in ("training", "serving"):
                 self._rests = not self._rests
                 self._background.spawn(self._rest_or_go_on())
-            if trainer.finished or trainer.stop_requested:
-                await self.desk.take_work(self.exchange.sending.work_arrived)
+            if trainer.finished:
+                await self.desk.take_work()
                 if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
-                    self.leave("the trainer finished" if trainer.finished else "asked to stop")
+                    self.leave("the trainer finished")
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
                 self.reporter.progress(self.links.traffic.sent_abroad_bytes)
                 self._show_readings()
-                if told_at - paced_at >= PACE_SECONDS_PER_MEMBER * self.mailbox.network.num_peers:
-                    paced_at = told_at
-                    self._set_pace()
+                if told_at >= pace_at:
+                    pace_at = told_at + PACE_SECONDS_PER_MEMBER * self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
 
     async def _rest_or_go_on(self) -> None:
         """The owner paused training, or goes on: until then this peer serves as a seed does, and others know it."""
-        end = self.ports.clock() + SETTLE_SECONDS
-        while self._rests and self.ports.clock() < end:
-            if not any(one.state.pending is not None or one.state.unsent_tokens for one in self.fragments):
-                break
-            await asyncio.sleep(POLL_SECONDS)
+        await self._leave.finish_rounds(lambda: self._rests)
         if self._leaving.is_set():
             return
         self._state = "serving" if self._rests else "training"
@@ -360,13 +354,16 @@ class Node:
         is_me = peer_id == self.me
         return self.mailbox.trainer.tokens_per_second if is_me else self.membership.tokens_per_second(peer_id)
 
-    def _set_pace(self) -> None:
-        """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""
+    def _set_pace(self) -> int:
+        """Slow peers send after fewer inner steps, so that everybody is ready at about the same time.
+
+        Returns the number of other members that train.
+        """
         speeds = self.membership.speeds()
         own, sync_every = self.mailbox.trainer.tokens_per_second, self.manifest.averaging.sync_every
         fastest = fastest_believed([*speeds, own], is_strict=self.rule.is_strict)
         self.mailbox.network.sync_every = effective_sync_every(sync_every, own, fastest)
-        self.mailbox.network.num_peers = len(speeds)
+        return len(speeds)
 
     # ---------------------------------------------------------------------------------------- callbacks of the parts
 
@@ -380,9 +377,6 @@ class Node:
     def _on_lost(self, peer_id: PeerId, reason: str) -> None:
         self.membership.suspect(peer_id, reason)
         self.exchange.peer_lost(peer_id, reason)
-
-    def _on_exclusion(self) -> None:
-        self.exchange.exclude()
 
     def _on_refused(self, peer_id: PeerId, reason: str) -> None:
         self.guard.blame(peer_id, "malformed", reason)
@@ -428,9 +422,7 @@ class Node:
         """Compare announced anchors with our own after every round, and whenever records have come."""
         while True:
             self._moved.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.manifest.network.announce_seconds):
-                    await self._moved.wait()
+            await set_within(self._moved, self.manifest.network.announce_seconds)
             self._check_identity()
             await self.repairs.audit()
 
@@ -465,9 +457,6 @@ class Node:
 
     def own_record(self) -> PeerRecord:
         """What this peer says about itself now, unsigned."""
-        return self._describe()
-
-    def _describe(self) -> PeerRecord:
         trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
         reading = self.mailbox.own_reading.read()
         return PeerRecord(
@@ -485,7 +474,7 @@ class Node:
             reachable=self.is_dialable,
             inner_steps=trainer.inner_steps,
             tokens=trainer.tokens,
-            rounds_contributed=self.reporter.rounds_contributed,
+            rounds_contributed=self.mailbox.network.rounds_contributed,
             tokens_per_second=trainer.tokens_per_second,
             upload_bits_per_second=traffic.upload_bits_per_second,
             download_bits_per_second=traffic.download_bits_per_second,
@@ -505,30 +494,6 @@ class Node:
     async def _keep_lineage(self) -> None:
         if self.keeper is not None:
             await self.keeper.keep_lineage()
-
-    def _build_keeper(self, checkpoints: CheckpointFolder, past: RoundSpill) -> CheckpointKeeper:
-        trainer, ports = self.mailbox.trainer, self.ports
-
-        def totals() -> Totals:
-            rounds_contributed = self.reporter.rounds_contributed
-            return Totals(
-                inner_steps=trainer.inner_steps,
-                tokens=trainer.tokens,
-                rounds_contributed=rounds_contributed,
-                run_tokens=self.mailbox.network.run_tokens,
-            )
-
-        return CheckpointKeeper(
-            checkpoints,
-            self.fragments,
-            self.mailbox,
-            (self.desk, self.exchange.sending.work_arrived) if self.who.role == "trainer" else None,
-            ports.compute,
-            totals,
-            ports.wall_clock,
-            ports.emit,
-            after_each=past.unload,
-        )
 
 
 def _finite(value: float) -> float | None:

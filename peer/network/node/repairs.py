@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
@@ -25,6 +24,7 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.signed_records import PeerRecord
 from peer.events.peer_events import AnchorDiffered, AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
+from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot
 
 MAX_WEIGHINGS = 3
@@ -38,21 +38,6 @@ the others of its side may just be applying the round that it is at."""
 LAGGING_SECONDS = 2.0
 """Members at an earlier version are mostly on the way to its own: these are given this long to show it."""
 MAX_REFUSALS = 1024
-
-
-class Neighbours(Protocol):
-    """Port: who is there; `peer.network.membership.membership.Membership` is one."""
-
-    def members(self) -> list[PeerRecord]:
-        """Live members other than this one."""
-        ...
-
-    def heads(self, fragment: int) -> Collection[tuple[int, bytes]]:
-        """(version, first bytes of the digest) of the anchors that members announce.
-
-        Those of this peer, or of suspected ones alone, may be among them.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,49 +76,42 @@ class _Refusal:
     seconds: float
 
 
+@dataclass
 class Repairs:
     """Audits and repairs of all fragments of one peer.
 
-    Args:
+    Attributes:
         before_unproven: called before an anchor is taken over to which no signed commits lead from this peer's.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        fetcher: Fetcher,
-        neighbours: Neighbours,
-        report: Callable[[Fact], None],
-        before_unproven: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._exchange = exchange
-        self._fetcher = fetcher
-        self._neighbours = neighbours
-        self._report = report
-        self._before_unproven = before_unproven
-        self._refused: dict[tuple[PeerId, int], _Refusal] = {}
-        self._looking: set[tuple[PeerId, int]] = set()
+    exchange: Exchange
+    fetcher: Fetcher
+    membership: Membership
+    report: Callable[[Fact], None]
+    before_unproven: Callable[[], Awaitable[None]]
+    _refused: dict[tuple[PeerId, int], _Refusal] = field(default_factory=dict, init=False)
+    _looking: set[tuple[PeerId, int]] = field(default_factory=set, init=False)
 
     def behind(self) -> dict[int, PeerId]:
         """Fragments of which a member announces more committed tokens than ours have; and that member."""
-        doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self._exchange.fragments}
+        doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self.exchange.fragments}
         return {index: ahead[0] for index, ahead in doubts.items() if ahead}
 
     async def audit(self) -> None:
         """Compare announced anchors with our own; cheap as long as they agree."""
-        for fragment in self._exchange.fragments:
-            if self._exchange.applying.is_repairing(fragment):
+        for fragment in self.exchange.fragments:
+            if self.exchange.applying.is_repairing(fragment):
                 continue
             doubts = self._doubts(fragment)
             if doubts.ahead:
-                self._exchange.applying.say_version(fragment, doubts.ahead[0])
+                self.exchange.applying.say_version(fragment, doubts.ahead[0])
             for peer_id in doubts.against[:MAX_LOOKS]:
                 if await self._look(fragment, peer_id, ""):
                     break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
         """Look into what `peer_id` claims; `Applying.repaired` follows in any case."""
-        fragment = self._exchange.fragments[index]
+        fragment = self.exchange.fragments[index]
         try:
             # The one that knows of a better anchor may be gone by now; any member that has gone on will do.
             doubts = self._doubts(fragment)
@@ -142,17 +120,17 @@ class Repairs:
                 if await self._look(fragment, name, reason):
                     return
         finally:
-            self._exchange.applying.repaired(fragment)
+            self.exchange.applying.repaired(fragment)
 
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
-        state, index, me = fragment.state, fragment.index, self._exchange.me
-        doubtful = {head for head in self._neighbours.heads(index) if not fragment.had(*head)}
+        state, index, me = fragment.state, fragment.index, self.exchange.me
+        doubtful = {head for head in self.membership.heads(index) if not fragment.had(*head)}
         ahead: dict[tuple[int, bytes], PeerId] = {}
         against: dict[tuple[int, bytes], PeerId] = {}
         num_members: Counter[tuple[int, bytes]] = Counter()
         if not doubtful:
             return _Doubts((), ())
-        for record in self._neighbours.members():
+        for record in self.membership.members():
             if len(record.versions) <= index or record.state == "joining":
                 continue
             head, tokens = (record.versions[index], record.digests[index]), record.lineage_tokens[index]
@@ -185,12 +163,12 @@ class Repairs:
                 # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
                 # not followed yet: asked for again, it is by now.
                 fragment.machine.later.forget(peer_id)
-                self._exchange.applying.say_version(fragment, peer_id)
+                self.exchange.applying.say_version(fragment, peer_id)
                 return False
-            if not self._exchange.applying.begin_repair(fragment):
+            if not self.exchange.applying.begin_repair(fragment):
                 return False  # somebody else's claim was faster
             if found.is_fork:
-                self._report(AnchorDiffered(fragment.index, fragment.state.version, len(found.behind)))
+                self.report(AnchorDiffered(fragment.index, fragment.state.version, len(found.behind)))
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
             is_replaced = await self._replace(fragment, found, reason)
             if is_replaced is None:
@@ -211,7 +189,7 @@ class Repairs:
     async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
         """What a member claims, if it counts."""
         known, version = fragment.anchors(), fragment.state.version
-        chain = await self._fetcher.claims.chain(fragment.index, peer_id, known, version)
+        chain = await self.fetcher.claims.chain(fragment.index, peer_id, known, version)
         if chain is None:
             return None
         better = None
@@ -231,13 +209,13 @@ class Repairs:
     async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:
         """What a chain leads to, if that counts; its signatures are checked, and `peer_id` has its anchor."""
         version, digest, known = fragment.state.version, fragment.state.digest, fragment.anchors()
-        standing = await self._fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
+        standing = await self.fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
         # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
         if fragment.state.digest != digest or not standing.behind:
             return None
         fork = chain.fork_from(known)
         since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
-        are_comparable = since_fork is not None and not self._exchange.guard.chain_objection(
+        are_comparable = since_fork is not None and not self.exchange.guard.chain_objection(
             chain.commits, fragment.machine.timing
         )
         own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
@@ -255,14 +233,14 @@ class Repairs:
         """Whether an anchor was taken over; None when something else than what counts was handed out."""
         index = fragment.index
         try:
-            fetched = await self._fetcher.fetch_from(index, fragment.state.num_values, better.behind)
+            fetched = await self.fetcher.fetch_from(index, fragment.state.num_values, better.behind)
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False
             found = fetched.snapshot
             commits = _of_one_lineage(better.chain.commits, found.commits)
             if commits is None:
-                claimed = await self._fetcher.claims.chain(
+                claimed = await self.fetcher.claims.chain(
                     index, better.behind[0], fragment.anchors(), fragment.state.version
                 )
                 if claimed is None or not set(better.chain.commits) <= set(claimed.commits):
@@ -273,15 +251,15 @@ class Repairs:
                 return None
             tokens = weighed.lineage_tokens
             if tokens is None:
-                await self._before_unproven()
+                await self.before_unproven()
             else:
                 found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
             snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
-            await self._exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
-            self._report(AnchorRepaired(index, snapshot.version, reason))
+            await self.exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
+            self.report(AnchorRepaired(index, snapshot.version, reason))
             return True
         finally:
-            self._exchange.applying.repaired(fragment)
+            self.exchange.applying.repaired(fragment)
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
         """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""

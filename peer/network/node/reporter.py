@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 
 from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
-from peer.network.anchors.fetcher import FetchProgress
 from peer.network.node.catch_up_meter import CatchUpMeter
 from peer.network.node.round_clock import RoundClock
 
@@ -47,12 +45,7 @@ class Reporter:
         self._refused_at: dict[PeerId, float] = {}
         self._reported_kinds: dict[PeerId, set[str]] = {}
         self._held_back: dict[PeerId, PeerRefused] = {}
-        self._catch_up = CatchUpMeter(clock, self.report)
-
-    @property
-    def rounds_contributed(self) -> int:
-        """Commits with work of this peer, earlier sessions and network processes included."""
-        return self._mailbox.network.rounds_contributed
+        self.catch_up = CatchUpMeter(clock, self.report)
 
     def report(self, fact: Fact) -> None:
         """Report a fact as it is."""
@@ -82,16 +75,6 @@ class Reporter:
         self._before = before
         self._mailbox.network.rounds_contributed = before.rounds_contributed
 
-    def served(self, remote: PeerId, num_bytes: int) -> None:
-        """A remote took so much of the state."""
-        self.report(events.StateServed(remote, num_bytes))
-
-    def peer_joined(self, record: PeerRecord) -> None:
-        self.report(events.PeerJoined(record.peer_id))
-
-    def peer_left(self, peer_id: PeerId, reason: str) -> None:
-        self.report(events.PeerLeft(peer_id, reason))
-
     def refused(self, report: PeerRefused) -> None:
         """A remote was turned away; reported at most once in `REFUSAL_SECONDS`, or it could fill the log.
 
@@ -111,32 +94,21 @@ class Reporter:
         self._refused_at[remote] = now
         self._reported_kinds[remote] = kinds | self._reported_kinds.get(remote, set())
         self._held_back.pop(remote, None)
-        self._report_refusal(report)
-
-    def _report_refusal(self, report: PeerRefused) -> None:
-        at = self._wall_clock()
-        fact = events.RefusedPeer(
-            remote=report.peer_id,
-            reason=report.reason,
-            kinds=tuple(kind for kind, _ in report.counts),
-            num_times=tuple(count for _, count in report.counts),
-            left_out_until=at + report.left_out_seconds if report.is_left_out else None,
+        self.report(
+            events.RefusedPeer(
+                remote=remote,
+                reason=report.reason,
+                kinds=tuple(kind for kind, _ in report.counts),
+                num_times=tuple(count for _, count in report.counts),
+                left_out_until=self._wall_clock() + report.left_out_seconds if report.is_left_out else None,
+            )
         )
-        self._emit(Event(at, self._me, fact))
 
     def _report_held_back(self) -> None:
         now = self._clock()
         for remote, report in list(self._held_back.items()):
             if now - self._refused_at.get(remote, -math.inf) >= REFUSAL_SECONDS:
                 self.refused(report)
-
-    def run_ended(self, version: int) -> None:
-        """The owner ended the run at this version."""
-        self.report(events.RunEnded(version))
-
-    def catching_up(self, progress: FetchProgress) -> None:
-        """Something of what is fetched has arrived; reported about once a second."""
-        self._catch_up.arrived(progress.done_bytes, progress.total_bytes)
 
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
         """All is there; `donors` of each fragment, those who sent most first."""
@@ -146,7 +118,8 @@ class Reporter:
 
     def left(self, reason: str) -> None:
         trainer = self._mailbox.trainer
-        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, self.rounds_contributed))
+        rounds_contributed = self._mailbox.network.rounds_contributed
+        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""

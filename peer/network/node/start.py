@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 import numpy as np
@@ -31,92 +32,77 @@ from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 
 
+@dataclass
 class Start:
     """Brings every fragment to the best state there is: `run` once, before any round, then `hand_over`.
 
-    Args:
+    Attributes:
         trains: whether a trainer is at the other end of the mailbox; a seed takes its state from the swarm.
         keeper: the checkpoints of this peer; None keeps none.
         look_seconds: pause between two looks for somebody with a state.
     """
 
-    def __init__(
-        self,
-        me: PeerId,
-        mailbox: Mailbox,
-        fragments: Sequence[FragmentRuntime],
-        desk: TrainerDesk,
-        membership: Membership,
-        fetcher: Fetcher,
-        keeper: CheckpointKeeper | None,
-        reporter: Reporter,
-        *,
-        trains: bool,
-        clock: Callable[[], float],
-        compute: Compute,
-        poll_seconds: float,
-        look_seconds: float,
-    ) -> None:
-        self._me = me
-        self._mailbox = mailbox
-        self._fragments = fragments
-        self._desk = desk
-        self._membership = membership
-        self._fetcher = fetcher
-        self._keeper = keeper
-        self._reporter = reporter
-        self._trains = trains
-        self._clock = clock
-        self._compute = compute
-        self._poll_seconds = poll_seconds
-        self._look_seconds = look_seconds
-        self._saved: SavedCheckpoint | None = None
-        self._given_up: set[int] = set()
+    me: PeerId
+    mailbox: Mailbox
+    fragments: Sequence[FragmentRuntime]
+    desk: TrainerDesk
+    membership: Membership
+    fetcher: Fetcher
+    keeper: CheckpointKeeper | None
+    reporter: Reporter
+    _: KW_ONLY
+    trains: bool
+    clock: Callable[[], float]
+    compute: Compute
+    poll_seconds: float
+    look_seconds: float
+    _saved: SavedCheckpoint | None = field(default=None, init=False)
+    _given_up: set[int] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
         """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
-        has_begun = bool(self._mailbox.network.ready)
-        missing = [fragment.index for fragment in self._fragments if not self._resume(fragment)]
-        if self._keeper is not None and (has_begun or self._mailbox.network.restored_moment):
-            for fragment in self._fragments:
+        has_begun = bool(self.mailbox.network.ready)
+        missing = [fragment.index for fragment in self.fragments if not self._resume(fragment)]
+        if self.keeper is not None and (has_begun or self.mailbox.network.restored_moment):
+            for fragment in self.fragments:
                 if fragment.index not in missing:
-                    await self._keeper.bring_back_commits(fragment)
+                    await self.keeper.bring_back_commits(fragment)
         if has_begun:
             if missing:
                 self._salvage(missing)
                 await self._catch_up()
         else:
             # The trainer posts its initial parameters once. What has a digest got them, and was torn by a later death.
-            torn = [index for index in missing if self._mailbox.states[index].digest != bytes(32)]
+            torn = [index for index in missing if self.mailbox.states[index].digest != bytes(32)]
             self._salvage(torn)
             missing = [index for index in missing if index not in torn]
-            if missing and self._trains:
+            if missing and self.trains:
                 await self._take_initial(set(missing))
-            if not self._mailbox.network.restored_moment:
+            if not self.mailbox.network.restored_moment:
                 await self._restore()
-            elif self._keeper is not None:
+            elif self.keeper is not None:
                 # An earlier process got so far in this very start: what it knew of the checkpoint is known again.
-                saved = await self._keeper.find()
-                is_same = saved is not None and saved.number == self._mailbox.network.restored_moment
+                saved = await self.keeper.find()
+                is_same = saved is not None and saved.number == self.mailbox.network.restored_moment
                 self._saved = saved if is_same else None
             await self._catch_up()
-        for fragment in self._fragments:
-            persist(self._mailbox, fragment)
-        self._fetcher.forget_kept()
+        for fragment in self.fragments:
+            persist(self.mailbox, fragment)
+        self.fetcher.forget_kept()
         if self._saved is not None:
-            await self._compute(self._saved.note_use)
+            await self.compute(self._saved.note_use)
 
     async def hand_over(self) -> None:
         """Give the trainer what the fragments are now, to begin with or to go on with."""
-        if not self._trains:
-            self._desk.open_without_trainer()
+        if not self.trains:
+            self.desk.open_without_trainer()
             return
-        everywhere = bool(self._mailbox.network.ready) or self._mailbox.network.restored_moment > 0
-        indices = {fragment.index for fragment in self._fragments}
-        await self._desk.open(keeps_work=indices - self._given_up if everywhere else ())
+        everywhere = bool(self.mailbox.network.ready) or self.mailbox.network.restored_moment > 0
+        indices = {fragment.index for fragment in self.fragments}
+        await self.desk.open(keeps_work=indices - self._given_up if everywhere else ())
 
     def _resume(self, fragment: FragmentRuntime) -> bool:
-        shared = self._mailbox.states[fragment.index]
+        shared = self.mailbox.states[fragment.index]
         state = fragment.state
         if shared.writing or shared.digest == bytes(32) or state.refresh_digest() != shared.digest:
             return False
@@ -136,38 +122,39 @@ class Start:
     async def _take_initial(self, missing: set[int]) -> None:
         """Wait for the trainer's initial parameters; work that it hands over meanwhile stays in its slots."""
         while missing:
-            for message in self._mailbox.outbox.take():
+            for message in self.mailbox.outbox.take():
                 if message.kind is not WorkKind.INITIAL:
                     continue
-                fragment = self._fragments[message.fragment]
-                with changing(self._mailbox, fragment.index, fragment.state):
+                fragment = self.fragments[message.fragment]
+                with changing(self.mailbox, fragment.index, fragment.state):
                     fragment.state.anchor[:] = message.values
                     fragment.state.momentum.fill(0)
                     fragment.state.residual.fill(0)
-                    await self._compute(fragment.state.refresh_digest)
+                    await self.compute(fragment.state.refresh_digest)
                 # Persisted before the slot is released: the trainer posts them only once.
-                self._mailbox.outbox.release(message.slot)
+                self.mailbox.outbox.release(message.slot)
                 fragment.restart()
                 missing.discard(message.fragment)
             if missing:
-                await asyncio.sleep(self._poll_seconds)
+                await asyncio.sleep(self.poll_seconds)
 
     async def _restore(self) -> None:
         """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
-        saved = None if self._keeper is None else await self._keeper.find()
-        if saved is not None and self._keeper is not None:
-            self._saved = saved
-            network = self._mailbox.network
-            self._reporter.restored(saved.totals)
-            network.run_tokens = max(network.run_tokens, saved.totals.run_tokens)
-            for fragment in self._fragments:
-                with changing(self._mailbox, fragment.index, fragment.state):
-                    await self._compute(partial(saved.restore, fragment.index, fragment.state))
-                fragment.restart()
-                persist(self._mailbox, fragment)
-                await self._keeper.bring_back_commits(fragment, saved)
-        has_trainer = saved is not None and saved.has_trainer
-        self._mailbox.network.restored_moment = saved.number if saved is not None and has_trainer else -1
+        network = self.mailbox.network
+        saved = None if self.keeper is None else await self.keeper.find()
+        if saved is None or self.keeper is None:
+            network.restored_moment = -1
+            return
+        self._saved = saved
+        self.reporter.restored(saved.totals)
+        network.run_tokens = max(network.run_tokens, saved.totals.run_tokens)
+        for fragment in self.fragments:
+            with changing(self.mailbox, fragment.index, fragment.state):
+                await self.compute(partial(saved.restore, fragment.index, fragment.state))
+            fragment.restart()
+            persist(self.mailbox, fragment)
+            await self.keeper.bring_back_commits(fragment, saved)
+        network.restored_moment = saved.number if saved.has_trainer else -1
 
     def _salvage(self, torn: list[int]) -> None:
         """An earlier network process died while it wrote these anchors: anybody else's are better.
@@ -175,7 +162,7 @@ class Start:
         A peer that is alone goes on with what is there; nobody else has another state that it could contradict.
         """
         for index in torn:
-            fragment, shared = self._fragments[index], self._mailbox.states[index]
+            fragment, shared = self.fragments[index], self.mailbox.states[index]
             state = fragment.state
             for values in (state.anchor, state.momentum, state.residual):
                 np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
@@ -185,30 +172,30 @@ class Start:
 
     async def _catch_up(self) -> None:
         """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
-        began = self._clock()
+        began = self.clock()
         while True:
             await self._fetch_better()
-            if self._trains or all(fragment.state.digest for fragment in self._fragments):
+            if self.trains or all(fragment.state.digest for fragment in self.fragments):
                 return
-            self._reporter.report(WaitingForPeers("no trainer has a state yet", self._clock() - began))
-            await asyncio.sleep(self._look_seconds)
-            await self._membership.look()
+            self.reporter.report(WaitingForPeers("no trainer has a state yet", self.clock() - began))
+            await asyncio.sleep(self.look_seconds)
+            await self.membership.look()
 
     async def _fetch_better(self) -> None:
-        states = {fragment.index: fragment.state for fragment in self._fragments}
-        began = self._clock()
-        donors = await self._fetcher.fetch_better(states, self._adopt, self._reporter.catching_up)
+        states = {fragment.index: fragment.state for fragment in self.fragments}
+        began = self.clock()
+        donors = await self.fetcher.fetch_better(states, self._adopt, self.reporter.catch_up.arrived)
         if donors:
             num_bytes = sum(8 * states[index].num_values for index in donors)
-            self._reporter.caught_up(donors, num_bytes, self._clock() - began)
+            self.reporter.caught_up(donors, num_bytes, self.clock() - began)
 
     async def _adopt(self, index: int, found: Fetched) -> None:
-        fragment, snapshot = self._fragments[index], found.snapshot
+        fragment, snapshot = self.fragments[index], found.snapshot
         state = fragment.state
-        if self._saved is not None and self._keeper is not None:
-            await self._keeper.keep_lineage()
-        own = {commit.version: own_ranges(commit, self._me) for commit in snapshot.commits}
-        is_new_session = not self._mailbox.network.ready
+        if self._saved is not None and self.keeper is not None:
+            await self.keeper.keep_lineage()
+        own = {commit.version: own_ranges(commit, self.me) for commit in snapshot.commits}
+        is_new_session = not self.mailbox.network.ready
         if is_new_session and not self._knows_fate(state, snapshot.version, own):
             # The swarm went on without this peer's unsent work, or with it: it must not come twice.
             num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
@@ -216,21 +203,21 @@ class Start:
             self._given_up.add(index)
             if num_tokens:
                 staleness = snapshot.version - state.version
-                self._reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
+                self.reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
         left_version, known = state.version, fragment.known_anchors()
-        with changing(self._mailbox, index, state):
+        with changing(self.mailbox, index, state):
             adopt_snapshot(state, snapshot)
         state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
         if is_new_session:
             state.lift_base_ceiling()  # its trainer begins on this very anchor
-        persist(self._mailbox, fragment)
+        persist(self.mailbox, fragment)
         fragment.begin_lineage(snapshot.commits)
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
     def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
         """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
         if self._saved is None:
-            return self._mailbox.network.restored_moment <= 0
+            return self.mailbox.network.restored_moment <= 0
         if self._saved.is_settled:
             return True
         return is_fate_known(state.version, version, state.own_work.last_sequence, own)

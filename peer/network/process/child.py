@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from peer.import_path import python_command, python_environment
 
@@ -61,6 +63,20 @@ def start_network_child() -> NetworkChild:
         signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
         theirs.close()
     return NetworkChild(process, ours)
+
+
+def send_line(connection: socket.socket, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
+    """A line of JSON to the process at the other end; where that has just gone, its end is noticed elsewhere.
+
+    Args:
+        descriptors: of files that it gets with a short line.
+    """
+    line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+    with contextlib.suppress(OSError):
+        if descriptors:
+            socket.send_fds(connection, [line], descriptors)
+        else:
+            connection.sendall(line)
 
 
 @contextlib.contextmanager

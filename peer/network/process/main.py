@@ -17,20 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord, encode_run_record
 from dht.streams.rate_limits import RateLimits
+from dht.waiting import is_done_before
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_output import make_plain
 from peer.events.log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
-from peer.network.process.child import OWNERS_SIGNALS
+from peer.network.process.child import OWNERS_SIGNALS, send_line
 from peer.network.process.event_loop import run_network
 
 MAX_LINE_BYTES = 1 << 20
@@ -38,22 +38,6 @@ END_SECONDS = 30.0
 """To close everything when all is said. A task or a thread that does not end holds nobody up for longer."""
 ORDERS = ("leave", "limits")
 """What the owner may say at any time."""
-
-
-@dataclass
-class _Channel:
-    """The child's end of the socket pair. Reading happens on the event loop, one line at a time."""
-
-    connection: socket.socket
-    received: bytes = b""
-
-    def send(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
-        try:
-            self.connection.sendall(line)
-        except OSError:
-            # The trainer's process has gone; `_watch` ends this one.
-            return
 
 
 def main() -> int:
@@ -67,8 +51,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     # What it starts itself, such as the daemon, hears them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
-    channel = _Channel(connection)
-    return run_network(_run(channel, _end_soon))
+    return run_network(_run(connection, _end_soon))
 
 
 def _end_soon(code: int) -> None:
@@ -79,25 +62,25 @@ def _end_soon(code: int) -> None:
     threading.Thread(target=end, name="end", daemon=True).start()
 
 
-async def _run(channel: _Channel, end_soon: Callable[[int], None]) -> int:
+async def _run(connection: socket.socket, end_soon: Callable[[int], None]) -> int:
     """Exit code. What stopped it is said before the event loop and all that still runs in it are taken down.
 
     Args:
         end_soon: called when there is nothing more to do than that, with the exit code.
     """
     try:
-        await _take_part(channel, end_soon)
+        await _take_part(connection, end_soon)
     except MurmurationError as error:
         code = error.exit_code if isinstance(error, LocalFault) else 1
-        channel.send("fault", message=str(error), exit_code=code, may_pass=isinstance(error, DaemonFault))
+        may_pass = isinstance(error, DaemonFault)
+        send_line(connection, "fault", message=str(error), exit_code=code, may_pass=may_pass)
     else:
         code = 0
-        channel.send("left")
     end_soon(code)
     return code
 
 
-async def _take_part(channel: _Channel, end_soon: Callable[[int], None]) -> None:
+async def _take_part(connection: socket.socket, end_soon: Callable[[int], None]) -> None:
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
 
@@ -105,43 +88,42 @@ async def _take_part(channel: _Channel, end_soon: Callable[[int], None]) -> None
     orders: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
+    received = b""
 
     def readable() -> None:
+        nonlocal received
         try:
-            data, descriptors, _, _ = socket.recv_fds(channel.connection, 65536, 1)
+            data, descriptors, _, _ = socket.recv_fds(connection, 65536, 1)
         except OSError:
             # A killed trainer resets the connection when it left lines unread.
             data, descriptors = b"", []
         if not data:
-            loop.remove_reader(channel.connection)
+            loop.remove_reader(connection)
             gone.set()
             return
-        channel.received += data
-        while b"\n" in channel.received:
-            line, _, channel.received = channel.received.partition(b"\n")
+        received += data
+        while b"\n" in received:
+            line, _, received = received.partition(b"\n")
             message = json.loads(line)
             (orders if message.get("kind") in ORDERS else lines).put_nowait((message, list(descriptors)))
             descriptors = []
 
-    loop.add_reader(channel.connection, readable)
-    orphaned = asyncio.create_task(gone.wait())
+    loop.add_reader(connection, readable)
     beginning = asyncio.create_task(lines.get())
-    await asyncio.wait({beginning, orphaned}, return_when=asyncio.FIRST_COMPLETED)
-    if not beginning.done():
-        beginning.cancel()
+    if not await is_done_before(beginning, gone):
         return
     first, _ = beginning.result()
     config = PeerConfig.model_validate_json(first["config"])
 
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
-        channel.send("run", record=encode_run_record(record).hex())
+        send_line(connection, "run", record=encode_run_record(record).hex())
         message, descriptors = await lines.get()
         if not descriptors:
             raise LocalFault("the trainer's process sent no mailbox; start `peer join` again")
         return Mailbox.attach(descriptors[0], message["sizes"], message["sent_bytes"]), message["device"]
 
     def emit(event: Event) -> None:
-        channel.send("event", event=to_json(event))
+        send_line(connection, "event", event=to_json(event))
         if isinstance(event.fact, JoinedRun):
             # All modules are loaded by now. A full collection would walk through all that they made, which holds
             # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
@@ -151,9 +133,9 @@ async def _take_part(channel: _Channel, end_soon: Callable[[int], None]) -> None
         config,
         "trainer",
         emit,
-        lambda addresses: channel.send("addresses", addresses=addresses),
+        lambda addresses: send_line(connection, "addresses", addresses=addresses),
         make_mailbox,
-        lambda seen: channel.send("seen", seen=seen.to_fields()),
+        lambda seen: send_line(connection, "seen", seen=seen.to_fields()),
     )
 
     async def obey() -> None:
@@ -162,8 +144,9 @@ async def _take_part(channel: _Channel, end_soon: Callable[[int], None]) -> None
             if message["kind"] == "leave":
                 side.leave(message["reason"])
             else:
-                side.limit(RateLimits(message["upload_bits_per_second"], message["download_bits_per_second"]))
+                side.limit(RateLimits(**message["limits"]))
 
+    orphaned = asyncio.create_task(gone.wait())
     work = asyncio.create_task(side.run())
     obeying = asyncio.create_task(obey())
     await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)

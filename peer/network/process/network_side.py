@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
-from averaging.rounds.round_facts import PeerRefused
+from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.admission.admission import Admission
 from dht.admission.hello import AccessRule
 from dht.admission.proofs import NONCE_BYTES
@@ -33,7 +33,6 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
-from dht.records.profiles import decode_profile
 from dht.records.signed_records import (
     PeerRecord,
     RunRecord,
@@ -42,6 +41,7 @@ from dht.records.signed_records import (
 )
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
+from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
@@ -58,15 +58,15 @@ from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import Revisions, apply_member_rules, describe_changes
 from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
-from peer.network.membership.profile_publisher import Contributing
+from peer.network.membership.profile_publisher import Contributing, newest_profiles
 from peer.network.membership.reconnect import ReconnectLoop
-from peer.network.membership.run_finding import Wanted, find_run, keep_record, local_record
+from peer.network.membership.run_finding import find_run, keep_record, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.run_files import have_files
-from peer.network.reachability.paths import PathPorts, Paths
+from peer.network.reachability.paths import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from peer.version import SOFTWARE
@@ -128,6 +128,7 @@ class NetworkSide:
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
         self._on_seen = on_seen
+        self._cache = PeerCache(config.data_dir)
         self._host: P2pdHost | None = None
         limits = config.upload_limit_mbit, config.download_limit_mbit
         self._limits = RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
@@ -155,6 +156,9 @@ class NetworkSide:
         if self._node is not None:
             self._node.links.limit(limits.upload_bits_per_second, limits.download_bits_per_second)
 
+    def _report(self, fact: Fact) -> None:
+        self._emit(Event(time.time(), self._me, fact))
+
     def _emit(self, event: Event) -> None:
         self._on_event(event)
         if isinstance(event.fact, RunEnded) and self._role != "trainer":
@@ -171,6 +175,7 @@ class NetworkSide:
         config = self._config
         folder = config.data_dir
         identity = Identity.load_or_create(config.identity)
+        self._me = identity.peer_id
         key_path = config.contributor_key
         contributor = None if key_path is None else load_contributor(key_path, create=True)
         local, damage = local_record(config.run_record_path, config.run_id)
@@ -198,7 +203,12 @@ class NetworkSide:
             if local is not None:
                 self._record = local
                 serve_run(host, admission, self._current_record)
-            found = await self._find_unless_left(store, host, local, damage)
+            found = await self._unless_left(
+                find_run(
+                    *(config, store, host, admission, local, damage),
+                    on_waiting=lambda reason, seconds: self._report(events.WaitingForPeers(reason, seconds)),
+                )
+            )
             if found is None:
                 return
             self._record, manifest = found
@@ -207,10 +217,7 @@ class NetworkSide:
             rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
             doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, admission)
             files = await self._unless_left(
-                have_files(
-                    *(config, manifest, host, store, doorkeeper, _in_thread),
-                    report=lambda fact: self._emit(Event(time.time(), host.peer_id, fact)),
-                )
+                have_files(config, manifest, host, store, doorkeeper, _in_thread, self._report)
             )
             if files is None:
                 return
@@ -235,8 +242,7 @@ class NetworkSide:
                     self._show_addresses(host)
                 if host.daemon.num_restarts > num_restarts:
                     num_restarts, seconds = host.daemon.num_restarts, host.daemon.last_downtime_seconds
-                    restarted = events.DaemonRestarted(seconds, is_training=_is_training(node))
-                    self._emit(Event(time.time(), host.peer_id, restarted))
+                    self._report(events.DaemonRestarted(seconds, is_training=_is_training(node)))
 
             host.add_restart_listener(report_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
@@ -260,7 +266,7 @@ class NetworkSide:
                 await end_tasks(background)
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
-                        await self._cache_peers(host, PeerCache(folder))
+                        await self._cache_peers(host)
 
     def _make_host(self, identity: Identity) -> P2pdHost:
         config = self._config
@@ -286,12 +292,13 @@ class NetworkSide:
             async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
 
-        ports = PathPorts(
-            *(node.membership.members, dial_back, check_relay, node.note_paths, self._emit, time.monotonic, time.time),
+        return Paths(
+            *(host, node.membership.members, dial_back, check_relay, node.note_paths, self._report, time.monotonic),
             randomness=random.Random(secrets.randbits(64)),
+            uses_relays=self._config.relay,
+            relays=self._relays_for_others,
+            announce=self._config.announce,
         )
-        config, relays = self._config, self._relays_for_others
-        return Paths(host, ports, uses_relays=config.relay, relays=relays, announce=config.announce)
 
     def _build_node(
         self,
@@ -306,22 +313,13 @@ class NetworkSide:
         files: ServedFiles,
     ) -> Node:
         config = self._config
-        key = contributor.public_key if contributor is not None else b""
-        session = secrets.randbits(62)
         check_site(manifest, config.site, trains=self._role == "trainer")
         who = NodeIdentity(
-            identity,
-            config.run_id,
-            session,
-            self._role,
-            device,
-            config.name,
-            SOFTWARE,
-            contributor_key=key,
+            *(identity, config.run_id, secrets.randbits(62), self._role, device, config.name, SOFTWARE),
+            contributor_key=contributor.public_key if contributor is not None else b"",
             site=config.site,
         )
-        assert self._record is not None
-        owner_key = self._record.owner_public_key
+        owner_key = self._current_record().owner_public_key
         limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
         host.memory.raise_to(allowed)
@@ -334,7 +332,7 @@ class NetworkSide:
             _in_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
-            revisions=partial(Revisions, manifest, owner_key, identity.peer_id, doorkeeper, self._admission),
+            revisions=partial(Revisions, manifest, owner_key, identity.peer_id, doorkeeper),
             serving=ServingLimits(
                 math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit, config.max_transfers
             ),
@@ -349,43 +347,21 @@ class NetworkSide:
         folder = CheckpointFolder(config.checkpoints_path, owner, every_seconds, config.checkpoints_kept)
         return Node(who, manifest, ports, mailbox, folder)
 
-    # ---------------------------------------------------------------------------------------------- finding the run
-
-    async def _find_unless_left(
-        self, store: HivemindStore, host: P2pdHost, local: RunRecord | None, damage: str
-    ) -> tuple[RunRecord, RunManifest] | None:
-        config = self._config
-
-        def report_wait(reason: str, seconds: float) -> None:
-            self._emit(Event(time.time(), host.peer_id, events.WaitingForPeers(reason=reason, seconds=seconds)))
-
-        wanted = Wanted(config.run_id, config.peers, config.data_dir, config.join_timeout_seconds, report_wait)
-        return await self._unless_left(find_run(wanted, store, host, self._admission, local, damage))
-
     async def _unless_left(self, waiting: Coroutine[None, None, T]) -> T | None:
         """What is waited for, or None when this peer was asked to leave meanwhile."""
         work = asyncio.create_task(waiting)
-        leaving = asyncio.create_task(self._leaving.wait())
-        try:
-            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return None if leaving.done() else work.result()
-        finally:
-            for task in (work, leaving):
-                task.cancel()
-            await asyncio.gather(work, leaving, return_exceptions=True)
+        return work.result() if await is_done_before(work, self._leaving) else None
 
     # ------------------------------------------------------------------------------------------------ staying there
 
     def _build_reconnect_loop(self, store: HivemindStore, host: P2pdHost, node: Node) -> ReconnectLoop:
-        cache = PeerCache(self._config.data_dir)
-
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self._config.peers, *cache.read()]))
+            addresses = list(dict.fromkeys([*self._config.peers, *self._cache.read()]))
             try:
                 num_members = await store.bootstrap(addresses)
                 if num_members:
                     await node.membership.look()
-                    await self._cache_peers(host, cache)
+                    await self._cache_peers(host)
             except (PeerFault, LocalFault, OSError) as fault:
                 log.warning("looking for members failed: %s", fault)
                 return 0
@@ -400,7 +376,6 @@ class NetworkSide:
                 await node.membership.introduce()
 
         return ReconnectLoop(
-            node.me,
             look,
             lambda: {
                 record.peer_id: (record.session, record.sequence)
@@ -408,7 +383,7 @@ class NetworkSide:
                 if record.peer_id != node.me
             },
             rejoin,
-            self._emit,
+            self._report,
             silent_seconds=NUM_SILENT_ANNOUNCEMENTS * node.manifest.network.announce_seconds + SILENT_SECONDS,
             wall_clock=time.time,
             randomness=random.Random(secrets.randbits(64)),
@@ -423,18 +398,12 @@ class NetworkSide:
 
     async def _profiles(self, store: HivemindStore) -> dict[bytes, Said]:
         """What people say of themselves, by their contributor keys."""
-        found: dict[bytes, tuple[int, Said]] = {}
         try:
-            for data in (await store.fetch_profiles(self._config.run_id))[:MAX_PEOPLE]:
-                with contextlib.suppress(PeerFault):
-                    one = decode_profile(data, run_id=self._config.run_id, now=time.time())
-                    key = public_key_of(one.contributor_id)
-                    if key not in found or found[key][0] < one.sequence:
-                        found[key] = (one.sequence, Said(one.name, one.country, one.machines))
-                await asyncio.sleep(0)  # a signature takes a third of a millisecond
+            found = await newest_profiles(store, self._config.run_id, time.time(), MAX_PEOPLE)
         except (PeerFault, LocalFault) as fault:
             log.debug("profiles were not found: %s", fault)
-        return {key: said for key, (_, said) in found.items()}
+            return {}
+        return {public_key_of(key): Said(one.name, one.country, one.machines) for key, one in found.items()}
 
     async def _look_around(
         self, store: HivemindStore, host: P2pdHost, node: Node, contributor: Identity | None, key_path: Path | None
@@ -468,11 +437,11 @@ class NetworkSide:
             log.debug("nobody says who is reached through this peer: %s", fault)
             return ()
 
-    async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
+    async def _cache_peers(self, host: P2pdHost) -> None:
         connected = await host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
         # A member may not have announced its addresses yet; what this peer came by leads there, too.
-        cache.keep([*found, *cache.read(), *self._config.peers])
+        self._cache.keep([*found, *self._cache.read(), *self._config.peers])
 
     async def _republish(self, store: HivemindStore) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
@@ -483,9 +452,7 @@ class NetworkSide:
                 await store.publish_run(self._config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REPUBLISH_SECONDS * random.uniform(0.5, 1.0)):
-                    await self._met_members.wait()
+            await set_within(self._met_members, REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
 
     # ------------------------------------------------------------------------------------------- the owner's changes
 
@@ -495,16 +462,18 @@ class NetworkSide:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                self._take_newer(await store.fetch_run(self._config.run_id), node)
-                if self._admission.is_private:
-                    self._take_newer(await self._ask_members(host, node), node)
+                found = await store.fetch_run(self._config.run_id)
+                if found is not None:
+                    self._take_newer(decode_run_record(found, run_id=self._config.run_id), node)
+                if self._admission.is_private and (told := await self._ask_members(host, node)) is not None:
+                    self._take_newer(told, node)
             except (PeerFault, LocalFault) as fault:
                 log.warning("looking for a revision of the manifest failed: %s", fault)
 
-    async def _ask_members(self, host: P2pdHost, node: Node) -> bytes | None:
+    async def _ask_members(self, host: P2pdHost, node: Node) -> RunRecord | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        addresses = [*PeerCache(self._config.data_dir).read(), *self._config.peers]
+        addresses = [*self._cache.read(), *self._config.peers]
         found = await ask_for_run(
             host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
         )
@@ -512,11 +481,8 @@ class NetworkSide:
             node.revisions.refused(next(iter(refusals.values())))
         return found
 
-    def _take_newer(self, found: bytes | None, node: Node) -> None:
-        if found is None:
-            return
-        record, held = decode_run_record(found, run_id=self._config.run_id), self._current_record()
-        if record.revision <= max(held.revision, self._refused_revision):
+    def _take_newer(self, record: RunRecord, node: Node) -> None:
+        if record.revision <= max(self._current_record().revision, self._refused_revision):
             return
         before = node.revisions.manifest
         try:
@@ -534,7 +500,7 @@ class NetworkSide:
             self._met_members.set()
         else:
             self._refused_revision = record.revision
-        self._emit(Event(time.time(), node.me, ManifestRevised(revision=record.revision, changes=what)))
+        self._report(ManifestRevised(revision=record.revision, changes=what))
 
     def _current_record(self) -> RunRecord:
         assert self._record is not None

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dht.clocks import steady_seconds
@@ -27,7 +28,7 @@ from peer.events.log import from_json
 from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
-from peer.network.process.child import NetworkChild, start_network_child
+from peer.network.process.child import NetworkChild, send_line, start_network_child
 from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
 
 STOP_SECONDS = 40.0
@@ -136,7 +137,7 @@ class NetworkProcess:
     def leave(self, reason: str) -> None:
         """Ask the child to leave in an orderly way."""
         self._leaving.set()
-        self._send({"kind": "leave", "reason": reason})
+        self._send("leave", reason=reason)
 
     def close(self, idle: Callable[[], None] = lambda: None) -> None:
         """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed.
@@ -175,34 +176,21 @@ class NetworkProcess:
         child = self._first.take() if self._first is not None else start_network_child()
         self._first = None
         self._child, self._connection = child.process, child.connection
-        self._send({"kind": "config", "config": self._config.model_dump_json(exclude_defaults=True)})
+        self._send("config", config=self._config.model_dump_json(exclude_defaults=True))
         self._send_limits()
 
-    def _send(self, message: dict[str, Any]) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            # It has just died; `_supervise` notices at the other end of the same socket.
-            return
+    def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
+        if self._connection is not None:
+            send_line(self._connection, kind, descriptors, **fields)
 
     def _send_limits(self) -> None:
         if self._limits is not None:
-            up, down = self._limits.upload_bits_per_second, self._limits.download_bits_per_second
-            self._send({"kind": "limits", "upload_bits_per_second": up, "download_bits_per_second": down})
+            self._send("limits", limits=asdict(self._limits))
 
     def _send_mailbox(self) -> None:
-        if self._mailbox is None or self._connection is None:
-            return
-        mailbox, device = self._mailbox
-        fields = {"sizes": list(mailbox.sizes), "sent_bytes": list(mailbox.sent_bytes), "device": device}
-        line = json.dumps({"kind": "mailbox", **fields}).encode() + b"\n"
-        try:
-            socket.send_fds(self._connection, [line], [mailbox.fd])
-        except OSError:
-            return
+        if self._mailbox is not None:
+            mailbox, device = self._mailbox
+            self._send("mailbox", [mailbox.fd], sizes=mailbox.sizes, sent_bytes=mailbox.sent_bytes, device=device)
 
     def _supervise(self) -> None:
         while True:

@@ -13,16 +13,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
+from averaging.rounds.round_facts import Fact
 from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId, Stream
+from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.p2pd.daemon import DaemonOptions
+from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
-from peer.events.peer_events import Event
 from peer.network.reachability.path_choice import (
     PathKind,
     choose_relays,
@@ -55,53 +55,6 @@ DIAL_SECONDS: Final = 15.0
 log = logging.getLogger(__name__)
 
 
-class PathHost(Protocol):
-    """What the path manager needs of `P2pdHost`."""
-
-    @property
-    def peer_id(self) -> PeerId: ...
-
-    @property
-    def options(self) -> DaemonOptions: ...
-
-    def addresses(self) -> list[str]: ...
-
-    def local_addresses(self) -> list[str]: ...
-
-    async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None: ...
-
-    def moved_bytes(self, peer_id: PeerId) -> int: ...
-
-    async def connections(self) -> dict[PeerId, list[Multiaddr]]: ...
-
-    async def connected_addresses(self) -> dict[PeerId, list[str]]: ...
-
-    async def disconnect(self, peer_id: PeerId) -> None: ...
-
-    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PathPorts:
-    """What the path manager asks of others.
-
-    Attributes:
-        members: live members, without this one.
-        dial_back: has a member dial this peer's addresses from a fresh connection.
-        check_relay: tries the relay at these addresses.
-        tell: dialable from outside or not, and able to reduce for all trainers or not.
-    """
-
-    members: Callable[[], list[PeerRecord]]
-    dial_back: Callable[[PeerId, list[str]], Awaitable[DialBack]]
-    check_relay: Callable[[Sequence[str]], Awaitable[Relaying]]
-    tell: Callable[[bool, bool], None]
-    emit: Callable[[Event], None]
-    clock: Callable[[], float]
-    wall_clock: Callable[[], float]
-    randomness: random.Random
-
-
 @dataclass(slots=True)
 class _RelayedPeer:
     seen_at: float
@@ -109,35 +62,44 @@ class _RelayedPeer:
     moved_bytes: int = -1
 
 
+@dataclass
 class Paths:
     """`run` never ends.
 
-    Args:
+    Attributes:
+        members: live members, without this one.
+        dial_back: has a member dial this peer's addresses from a fresh connection.
+        check_relay: tries the relay at these addresses.
+        tell: dialable from outside or not, and able to reduce for all trainers or not.
         uses_relays: whether others may reach this peer through relays.
         relays: whether it relays for others.
         announce: what its owner wants others to be told.
     """
 
-    def __init__(
-        self, host: PathHost, ports: PathPorts, *, uses_relays: bool, relays: bool, announce: Sequence[str] = ()
-    ) -> None:
-        self._host = host
-        self._ports = ports
-        self._uses_relays = uses_relays
-        self._relays = relays
-        self._announce = tuple(announce)
+    host: P2pdHost
+    members: Callable[[], list[PeerRecord]]
+    dial_back: Callable[[PeerId, list[str]], Awaitable[DialBack]]
+    check_relay: Callable[[Sequence[str]], Awaitable[Relaying]]
+    tell: Callable[[bool, bool], None]
+    report: Callable[[Fact], None]
+    clock: Callable[[], float]
+    randomness: random.Random
+    uses_relays: bool
+    relays: bool
+    announce: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
         self._is_dialable: bool | None = None
-        self._check_at = ports.clock()
+        self._check_at = self._relay_missed_at = self.clock()
         self._kinds: dict[PeerId, PathKind] = {}
         self._relayed: dict[PeerId, _RelayedPeer] = {}
         self._led_by: tuple[PeerId, ...] = ()
-        self._relay_missed_at = ports.clock()
         self._is_lost_told = False
         self._avoided: set[PeerId] = set()
 
     async def run(self) -> None:
         """Look, ask, relay and redial."""
-        must_relay = self._relays and any(is_public(parse_multiaddr(address)) for address in self._host.addresses())
+        must_relay = self.relays and any(is_public(parse_multiaddr(address)) for address in self.host.addresses())
         while True:
             try:
                 if must_relay:
@@ -149,8 +111,8 @@ class Paths:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _look(self) -> None:
-        connections = await self._host.connections()
-        if self._ports.clock() >= self._check_at:
+        connections = await self.host.connections()
+        if self.clock() >= self._check_at:
             await self._check(connections)
         await self._watch_relay(connections)
         self._tell_paths(connections)
@@ -159,7 +121,7 @@ class Paths:
     # -------------------------------------------------------------------------------------------- can we be dialled?
 
     async def _check(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
-        now = self._ports.clock()
+        now = self.clock()
         self._check_at = now + CHECK_AGAIN_SECONDS
         everywhere = [address for addresses in connections.values() for address in addresses]
         if all(address.is_loopback for address in everywhere):
@@ -170,12 +132,12 @@ class Paths:
             for peer_id, addresses in connections.items()
             if any(not address.is_relayed and not address.is_loopback for address in addresses)
         }
-        askable = [record.peer_id for record in self._ports.members() if record.peer_id in direct]
-        self._ports.randomness.shuffle(askable)
+        askable = [record.peer_id for record in self.members() if record.peer_id in direct]
+        self.randomness.shuffle(askable)
         refutals: list[tuple[PeerId, DialBack]] = []
         for member in askable[:MAX_ASKED]:
             try:
-                found = await self._ports.dial_back(member, self._own_addresses())
+                found = await self.dial_back(member, self._own_addresses())
             except Busy:
                 continue
             except PeerFault as fault:
@@ -192,48 +154,45 @@ class Paths:
 
     def _own_addresses(self) -> list[str]:
         """What this peer listens on; relayed addresses would be dialled through the relay."""
-        return [address for address in self._host.addresses() if not parse_multiaddr(address).is_relayed]
+        return [address for address in self.host.addresses() if not parse_multiaddr(address).is_relayed]
 
     async def _is_reached(self, member: PeerId, found: DialBack) -> None:
-        self._check_at = self._ports.clock() + CHECK_SECONDS
+        self._check_at = self.clock() + CHECK_SECONDS
         if self._is_dialable is not True:
             self._is_dialable = True
-            self._emit_reachability(member, found.reached)
+            self._report_reachability(member, found.reached)
         public = [address for address in found.reached if is_public(parse_multiaddr(address))]
         # A port that the router forwards, and that nobody has told the others of.
-        forwarded = [address for address in public if address not in self._host.addresses()]
-        options = self._host.options
-        if options.reachability == "private" or (self._relays and public and options.reachability != "public"):
+        forwarded = [address for address in public if address not in self.host.addresses()]
+        options = self.host.options
+        if options.reachability == "private" or (self.relays and public and options.reachability != "public"):
             await self._serve_as_relay(forwarded)
         elif forwarded:
-            await self._host.change(options, self._announced_with(forwarded))
+            await self.host.change(options, self._announced_with(forwarded))
 
     async def _is_refuted(self, member: PeerId, found: DialBack) -> None:
-        self._check_at = self._ports.clock() + CHECK_SECONDS
+        self._check_at = self.clock() + CHECK_SECONDS
         if self._is_dialable is not False:
             self._is_dialable = False
-            self._emit_reachability(member, tuple(address for address, _ in found.failed))
-        if self._uses_relays and self._host.options.reachability != "private":
+            self._report_reachability(member, tuple(address for address, _ in found.failed))
+        if self.uses_relays and self.host.options.reachability != "private":
             await self._go_behind_relays()
 
-    def _emit_reachability(self, member: PeerId, addresses: tuple[str, ...]) -> None:
-        self._emit(ReachabilityFound(asked=member, reachable=self._is_dialable is True, addresses=addresses))
-
-    def _emit(self, fact: ReachabilityFound | RelayChecked | RelayFound | RelayLost | PathFound) -> None:
-        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, fact))
+    def _report_reachability(self, member: PeerId, addresses: tuple[str, ...]) -> None:
+        self.report(ReachabilityFound(asked=member, reachable=self._is_dialable is True, addresses=addresses))
 
     # --------------------------------------------------------------------------------------------------- being a relay
 
     async def _serve_as_relay(self, forwarded: Sequence[str]) -> None:
         """Be a public member; a relaying one tries its relay, and starts again while that lets too little pass."""
-        options = replace(self._host.options, reachability="public", trusted_relays=(), relays_for_others=self._relays)
-        await self._host.change(options, self._announced_with(forwarded))
-        if not self._relays:
+        options = replace(self.host.options, reachability="public", trusted_relays=(), relays_for_others=self.relays)
+        await self.host.change(options, self._announced_with(forwarded))
+        if not self.relays:
             return
         relaying: Relaying = "none"
         for _ in range(MAX_RELAY_STARTS):
             try:
-                relaying = await self._ports.check_relay(self._host.local_addresses()[:1])
+                relaying = await self.check_relay(self.host.local_addresses()[:1])
             except (PeerFault, LocalFault) as fault:
                 # Daemons that do not come up in time, as on a machine that is busy with its start.
                 log.info("this peer's relay could not be tried: %s", fault)
@@ -241,55 +200,55 @@ class Paths:
                 continue
             if relaying != "limited":
                 break
-            await self._host.change(options)
-        self._emit(RelayChecked(relaying=relaying))
+            await self.host.change(options)
+        self.report(RelayChecked(relaying=relaying))
 
     def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
         """What others are told; nothing: what the daemon finds out."""
         if not forwarded:
-            return list(self._announce)
-        return list(dict.fromkeys([*self._announce, *forwarded, *self._own_addresses()]))
+            return list(self.announce)
+        return list(dict.fromkeys([*self.announce, *forwarded, *self._own_addresses()]))
 
     # ------------------------------------------------------------------------------------------------ behind relays
 
     async def _go_behind_relays(self) -> None:
-        self._relay_missed_at = self._ports.clock()
-        relays = choose_relays(self._ports.members(), await self._host.connected_addresses(), self._avoided)
+        self._relay_missed_at = self.clock()
+        relays = choose_relays(self.members(), await self.host.connected_addresses(), self._avoided)
         if not relays:
             return
         self._avoided = set(relays)
         options = replace(
-            self._host.options,
+            self.host.options,
             reachability="private",
             trusted_relays=tuple(relays.values()),
             relays_for_others=False,
         )
         # Addresses that nobody could dial hide those of the relays.
-        await self._host.change(options, [])
-        self._relay_missed_at = self._ports.clock()
+        await self.host.change(options, [])
+        self._relay_missed_at = self.clock()
 
     async def _watch_relay(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
-        if self._is_dialable is not False or not self._uses_relays:
+        if self._is_dialable is not False or not self.uses_relays:
             return
         # The daemon shows an address for a while after its relay has gone.
-        led_by = tuple(relay for relay in relays_in(self._host.addresses()) if relay in connections)
-        now = self._ports.clock()
+        led_by = tuple(relay for relay in relays_in(self.host.addresses()) if relay in connections)
+        now = self.clock()
         if led_by:
             if not self._led_by:
-                self._emit(RelayFound(relays=led_by))
+                self.report(RelayFound(relays=led_by))
             self._is_lost_told, self._relay_missed_at = False, now
         elif now - self._relay_missed_at >= RELAY_SECONDS:
             if not self._is_lost_told:
                 self._is_lost_told = True
-                self._emit(RelayLost(seconds=now - self._relay_missed_at))
+                self.report(RelayLost(seconds=now - self._relay_missed_at))
             await self._go_behind_relays()
         self._led_by = led_by
 
     # -------------------------------------------------------------------------------------------------- paths to others
 
     def _tell_paths(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
-        members = self._ports.members()
-        now, kinds = self._ports.clock(), dict[PeerId, PathKind]()
+        members = self.members()
+        now, kinds = self.clock(), dict[PeerId, PathKind]()
         for record in members:
             addresses = [address for address in connections.get(record.peer_id, []) if not address.is_loopback]
             kind = kind_of(addresses, self._is_dialable is not False, record.reachable)
@@ -297,7 +256,7 @@ class Paths:
                 continue
             kinds[record.peer_id] = kind
             if self._kinds.get(record.peer_id) != kind:
-                self._emit(PathFound(remote=record.peer_id, path=kind))
+                self.report(PathFound(remote=record.peer_id, path=kind))
             if kind == "relayed":
                 self._relayed.setdefault(record.peer_id, _RelayedPeer(now))
             else:
@@ -306,19 +265,19 @@ class Paths:
         self._kinds = {**{peer: kind for peer, kind in self._kinds.items() if peer in connections}, **kinds}
         trainers = [record.peer_id for record in members if record.role == "trainer"]
         is_near_all = bool(trainers) and all(kinds.get(peer, "relayed") != "relayed" for peer in trainers)
-        self._ports.tell(self._is_dialable is not False, self._is_dialable is not False or is_near_all)
+        self.tell(self._is_dialable is not False, self._is_dialable is not False or is_near_all)
 
     async def _punch(self) -> None:
         """Hang up on one relayed peer, when nothing moves, and dial again: the daemon then tries for a hole."""
-        now = self._ports.clock()
+        now = self.clock()
         for peer_id, relayed in list(self._relayed.items()):
             if now - relayed.seen_at < next_try_seconds(relayed.num_tries):
                 continue
-            moved = self._host.moved_bytes(peer_id)
+            moved = self.host.moved_bytes(peer_id)
             if moved != relayed.moved_bytes:
                 relayed.moved_bytes = moved
                 continue
-            is_mine = is_my_turn(self._host.peer_id, peer_id, relayed.num_tries)
+            is_mine = is_my_turn(self.host.peer_id, peer_id, relayed.num_tries)
             relayed.num_tries += 1
             if next_try_seconds(relayed.num_tries) > CHECK_SECONDS:
                 relayed.seen_at = now
@@ -326,8 +285,8 @@ class Paths:
                 await self._dial_again(peer_id)
 
     async def _dial_again(self, peer_id: PeerId) -> None:
-        await self._host.disconnect(peer_id)
-        await asyncio.sleep(self._ports.randomness.uniform(*REDIAL_SECONDS))
+        await self.host.disconnect(peer_id)
+        await asyncio.sleep(self.randomness.uniform(*REDIAL_SECONDS))
         with contextlib.suppress(PeerFault):
-            stream = await self._host.open_stream(peer_id, PROBE_PROTOCOL, DIAL_SECONDS)
+            stream = await self.host.open_stream(peer_id, PROBE_PROTOCOL, DIAL_SECONDS)
             await stream.close()

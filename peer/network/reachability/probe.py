@@ -19,7 +19,6 @@ from peer.network.reachability.probe_messages import (
     MAX_REASON_LENGTH,
     PIECE_BYTES,
     PROBE_PROTOCOL,
-    is_amount,
     pack,
     pieces,
     read_addresses,
@@ -80,13 +79,13 @@ class Busy(PeerFault):
         self.seconds = seconds
 
 
+@dataclass(frozen=True, slots=True)
 class Probe:
     """One open stream to a member; made by `probing`."""
 
-    def __init__(self, stream: Stream, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._wall_clock = wall_clock
+    stream: Stream
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
 
     async def read_clock(self) -> ClockReading:
         """The member's clock against ours."""
@@ -113,21 +112,21 @@ class Probe:
                         failed.append((address, why))
                     else:
                         reached.append(address)
-                return DialBack(tuple(read_addresses(seen, self._stream.remote)), tuple(reached), tuple(failed))
+                return DialBack(tuple(read_addresses(seen, self.stream.remote)), tuple(reached), tuple(failed))
             case _:
                 raise self._strange(answer)
 
     def _outcome(self, outcome: object) -> tuple[str, str]:
         match outcome:
             case [str(address), str(why)] if len(why) <= MAX_REASON_LENGTH and why.isprintable():
-                return str(read_addresses([address], self._stream.remote)[0]), why
+                return str(read_addresses([address], self.stream.remote)[0]), why
             case _:
                 raise self._strange(outcome)
 
     async def _read_clock(self) -> ClockReading:
-        asked_at, asked_wall = self._clock(), self._wall_clock()
+        asked_at, asked_wall = self.clock(), self.wall_clock()
         answer = await self._ask(["clock"])
-        round_trip = self._clock() - asked_at
+        round_trip = self.clock() - asked_at
         match answer:
             case ["clock", float(told)] if abs(told) < 1e12:
                 return ClockReading(told - (asked_wall + round_trip / 2), round_trip)
@@ -143,43 +142,44 @@ class Probe:
             num_bytes = min(MEASURED_GROWTH * num_bytes, MAX_MEASURED_BYTES)
 
     async def _download_seconds(self, num_bytes: int) -> float:
-        answer = await self._ask(["give", num_bytes])
-        if answer != ["give", num_bytes]:
-            raise self._strange(answer)
-        began = self._clock()
+        began = await self._begin("give", num_bytes)
         num_missing = num_bytes
         async with asyncio.timeout(REQUEST_SECONDS):
             while num_missing > 0:
-                frame = await self._stream.receive(PIECE_BYTES)
+                frame = await self.stream.receive(PIECE_BYTES)
                 if not frame:
                     raise self._strange(frame)
                 num_missing -= len(frame)
-        return self._clock() - began
+        return self.clock() - began
 
     async def _upload_seconds(self, num_bytes: int) -> float:
-        answer = await self._ask(["take", num_bytes])
-        if answer != ["take", num_bytes]:
-            raise self._strange(answer)
-        began = self._clock()
+        began = await self._begin("take", num_bytes)
         async with asyncio.timeout(REQUEST_SECONDS):
             for length in pieces(num_bytes):
-                await self._stream.send(bytes(length))
-            took = unpacked(await self._stream.receive(MAX_PROBE_FRAME_BYTES), self._stream.remote)
-        if took != ["took", num_bytes] or not is_amount(num_bytes):
+                await self.stream.send(bytes(length))
+            took = unpacked(await self.stream.receive(MAX_PROBE_FRAME_BYTES), self.stream.remote)
+        if took != ["took", num_bytes]:
             raise self._strange(took)
-        return self._clock() - began
+        return self.clock() - began
+
+    async def _begin(self, kind: str, num_bytes: int) -> float:
+        """The member agrees to move so much; when it did."""
+        answer = await self._ask([kind, num_bytes])
+        if answer != [kind, num_bytes]:
+            raise self._strange(answer)
+        return self.clock()
 
     async def _ask(self, request: Sequence[Any]) -> list[Any]:
         async with asyncio.timeout(REQUEST_SECONDS):
-            await self._stream.send(pack(request))
-            answer = unpacked(await self._stream.receive(MAX_PROBE_FRAME_BYTES), self._stream.remote)
+            await self.stream.send(pack(request))
+            answer = unpacked(await self.stream.receive(MAX_PROBE_FRAME_BYTES), self.stream.remote)
         match answer:
             case ["busy", int(seconds) | float(seconds)] if 0 <= seconds < 3600:
-                raise Busy(self._stream.remote, seconds)
+                raise Busy(self.stream.remote, seconds)
         return answer
 
     def _strange(self, answer: object) -> PeerFault:
-        return PeerFault(self._stream.remote, f"answered a probe with {answer!r:.60}; expected what was asked for")
+        return PeerFault(self.stream.remote, f"answered a probe with {answer!r:.60}; expected what was asked for")
 
 
 @asynccontextmanager

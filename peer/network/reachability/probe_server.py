@@ -90,18 +90,15 @@ class ProbeServer:
         host.handle(PROBE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:
-        with self._streams.one_more(stream.remote):
-            await self._serve_one(stream)
-
-    async def _serve_one(self, stream: Stream) -> None:
-        await greet_incoming(stream, self._doorkeeper)
         try:
-            # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
-            while True:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    request = unpacked(await stream.receive(MAX_PROBE_FRAME_BYTES), stream.remote)
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    await self._answer(stream, request)
+            with self._streams.one_more(stream.remote):
+                await greet_incoming(stream, self._doorkeeper)
+                # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
+                while True:
+                    async with asyncio.timeout(REQUEST_SECONDS):
+                        request = unpacked(await stream.receive(MAX_PROBE_FRAME_BYTES), stream.remote)
+                    async with asyncio.timeout(REQUEST_SECONDS):
+                        await self._answer(stream, request)
         except TimeoutError as error:
             raise PeerUnreachable(stream.remote, f"measured for more than {REQUEST_SECONDS:.0f} s") from error
 

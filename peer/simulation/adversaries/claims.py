@@ -110,23 +110,14 @@ class Claimant(Node):
         tokens, before = fragment.state.lineage_tokens, fragment.state.digest
         for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
             entry = RosterEntry(self.me, chance.choice((10**4, 10**6, 2**40, 2**50)), 10, version, 1)
-            commits.append(self._alone(fragment, version, before, entry, commits[-1:]))
+            mean = chance.randbytes(DIGEST_BYTES)
+            previous = commit_digest(commits[-1]) if commits else b""
+            commits.append(lone_commit(fragment, version, before[:DIGEST_BYTES], entry, mean, previous))
             tokens, before = tokens + entry.tokens, chance.randbytes(len(digest))
         return Snapshot(commits[-1].version + 1, tokens, anchor, momentum, digest, tuple(commits))
 
-    def _alone(
-        self, fragment: FragmentRuntime, version: int, before: bytes, entry: RosterEntry, last: Sequence[Commit]
-    ) -> Commit:
-        notary, size = fragment.machine.notary, fragment.machine.num_values
-        digest, roster = before[:DIGEST_BYTES], (entry,)
-        plan = Plan(fragment.index, version, 0, digest, roster, (ShardPlan(0, size, 0),), 10.0, 20.0)
-        mean = ShardResult(0, size, 0, self._randomness.randbytes(DIGEST_BYTES), (0,))
-        mean = dataclasses.replace(mean, signature=notary.sign_result(plan, self.me, mean))
-        previous = commit_digest(last[0]) if last else b""
-        return notary.sign_commit(Commit(fragment.index, version, 0, self.me, digest, roster, (mean,), previous))
-
-    def _describe(self) -> PeerRecord:
-        honest = super()._describe()
+    def own_record(self) -> PeerRecord:
+        honest = super().own_record()
         if self._kind is None:
             return honest  # it is being made
         false = dataclasses.replace(honest, **self._false_fields(honest))
@@ -157,6 +148,22 @@ class Claimant(Node):
             "digests": tuple(digest for _, digest, _ in heads),
             "lineage_tokens": tuple(tokens for _, _, tokens in heads),
         }
+
+
+def lone_commit(
+    fragment: FragmentRuntime, version: int, anchor: bytes, entry: RosterEntry, mean: bytes, previous: bytes = b""
+) -> Commit:
+    """A commit of one member, by its form one like any other.
+
+    Args:
+        anchor, mean: their digests, as messages have them.
+        previous: digest of the commit before.
+    """
+    notary, size, me = fragment.machine.notary, fragment.machine.num_values, entry.peer_id
+    plan = Plan(fragment.index, version, 0, anchor, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0)
+    result = ShardResult(0, size, 0, mean, (0,))
+    result = dataclasses.replace(result, signature=notary.sign_result(plan, me, result))
+    return notary.sign_commit(Commit(fragment.index, version, 0, me, anchor, (entry,), (result,), previous))
 
 
 def exaggerating(randomness: random.Random) -> Callable[[Message], Message]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from dataclasses import dataclass, field
 
 from averaging.lanes.greeting import OPEN_SECONDS, open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
@@ -57,34 +58,34 @@ async def flood(kind: LieKind, node: Node, host: Host, friends: frozenset[PeerId
                     await attack(randomness.choice(victims))
 
 
+@dataclass
 class _Attacker:
-    def __init__(self, node: Node, host: Host, randomness: random.Random) -> None:
-        self._node = node
-        self._host = host
-        self._randomness = randomness
-        self._held: list[Stream] = []
-        self._sequence = 10**6
+    node: Node
+    host: Host
+    randomness: random.Random
+    _held: list[Stream] = field(default_factory=list)
+    _sequence: int = 10**6
 
     async def send_record(self, victim: PeerId) -> None:
-        node = self._node
+        node = self.node
         stream = await self._greeted(victim, RECORD_PROTOCOL)
         self._sequence += 1
         await stream.send(encode_peer_record(node.membership.next_record(), node.who.identity))
 
     async def open_and_keep(self, victim: PeerId) -> None:
-        protocol = self._randomness.choice(_PROTOCOLS)
-        if self._randomness.random() < 0.5:
+        protocol = self.randomness.choice(_PROTOCOLS)
+        if self.randomness.random() < 0.5:
             await self._greeted(victim, protocol)
         else:
-            await self._keep(await self._host.open_stream(victim, protocol, OPEN_SECONDS))
+            await self._keep(await self.host.open_stream(victim, protocol, OPEN_SECONDS))
 
     async def send_huge(self, victim: PeerId) -> None:
-        node = self._node
+        node = self.node
         stream = await self._greeted(victim, ROUND_PROTOCOL)
-        if self._randomness.random() < 0.2:
+        if self.randomness.random() < 0.2:
             await stream.send(bytes(node.limits.max_frame_bytes + 1))
             return
-        fragment = self._randomness.choice(node.fragments)
+        fragment = self.randomness.choice(node.fragments)
         size, version = fragment.machine.num_values, fragment.machine.version
         for shard in range(8):
             header = Contribution(
@@ -94,20 +95,20 @@ class _Attacker:
 
     async def read_slowly(self, victim: PeerId) -> None:
         stream = await self._greeted(victim, STATE_PROTOCOL)
-        for fragment in self._node.fragments:
+        for fragment in self.node.fragments:
             await stream.send(pack(["state", fragment.index]))
 
     async def send_garbage(self, victim: PeerId) -> None:
-        protocol, chance = self._randomness.choice(_PROTOCOLS), self._randomness
+        protocol, chance = self.randomness.choice(_PROTOCOLS), self.randomness
         if chance.random() < 0.5:
             stream = await self._greeted(victim, protocol)
         else:
-            stream = await self._keep(await self._host.open_stream(victim, protocol, OPEN_SECONDS))
+            stream = await self._keep(await self.host.open_stream(victim, protocol, OPEN_SECONDS))
         for _ in range(4):
             await stream.send(chance.randbytes(chance.randrange(1, 200)))
 
     async def _greeted(self, victim: PeerId, protocol: str) -> Stream:
-        return await self._keep(await open_greeted_stream(self._host, self._node.ports.doorkeeper, victim, protocol))
+        return await self._keep(await open_greeted_stream(self.host, self.node.ports.doorkeeper, victim, protocol))
 
     async def _keep(self, stream: Stream) -> Stream:
         """Never read, and closed only when there are too many."""

@@ -30,11 +30,11 @@ from averaging.outer.shard_mean import Reduction, keep_error, reduce_shard
 from averaging.rounds.leader import Leading
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
-from averaging.wire.messages import Commit, Plan, Result, RosterEntry, ShardPlan, ShardResult
+from averaging.wire.messages import Result, RosterEntry
 from dht.host import Host, PeerId
 from dht.records.signed_records import PeerRecord
 from peer.network.node.node import Node
-from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating
+from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit
 from peer.simulation.adversaries.floods import FLOODS, flood
 from peer.simulation.scenarios.spec import Lie
 
@@ -137,17 +137,10 @@ def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
     trainer = node.mailbox.trainer
     tokens = max(1, round(steps * trainer.tokens / max(1, trainer.inner_steps)))
     entry = RosterEntry(node.me, tokens, steps, machine.version, int(1000 * node.ports.wall_clock()))
-    plan = Plan(
-        fragment.index, machine.version, 0, machine.anchor_digest, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0
-    )
-    result = ShardResult(0, size, 0, digest, (0,))
-    result = dataclasses.replace(result, signature=machine.notary.sign_result(plan, node.me, result))
-    commit = machine.notary.sign_commit(
-        Commit(fragment.index, machine.version, 0, node.me, machine.anchor_digest, (entry,), (result,))
-    )
+    commit = lone_commit(fragment, machine.version, machine.anchor_digest, entry, digest)
     header = frames.encode(Result(fragment.index, machine.version, 0, 0, size))
     payload = fragment.store.own_result(machine.version, 0, 0, size)
-    for peer_id in node.membership.trainers():
+    for peer_id in node.membership.split()[0]:
         node.links.post(peer_id, [header, memoryview(payload)], "data")
         node.links.post(peer_id, [frames.encode(commit)])
 
@@ -175,8 +168,8 @@ class FalseDonor(Node):
             return anchor_digest(-state.anchor, state.momentum)
         return super().digest_at(fragment, version)
 
-    def _describe(self) -> PeerRecord:
-        record = super()._describe()
+    def own_record(self) -> PeerRecord:
+        record = super().own_record()
         digests = tuple(self.digest_at(index, version)[:8] for index, version in enumerate(record.versions))
         tokens = tuple(_false_tokens(tokens) for tokens in record.lineage_tokens)
         return dataclasses.replace(record, digests=digests, lineage_tokens=tokens)

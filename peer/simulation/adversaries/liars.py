@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import get_args
 
@@ -43,11 +43,6 @@ LIES_IN_FRAMES: frozenset[LieKind] = frozenset({*get_args(LieKind)[:9], "two_his
 MAX_TOLD = 256
 """Shards of lies that are remembered."""
 
-Spoil = Callable[[PeerId, bytes], bytes]
-"""(receiver, an honest frame of the round protocol) -> the one that is sent."""
-Overhear = Callable[[bytes], None]
-"""Is told each frame of the round protocol that comes in."""
-
 
 def lying_host(
     network: MemoryNetwork,
@@ -60,42 +55,37 @@ def lying_host(
     seed: int,
 ) -> MemoryHost:
     """A host that lies; `seed` chooses the noise."""
-    tongue = _Tongue(peer_id, lie, codec, limits, notary, seed)
-    return _LyingHost(network, peer_id, line, tongue.spoil, tongue.overhear)
+    return _LyingHost(network, peer_id, line, _Tongue(peer_id, lie, codec, limits, notary, np.random.RandomState(seed)))
 
 
 class _LyingHost(MemoryHost):
-    def __init__(
-        self, network: MemoryNetwork, peer_id: PeerId, line: LineSettings, spoil: Spoil, overhear: Overhear
-    ) -> None:
+    def __init__(self, network: MemoryNetwork, peer_id: PeerId, line: LineSettings, tongue: _Tongue) -> None:
         super().__init__(network, peer_id, line=line)
-        self._spoil = spoil
-        self._overhear = overhear
+        self._tongue = tongue
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
         """See the port."""
         stream = await super().open_stream(peer_id, protocol, timeout_seconds)
-        return _LyingStream(stream, self._spoil, _ignore) if protocol == ROUND_PROTOCOL else stream
+        return _LyingStream(stream, spoil=self._tongue.spoil) if protocol == ROUND_PROTOCOL else stream
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """See the port."""
 
         async def overheard(stream: Stream) -> None:
-            await handler(_LyingStream(stream, _unchanged, self._overhear))
+            await handler(_LyingStream(stream, overhear=self._tongue.overhear))
 
         super().handle(protocol, overheard if protocol == ROUND_PROTOCOL else handler)
 
 
-def _ignore(frame: bytes) -> None:
-    pass
-
-
-def _unchanged(remote: PeerId, frame: bytes) -> bytes:
-    return frame
-
-
 class _LyingStream:
-    def __init__(self, honest: Stream, spoil: Spoil, overhear: Overhear) -> None:
+    """`spoil` is given (receiver, an honest frame) and returns the one that is sent; `overhear` hears what comes in."""
+
+    def __init__(
+        self,
+        honest: Stream,
+        spoil: Callable[[PeerId, bytes], bytes] = lambda remote, frame: frame,
+        overhear: Callable[[bytes], None] = lambda frame: None,
+    ) -> None:
         self._honest = honest
         self._spoil = spoil
         self._overhear = overhear
@@ -132,34 +122,34 @@ class _LyingStream:
         await self._honest.close()
 
 
+@dataclass
 class _Tongue:
-    def __init__(self, me: PeerId, lie: Lie, codec: Codec, limits: Limits, notary: Notary, seed: int) -> None:
-        self._me = me
-        self._notary = notary
-        self._lie = lie
-        self._codec = codec
-        self._limits = limits
-        self._noise = np.random.RandomState(seed)
-        self._old: dict[int, F32] = {}
-        """Per fragment, what is sent again: float32 [num_values]."""
-        self._first_version: dict[int, int] = {}
-        self._told: OrderedDict[tuple[int, int, int, int], bytes] = OrderedDict()
+    me: PeerId
+    lie: Lie
+    codec: Codec
+    limits: Limits
+    notary: Notary
+    noise: np.random.RandomState
+    _old: dict[int, F32] = field(default_factory=dict)
+    """Per fragment, what is sent again: float32 [num_values]."""
+    _first_version: dict[int, int] = field(default_factory=dict)
+    _told: OrderedDict[tuple[int, int, int, int], bytes] = field(default_factory=OrderedDict)
 
     def spoil(self, remote: PeerId, frame: bytes) -> bytes:
         """The frame that is sent in place of an honest one."""
-        message, payload = frames.decode(frame, PeerId("a liar"), self._limits)
-        if self._lie.kind == "two_histories":
-            is_mine = isinstance(message, Commit) and message.leader == self._me
+        message, payload = frames.decode(frame, PeerId("a liar"), self.limits)
+        if self.lie.kind == "two_histories":
+            is_mine = isinstance(message, Commit) and message.leader == self.me
             return self._other_history(message) if is_mine and sha256(remote.encode()).digest()[0] % 2 else frame
-        if self._lie.kind == "forged_tokens":
+        if self.lie.kind == "forged_tokens":
             if not isinstance(message, Offer):
                 return frame
-            return frames.encode(replace(message, tokens=round(self._lie.scale * message.tokens)))
+            return frames.encode(replace(message, tokens=round(self.lie.scale * message.tokens)))
         if not isinstance(message, Contribution | AuditShare):
             return frame
         false = self._same_payload(message, bytes(payload))
         if message.signature:
-            message = replace(message, signature=self._notary.sign_contribution(message, payload_digest(false)))
+            message = replace(message, signature=self.notary.sign_contribution(message, payload_digest(false)))
         return frames.encode(message) + false
 
     def _other_history(self, message: Message) -> bytes:
@@ -167,10 +157,10 @@ class _Tongue:
         assert isinstance(message, Commit)
         results = [index for index, shard in enumerate(message.shards) if shard.digest]
         if len(results) < 2:
-            return frames.encode(self._notary.sign_commit(replace(message, previous=b"\x01" * DIGEST_BYTES)))
+            return frames.encode(self.notary.sign_commit(replace(message, previous=b"\x01" * DIGEST_BYTES)))
         shards = list(message.shards)
         shards[results[0]] = replace(shards[results[0]], digest=b"", included=(), signature=b"")
-        return frames.encode(self._notary.sign_commit(replace(message, shards=tuple(shards))))
+        return frames.encode(self.notary.sign_commit(replace(message, shards=tuple(shards))))
 
     def _same_payload(self, message: Contribution | AuditShare, payload: bytes) -> bytes:
         """The lie that an auditor is shown is the one that the reducer was told."""
@@ -183,24 +173,24 @@ class _Tongue:
 
     def overhear(self, frame: bytes) -> None:
         """Remember the means of others."""
-        if self._lie.kind != "copied":
+        if self.lie.kind != "copied":
             return
-        message, payload = frames.decode(frame, PeerId("a liar"), self._limits)
+        message, payload = frames.decode(frame, PeerId("a liar"), self.limits)
         if isinstance(message, Result):
             self._values_of(message.fragment)[message.start : message.end] = self._decoded(
                 message.end - message.start, bytes(payload)
             )
 
     def _values_of(self, fragment: int) -> F32:
-        return self._old.setdefault(fragment, np.zeros(self._limits.fragment_sizes[fragment], dtype=np.float32))
+        return self._old.setdefault(fragment, np.zeros(self.limits.fragment_sizes[fragment], dtype=np.float32))
 
     def _decoded(self, num_values: int, payload: bytes) -> F32:
         values: F32 = np.empty(num_values, dtype=np.float32)
-        self._codec.decode(self._codec.unpack(num_values, payload), values)
+        self.codec.decode(self.codec.unpack(num_values, payload), values)
         return values
 
     def _false_payload(self, message: Contribution | AuditShare, payload: bytes) -> bytes:
-        kind, codec = self._lie.kind, self._codec
+        kind, codec = self.lie.kind, self.codec
         if kind == "nan":
             return b"\xff" * len(payload)
         if kind == "inf":
@@ -213,17 +203,17 @@ class _Tongue:
                 old[:] = values
             values = old
         elif kind in ("random", "constant"):
-            length = self._lie.scale * math.sqrt(np.square(values, dtype=np.float64).mean())
+            length = self.lie.scale * math.sqrt(np.square(values, dtype=np.float64).mean())
             if kind == "random":
                 # Uniform: of 24 bits each, so that they are float32 numbers.
-                values[:] = self._noise.randint(0, 2**24, values.size, dtype=np.uint32)
+                values[:] = self.noise.randint(0, 2**24, values.size, dtype=np.uint32)
                 values *= 2.0**-23
                 values -= 1.0
                 values *= 3**0.5 * length
             else:
                 values.fill(length)
         else:
-            values *= -self._lie.scale if kind == "sign_flipped" else self._lie.scale
+            values *= -self.lie.scale if kind == "sign_flipped" else self.lie.scale
         return b"".join(bytes(part) for part in codec.encode(values).pack())
 
 

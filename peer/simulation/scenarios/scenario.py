@@ -147,14 +147,12 @@ class GroupSection(_Section):
     def _check_together(self) -> Self:
         if self.step_seconds is not None and self.tokens_per_second is not None:
             raise ValueError("step_seconds and tokens_per_second are given together; expected one of them")
-        if (self.online_minutes is None) != (self.offline_minutes is None):
-            raise ValueError("one of online_minutes and offline_minutes is given; expected both or none")
-        if self.online_minutes is not None and self.online_minutes[0] <= 0:
-            raise ValueError("online_minutes begins at 0; expected a time above 0")
-        if (self.awake_minutes is None) != (self.asleep_minutes is None):
-            raise ValueError("one of awake_minutes and asleep_minutes is given; expected both or none")
-        if self.awake_minutes is not None and self.awake_minutes[0] <= 0:
-            raise ValueError("awake_minutes begins at 0; expected a time above 0")
+        for there, away in (("online_minutes", "offline_minutes"), ("awake_minutes", "asleep_minutes")):
+            minutes = getattr(self, there)
+            if (minutes is None) != (getattr(self, away) is None):
+                raise ValueError(f"one of {there} and {away} is given; expected both or none")
+            if minutes is not None and minutes[0] <= 0:
+                raise ValueError(f"{there} begins at 0; expected a time above 0")
         if self.leaves_at_minute is not None and self.leaves_at_minute[0] < self.joins_at_minute[1]:
             raise ValueError(
                 f"leaves_at_minute begins at {self.leaves_at_minute[0]:g}, joins_at_minute ends at "

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator
 
+from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import NetworkSection, RunManifest
 from peer.simulation.scenarios.scenario import GroupSection, Scenario
@@ -86,31 +87,28 @@ def _tokens_per_step(scenario: Scenario, manifest: RunManifest) -> int:
 
 
 def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: random.Random) -> PeerSpec:
-    upload = 1e6 * _between(group.upload_mbit_per_second, randomness)
+    upload = 1e6 * randomness.uniform(*group.upload_mbit_per_second)
     download = 5 * upload
     if group.download_mbit_per_second is not None:
-        download = 1e6 * _between(group.download_mbit_per_second, randomness)
+        download = 1e6 * randomness.uniform(*group.download_mbit_per_second)
     if group.tokens_per_second is not None:
-        step_seconds = tokens_per_step / _between(group.tokens_per_second, randomness)
+        step_seconds = tokens_per_step / randomness.uniform(*group.tokens_per_second)
     else:
-        step_seconds = _between(group.step_seconds or (1.0, 1.0), randomness)
+        step_seconds = randomness.uniform(*(group.step_seconds or (1.0, 1.0)))
+    latency_seconds = randomness.uniform(*group.latency_ms) / 1000
     return PeerSpec(
         name,
-        group.site,
-        upload,
-        download,
-        _between(group.latency_ms, randomness) / 1000,
-        group.stream_loss,
+        LineSettings(upload, download, latency_seconds, group.stream_loss, group.site),
         step_seconds,
-        _between(group.clock_skew_seconds, randomness),
+        randomness.uniform(*group.clock_skew_seconds),
         None if group.lie is None else Lie(group.lie, group.lie_scale),
     )
 
 
 def _life_of(group: GroupSection, index: int, end: float, randomness: random.Random) -> Iterator[Fault]:
     """What happens to one peer until training ends: starts, pauses, crashes, the last goodbye."""
-    now = 60 * _between(group.joins_at_minute, randomness)
-    leaves_at = math.inf if group.leaves_at_minute is None else 60 * _between(group.leaves_at_minute, randomness)
+    now = 60 * randomness.uniform(*group.joins_at_minute)
+    leaves_at = math.inf if group.leaves_at_minute is None else 60 * randomness.uniform(*group.leaves_at_minute)
     if group.lie is not None and leaves_at >= end - LIARS_END_BEFORE_SECONDS:
         yield Fault(end - LIARS_END_BEFORE_SECONDS, "crash", (index,))
     horizon = min(end, leaves_at)
@@ -118,7 +116,7 @@ def _life_of(group: GroupSection, index: int, end: float, randomness: random.Ran
         return
     yield _at(now, "start", index)
     while True:
-        pause_at = math.inf if group.online_minutes is None else now + 60 * _between(group.online_minutes, randomness)
+        pause_at = math.inf if group.online_minutes is None else now + 60 * randomness.uniform(*group.online_minutes)
         crash_at = now + _exponential(group.crashes_per_hour, randomness)
         here_until = min(pause_at, crash_at, horizon)
         yield from _naps(group, index, now, here_until, randomness)
@@ -132,7 +130,7 @@ def _life_of(group: GroupSection, index: int, end: float, randomness: random.Ran
         yield _at(here_until, "crash" if crash_at < pause_at else "leave", index)
         if away_minutes is None:
             return
-        now = here_until + 60 * _between(away_minutes, randomness)
+        now = here_until + 60 * randomness.uniform(*away_minutes)
         if now >= horizon:
             return
         yield _at(now, "start", index)
@@ -143,16 +141,12 @@ def _life_of(group: GroupSection, index: int, end: float, randomness: random.Ran
 def _naps(group: GroupSection, index: int, now: float, until: float, randomness: random.Random) -> Iterator[Fault]:
     """Sleep and waking of a machine; the last sleep ends in time."""
     while group.awake_minutes is not None and group.asleep_minutes is not None:
-        asleep_at = now + 60 * _between(group.awake_minutes, randomness)
-        now = asleep_at + 60 * _between(group.asleep_minutes, randomness)
+        asleep_at = now + 60 * randomness.uniform(*group.awake_minutes)
+        now = asleep_at + 60 * randomness.uniform(*group.asleep_minutes)
         if now >= until:
             return
         yield _at(asleep_at, "sleep", index)
         yield _at(now, "wake", index)
-
-
-def _between(bounds: tuple[float, float], randomness: random.Random) -> float:
-    return randomness.uniform(*bounds)
 
 
 def _exponential(per_hour: float, randomness: random.Random) -> float:

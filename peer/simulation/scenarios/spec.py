@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
 from peer.config.model_section import ModelSection
@@ -107,18 +108,12 @@ class PeerSpec:
     """One simulated peer: its line, its speed, its clock and its honesty.
 
     Attributes:
-        latency_seconds: one way to the middle of the network; None: the network draws one for each pair.
-        stream_loss: probability that a stream breaks soon after this peer opened it.
         step_seconds: time of one inner step; each step varies by a tenth.
         clock_skew_seconds: of its wall clock, ahead when positive.
     """
 
     group: str
-    site: str
-    upload_bits_per_second: float
-    download_bits_per_second: float
-    latency_seconds: float | None
-    stream_loss: float
+    line: LineSettings
     step_seconds: float
     clock_skew_seconds: float = 0.0
     lie: Lie | None = None
@@ -190,7 +185,7 @@ class SimulationSpec:
             return self.profiles[index]
         upload = random.Random(f"{self.seed} line {index}").uniform(*self.upload_bits_per_second)
         step_seconds = random.Random(f"{self.seed} speed {index}").uniform(*self.step_seconds)
-        return PeerSpec("all", "", upload, 5 * upload, None, self.stream_loss, step_seconds)
+        return PeerSpec("all", LineSettings(upload, 5 * upload, None, self.stream_loss), step_seconds)
 
 
 def plan_churn(num_peers: int, training_seconds: float, share: float, seed: int) -> tuple[Fault, ...]:

@@ -231,7 +231,6 @@ class LocalTraining:
         """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
         self._num_tokens = self._reported_tokens = 0
         self._losses.clear()
-        self.link.note_skipped_step()
 
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`."""

@@ -10,7 +10,6 @@ lost.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,7 +74,7 @@ class TrainerLink:
         mailbox: shared with the network side.
         sync_every: inner steps between two sends of one fragment, unless the network side asks for another number.
         mode: the manifest's averaging mode; only "sync" ever blocks after a send.
-        clock: seconds; used for heartbeat, speed and waiting time.
+        clock: seconds; used for speed and waiting time.
         pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
         ref_device: where the float32 reference copies live; by default with their parameters.
         start_inner_step: inner steps already done in earlier sessions.
@@ -119,9 +118,7 @@ class TrainerLink:
         self._last_step_at: float | None = None
         self._speed = StepSpeed()
         self._counters = mailbox.trainer
-        self._counters.pid = os.getpid()
         self._counters.inner_steps = start_inner_step
-        self._counters.heartbeat = clock()
 
     @property
     def inner_steps(self) -> int:
@@ -263,11 +260,6 @@ class TrainerLink:
             self._apply(message)
             self.mailbox.inbox.release(message.slot)
 
-    def note_skipped_step(self) -> None:
-        """An inner step was not taken because a loss or gradient was not finite."""
-        self._counters.skipped_steps += 1
-        self._counters.heartbeat = self._clock()
-
     def flush(self, timeout_seconds: float = 0.0) -> bool:
         """Send all unsent work, waiting for free slots at most so long; True when none is left. For an orderly end."""
         started = self._clock()
@@ -293,7 +285,6 @@ class TrainerLink:
     def finish(self) -> None:
         """Tell the network side that no inner step will follow."""
         self._counters.finished = 1
-        self._counters.heartbeat = self._clock()
 
     @contextmanager
     def on_anchor(self) -> Iterator[int | None]:
@@ -316,7 +307,6 @@ class TrainerLink:
         finally:
             self.portion.take_back()
             self.note_pause()
-            self._counters.heartbeat = self._clock()
 
     @torch.no_grad()
     def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
@@ -348,7 +338,6 @@ class TrainerLink:
             progress.num_tokens += num_tokens
         counters.tokens += num_tokens
         counters.inner_steps += 1
-        counters.heartbeat = now
 
     @torch.no_grad()
     def _try_send(self, fragment: Fragment, progress: _Progress) -> bool:
@@ -428,9 +417,7 @@ class TrainerLink:
         assert self._pause is not None
         before = self._clock()
         self._pause(_POLL_SECONDS)
-        after = self._clock()
-        self._counters.wait_seconds += max(0.0, after - before)
-        self._counters.heartbeat = after
+        self._counters.wait_seconds += max(0.0, self._clock() - before)
 
     def wait_for_data(self, *, is_first: bool) -> float:
         """Rest for a moment because no data is here; returns the seconds. `is_first`: of one such wait.
@@ -466,7 +453,6 @@ class TrainerLink:
             while is_resting() and not self.stop_asked:
                 idle()
                 self._pause(REST_POLL_SECONDS)
-                self._counters.heartbeat = self._clock()
         finally:
             self._counters.resting = 0
             self.note_pause()

@@ -14,7 +14,7 @@ from averaging.transfer.snapshots import HeldSnapshots
 from averaging.wire.checks import Limits
 from dht.simulated.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
-from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
+from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER
@@ -31,22 +31,22 @@ def fetcher_of(scene: Scene, host: MemoryHost, folder: Path) -> Fetcher:
     return Fetcher(host, door, limits, scene.company, CHECKER, ChunkFiles(folder))
 
 
-async def fetch_all(fetcher: Fetcher, progress: list[FetchProgress]) -> Fetched:
+async def fetch_all(fetcher: Fetcher, progress: list[tuple[int, int]]) -> Fetched:
     found: list[Fetched] = []
 
     async def adopt(index: int, fetched: Fetched) -> None:
         found.append(fetched)
 
-    await fetcher.fetch_better({0: empty_state()}, adopt, progress.append)
+    await fetcher.fetch_better({0: empty_state()}, adopt, lambda *bytes_so_far: progress.append(bytes_so_far))
     return found[0]
 
 
 async def break_off(scene: Scene, folder: Path, num_bytes: int) -> Fetcher:
     """A joiner whose process ends when so much has arrived; returns that of its successor."""
     host = MemoryHost(scene.network, named(JOINER + 1))
-    progress: list[FetchProgress] = []
+    progress: list[tuple[int, int]] = []
     fetching = asyncio.ensure_future(fetch_all(fetcher_of(scene, host, folder), progress))
-    while not progress or progress[-1].done_bytes < num_bytes:  # noqa: ASYNC110 (virtual time)
+    while not progress or progress[-1][0] < num_bytes:  # noqa: ASYNC110 (virtual time)
         await asyncio.sleep(0.05)
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
@@ -61,11 +61,11 @@ def received_by(scene: Scene) -> int:
 def test_only_what_is_missing_comes_after_a_restart(tmp_path: Path, num_donors: int) -> None:
     async def play(scene: Scene) -> None:
         again = await break_off(scene, tmp_path, WHOLE // 2)
-        before, progress = received_by(scene), list[FetchProgress]()
+        before, progress = received_by(scene), list[tuple[int, int]]()
         found = await fetch_all(again, progress)
         assert_same(found.snapshot, scene.world.state("main", 0, 5))
         assert received_by(scene) - before < WHOLE - WHOLE // 2 + SLACK
-        assert progress[-1].done_bytes == progress[-1].total_bytes == WHOLE
+        assert progress[-1][0] == progress[-1][1] == WHOLE
         # All of it was kept: not a chunk is fetched.
         before = received_by(scene)
         again = fetcher_of(scene, again._host, tmp_path)  # type: ignore[arg-type]

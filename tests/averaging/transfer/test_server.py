@@ -25,10 +25,10 @@ from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, 
 def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:
     async def play(scene: Scene) -> None:
         joiners = [scene.joiner(100 + number) for number in range(10)]
-        first = [joiner.best_first(0)[0] for joiner in joiners]
+        first = [joiner.donors.best_first(0)[0] for joiner in joiners]
         assert len(set(first)) >= 3
         results = await asyncio.gather(
-            *(joiner.fetch(0, NUM_VALUES, joiner.best_first(0)) for joiner in joiners),
+            *(joiner.fetch(0, NUM_VALUES, joiner.donors.best_first(0)) for joiner in joiners),
         )
         for found in results:
             assert found is not None

@@ -239,8 +239,8 @@ def test_a_lineage_ends_at_its_limit_for_everybody():
 class UnknownSpeed(Node):
     """Says of itself that it does not know its speed."""
 
-    def _describe(self):
-        return dataclasses.replace(super()._describe(), tokens_per_second=0.0)
+    def own_record(self):
+        return dataclasses.replace(super().own_record(), tokens_per_second=0.0)
 
 
 @pytest.mark.parametrize("scale", sampled([1e3, 2e8], one_in=2))

@@ -38,7 +38,7 @@ from peer.network.membership.profile_file import (
     read_choice,
     write_choice,
 )
-from peer.network.membership.profile_publisher import Contributing, published
+from peer.network.membership.profile_publisher import Contributing, newest_profiles
 from tests.kit.dashboard.records import NOW, RUN_ID, record_of, state_with
 from tests.kit.network.memory_networks import fixed_network, named
 
@@ -163,14 +163,14 @@ def test_a_running_machine_publishes_it_and_a_replayed_one_changes_nothing(tmp_p
         write_choice(choice_path(key_path), replace(CHOICE, machines=()))
         machine = Contributing(stores[0], ADA, key_path, RUN_ID, FIRST.peer_id, lambda: NOW)
         assert await machine.publish() == 1
-        seen = await published(stores[1], RUN_ID, ADA.peer_id, NOW)
+        seen = (await newest_profiles(stores[1], RUN_ID, NOW)).get(ADA.peer_id)
         assert seen is not None
         assert (seen.name, seen.machines) == ("Ada", (FIRST.peer_id,))
         write_choice(choice_path(key_path), changed(read_choice(choice_path(key_path)), NOW + 1, is_hidden=True))
         await machine.publish()
         old = encode_profile(replace(seen, expires_at=NOW + MAX_PROFILE_LIFE_SECONDS), ADA)
         await stores[1].publish_profile(RUN_ID, ADA.peer_id, old, NOW + MAX_PROFILE_LIFE_SECONDS)
-        seen = await published(stores[1], RUN_ID, ADA.peer_id, NOW)
+        seen = (await newest_profiles(stores[1], RUN_ID, NOW)).get(ADA.peer_id)
         assert seen is not None
         assert seen.is_hidden
         with pytest.raises(PeerFault):

@@ -25,11 +25,16 @@ def names(records: tuple[PeerRecord, ...]) -> str:
     return "".join(record.peer_id for record in records)
 
 
+def trainers(view: SwarmView, now: float = NOW) -> tuple[PeerRecord, ...]:
+    return tuple(record for record in view.members(now) if record.is_training)
+
+
 def picture(view: SwarmView, now: float = NOW) -> Any:
     return (
         view.members(now),
-        view.trainers(now),
+        trainers(view, now),
         [view.duplicate_sessions(PeerId(peer), now) for peer in "ABC"],
+        view.differing(now),
     )
 
 
@@ -55,7 +60,7 @@ def test_what_a_view_shows(records: list[PeerRecord]) -> None:
         assert member.state != "left"
         assert all(record.sequence <= member.sequence for record in own if record.session == member.session)
         assert view.get(member.peer_id, NOW) == member
-    assert set(view.trainers(NOW)) == {
+    assert set(trainers(view, NOW)) == {
         record for record in members if record.state == "training" and record.role == "trainer"
     }
 
@@ -123,7 +128,7 @@ def test_records_expire() -> None:
     view = view_of(make_record("A", expires_at=NOW + 10), make_record("B", expires_at=NOW + 20))
     assert names(view.members(NOW + 9.9)) == "AB"
     assert names(view.members(NOW + 10)) == "B"
-    assert names(view.trainers(NOW + 10)) == "B"
+    assert names(trainers(view, NOW + 10)) == "B"
     assert view.get(PeerId("A"), NOW + 10) is None
     later = view.merge([], NOW + 15)
     assert later.changed == ("A",)
@@ -151,7 +156,7 @@ def test_observers_of_roles_and_states() -> None:
         make_record("E", role="seed", state="training"),
     )
     assert names(view.members(NOW)) == "ABCDE"
-    assert names(view.trainers(NOW)) == "A"
+    assert names(trainers(view, NOW)) == "A"
 
 
 def test_a_restart_is_no_duplicate() -> None:

@@ -152,7 +152,7 @@ class Scene:
         return Fetcher(host, RunDoorkeeper(RULE, named(number), "trainer"), limits, self.company, CHECKER)
 
     async def fetch(self, fragment: int = 0) -> Fetched:
-        names = self.fetcher.best_first(fragment)
+        names = self.fetcher.donors.best_first(fragment)
         found = await self.fetcher.fetch(fragment, NUM_VALUES, names, self.arrived.append)
         assert found is not None
         assert_same(found.snapshot, self.world.state("main", fragment, found.snapshot.version))

@@ -16,6 +16,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, VersionIs
 from dht.records.signed_records import PeerRecord
+from dht.simulated.lines import LineSettings
 from peer.events.peer_events import Event
 from peer.network.node.node import Node
 from peer.simulation.result import SimulationResult
@@ -68,8 +69,8 @@ class Thief(Node):
         """See `StateSource`."""
         return () if self._is_stealing else super().commit_frames(fragment, version)
 
-    def _describe(self) -> PeerRecord:
-        record = super()._describe()
+    def own_record(self) -> PeerRecord:
+        record = super().own_record()
         if not self._is_stealing or record.state == "joining":
             return record
         indices = range(len(self.fragments))
@@ -122,11 +123,7 @@ def swarm_with_thieves(
     profiles = [
         PeerSpec(
             "honest" if index < num_honest else "thieves",
-            "",
-            2e7,
-            1e8,
-            0.03,
-            0.0,
+            LineSettings(2e7, 1e8, 0.03, 0.0),
             0.5,
             lie=None if index < num_honest else Lie("wrong_state"),
         )

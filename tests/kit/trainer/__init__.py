@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    saved_states.py     checkpoints of made-up fragment states
     checkpoint_peer.py  one peer without a network, both sides of whose checkpoints are in this process
     tiny_gpt.py         the built-in model, and an inner loop's settings, that train in milliseconds
     trainer_link.py     a small module, and its trainer's side of a mailbox
@@ -12,5 +13,4 @@ The files, each built on those above it:
     initial_anchors.py  anchors of a run that has just begun
     exported_models.py  a small built-in model with parameters of its own, as anchors that were taken home
     returning_peer.py   a peer that comes back to its checkpoint while the swarm has gone on
-    saved_states.py     checkpoints of made-up fragment states
 """

@@ -23,7 +23,6 @@ from peer.checkpoint.checkpoint import (
     CheckpointOwner,
     saved_totals,
 )
-from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.files import open_new
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import AveragingSection
@@ -37,6 +36,7 @@ from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.muon import Muon
 from tests.kit.notaries import notary_of
+from tests.kit.trainer.saved_states import facts_to
 
 T = TypeVar("T")
 ME = PeerId("12D3KooWMe")
@@ -116,18 +116,11 @@ class Peer:
         self.fragments: list[FragmentRuntime] = build_fragments(
             ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox, notary_of(ME)
         )
-        self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, 0.001, {})
         self.seen: list[Event] = []
         self.folder = CheckpointFolder(folder, self.owner, 60.0, open_file=options.get("network_open", open_new))
         self.keeper = CheckpointKeeper(
-            self.folder,
-            self.fragments,
-            self.mailbox,
-            (self.desk, self.take),
-            inline,
-            lambda: Totals(rounds_contributed=5, run_tokens=700),
-            lambda: 5.0,
-            self.seen.append,
+            self.folder, self.fragments, self.mailbox, self.desk, inline, facts_to(self.seen)
         )
         self.reads: list[list[int]] = []
         self.training.__enter__()
@@ -136,7 +129,8 @@ class Peer:
         fill(self.fragments[index].state)
 
     def begin(self) -> None:
-        """The initial parameters are the anchors."""
+        """The initial parameters are the anchors; earlier sessions have left their totals."""
+        self.mailbox.network.rounds_contributed, self.mailbox.network.run_tokens = 5, 700
         for fragment, (live, _) in zip(self.fragments, self._flat(), strict=True):
             fragment.state.anchor[:] = live
             fragment.state.refresh_digest()
@@ -156,7 +150,7 @@ class Peer:
         for number in range(count):
             self.step()
             if number % 3 == 1:
-                await self.desk.take_work(self.take)
+                await self.desk.take_work()
             await asyncio.sleep(0)
 
     async def save(self, *, is_last: bool = False) -> None:

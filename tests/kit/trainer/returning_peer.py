@@ -15,7 +15,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 from peer.events.peer_events import Event
-from peer.network.anchors.fetcher import Fetched, FetchProgress
+from peer.network.anchors.fetcher import Fetched
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from tests.kit.trainer.checkpoint_peer import ME, Peer, inline
@@ -36,7 +36,7 @@ class LaterState:
         self,
         states: Mapping[int, FragmentState],
         adopt: Callable[[int, Fetched], Awaitable[None]],
-        on_progress: Callable[[FetchProgress], None],
+        on_progress: Callable[[int, int], None],
     ) -> dict[int, tuple[PeerId, ...]]:
         assert not self.is_forgotten
         await adopt(1, Fetched(self.snapshot, (OTHER,), (OTHER,)))

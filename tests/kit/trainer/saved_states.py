@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
+from averaging.rounds.round_facts import Fact
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import (
     CheckpointFolder,
@@ -16,12 +18,18 @@ from peer.checkpoint.checkpoint import (
     SavedCheckpoint,
 )
 from peer.checkpoint.checkpoint_facts import Totals
+from peer.events.peer_events import Event
 
 SIZES = (5, 3)
 RULE = OuterRule("carry", 0.7, 0.5)
 ME = PeerId("12D3KooWMe")
 OWNER = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, b"l" * 32, SIZES)
 TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3, reads=41)
+
+
+def facts_to(seen: list[Event]) -> Callable[[Fact], None]:
+    """A report that keeps facts as events of this peer."""
+    return lambda fact: seen.append(Event(5.0, ME, fact))
 
 
 def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:

@@ -40,7 +40,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from tests.kit.notaries import notary_of
 from tests.kit.tiers import some
-from tests.kit.trainer.saved_states import ME, OWNER, RULE, SIZES, TOTALS, newest, save, state_of, states_of
+from tests.kit.trainer.saved_states import ME, OWNER, RULE, SIZES, TOTALS, facts_to, newest, save, state_of, states_of
 
 T = TypeVar("T")
 
@@ -364,7 +364,7 @@ def keeper_of(
     compute: Compute = inline,
 ) -> CheckpointKeeper:
     mailbox = Mailbox.in_process(folder.owner.sizes)
-    return CheckpointKeeper(folder, runtimes, mailbox, None, compute, lambda: TOTALS, lambda: 5.0, seen.append)
+    return CheckpointKeeper(folder, runtimes, mailbox, None, compute, facts_to(seen))
 
 
 @pytest.mark.parametrize("num_writes", [0, 1, 2])

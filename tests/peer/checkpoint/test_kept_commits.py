@@ -22,6 +22,7 @@ from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
+from dht.simulated.lines import LineSettings
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
@@ -53,8 +54,8 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
 
 async def save(keeper: CheckpointKeeper) -> None:
     """The network side alone: simulated trainers keep nothing."""
-    draft = keeper._folder.begin()
-    for fragment in keeper._fragments:
+    draft = keeper.folder.begin()
+    for fragment in keeper.fragments:
         await keeper._add(draft, fragment)
     draft.finish(Totals(), has_trainer=False, is_last=False)
 
@@ -93,7 +94,8 @@ def back_from_checkpoints(num_each: int, short_back: float) -> tuple[SimulationR
     long = tuple(range(1, 2 * num_each, 2))
     # The short side is the faster one, so that it signs more once both are back and nothing else decides.
     profiles = tuple(
-        PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, 0.6 if index in long else 0.4) for index in range(2 * num_each)
+        PeerSpec("all", LineSettings(2e7, 1e8, 0.03, 0.0), 0.6 if index in long else 0.4)
+        for index in range(2 * num_each)
     )
     faults = (
         *(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(2 * num_each)),
@@ -327,7 +329,7 @@ def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_co
     fragments = build_fragments(
         ME, peer.owner.run_id, SECTION, RULE, make_codec("int4", 16), peer.mailbox, notary_of(ME)
     )
-    peer.keeper._fragments = fragments
+    peer.keeper.fragments = fragments
     start = Start(
         ME,
         peer.mailbox,

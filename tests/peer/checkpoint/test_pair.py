@@ -101,7 +101,7 @@ def test_work_sent_after_the_moment_waits_for_the_fragment_to_be_saved(tmp_path:
             saving = asyncio.create_task(peer.keeper.save())
             for _ in range(24):
                 peer.step()
-                await peer.desk.take_work(peer.take)
+                await peer.desk.take_work()
                 await asyncio.sleep(0.01)
             assert not saving.done()
             # Fragment 0 is saved and takes work again, 1 is not yet.

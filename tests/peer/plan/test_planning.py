@@ -21,6 +21,7 @@ from averaging.outer.outer_step import OuterRule, uses_velocity
 from averaging.rounds.round_facts import RoundCommitted
 from dht.kademlia.node import NUM_REPLICAS
 from dht.quantities import count_text
+from dht.simulated.lines import LineSettings
 from dht.store import NUM_HOLDERS_READ
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
@@ -130,7 +131,8 @@ def test_simulated_peers_send_what_was_counted():
     """Real exchanges: rounds of four peers, to some bytes of headers and the control messages of who leads."""
     num_peers, num_values, rate, latency_seconds = 4, 1 << 18, 8e6, 0.02
     manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, fragment_by="balanced", codec="int4")
-    peers = tuple(PeerSpec("all", f"s{index}", rate, rate, latency_seconds / 2, 0.0, 2.0) for index in range(num_peers))
+    lines = [LineSettings(rate, rate, latency_seconds / 2, 0.0, f"s{index}") for index in range(num_peers)]
+    peers = tuple(PeerSpec("all", line, 2.0) for line in lines)
     rounds, whole = {}, []
 
     def note(index, event):

@@ -259,11 +259,11 @@ def test_a_step_that_is_not_finite_changes_nothing_and_the_next_goes_on(corpus, 
             assert math.isinf(trainer.step()) == (where == "loss")
         assert bits(model) == before
         counters = trainer.link.mailbox.trainer
-        assert (counters.skipped_steps, counters.inner_steps, counters.tokens) == (1, 1, 4 * CONTEXT)
+        assert (counters.inner_steps, counters.tokens) == (1, 4 * CONTEXT)
         assert trainer.link.mailbox.outbox.take() == []
         assert math.isfinite(trainer.step())
         assert bits(model) != before
-        assert (counters.skipped_steps, counters.inner_steps, counters.tokens) == (1, 2, 8 * CONTEXT)
+        assert (counters.inner_steps, counters.tokens) == (2, 8 * CONTEXT)
     assert len({tuple(positions) for positions in reads}) == 3
 
 

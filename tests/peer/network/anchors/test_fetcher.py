@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.transfer.chunks import ChunkQueue
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
-from peer.network.anchors.fetcher import Fetched, FetchProgress
+from peer.network.anchors.fetcher import Fetched
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, Scene, assert_same, empty_state, in_scene
 
@@ -141,13 +141,15 @@ def test_when_nobody_has_the_version_any_more_only_that_fragment_begins_again() 
     async def play(scene: Scene) -> None:
         states = {fragment: empty_state() for fragment in (0, 1)}
         found: dict[int, Fetched] = {}
-        progress: list[FetchProgress] = []
+        progress: list[tuple[int, int]] = []
 
         async def adopt(index: int, fetched: Fetched) -> None:
             found[index] = fetched
 
-        fetching = asyncio.ensure_future(scene.fetcher.fetch_better(states, adopt, progress.append))
-        while not progress or progress[-1].done_bytes < 8 * NUM_VALUES:  # noqa: ASYNC110 (virtual time)
+        fetching = asyncio.ensure_future(
+            scene.fetcher.fetch_better(states, adopt, lambda *arrived: progress.append(arrived))
+        )
+        while not progress or progress[-1][0] < 8 * NUM_VALUES:  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(0.05)
         for donor in scene.donors:
             donor.advance(0)
@@ -157,8 +159,8 @@ def test_when_nobody_has_the_version_any_more_only_that_fragment_begins_again() 
         for index, fetched in found.items():
             assert_same(fetched.snapshot, scene.world.state("main", index, fetched.snapshot.version))
         assert set(donors) == {0, 1}
-        totals = [step.done_bytes for step in progress]
-        assert totals[-1] == progress[-1].total_bytes == 16 * NUM_VALUES
+        totals = [done_bytes for done_bytes, _ in progress]
+        assert totals[-1] == progress[-1][1] == 16 * NUM_VALUES
         assert totals != sorted(totals)
 
     in_scene(2, play)
@@ -194,7 +196,7 @@ def test_one_member_alone_is_not_believed_against_two() -> None:
         liar._note(0)
         found = await scene.fetcher.fetch(0, NUM_VALUES, [liar.peer_id])
         assert found is None
-        names = scene.fetcher.best_first(0)
+        names = scene.fetcher.donors.best_first(0)
         assert liar.peer_id not in names[:1]
         assert liar.peer_id not in (await scene.fetch()).donors
 
@@ -211,7 +213,7 @@ def test_tokens_that_few_claim_do_not_outweigh_what_most_have(num_claiming: int)
             donor.versions = [1000, 1000]
             donor.known.clear()
             donor._note(0)
-        found = await scene.fetcher.fetch(0, NUM_VALUES, scene.fetcher.best_first(0))
+        found = await scene.fetcher.fetch(0, NUM_VALUES, scene.fetcher.donors.best_first(0))
         assert found is not None
         assert (found.snapshot.version, found.snapshot.lineage_tokens) == (5, 5000)
         assert len(found.confirmed_by) == 5 - num_claiming

@@ -23,7 +23,7 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, MemberScope, Membership
+from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
@@ -89,12 +89,14 @@ def membership_of(
         store,
         RunDoorkeeper(rule, identity.peer_id, "trainer"),
         describe or (lambda: described),
-        MemberScope(RUN_ID, described.manifest_hash, described.site),
+        RUN_ID,
+        described.manifest_hash,
+        site=described.site,
         announce_seconds=10.0,
         wall_clock=now,
         randomness=random.Random(1),
         on_view=on_view,
-        on_joined=lambda record: None,
+        on_joined=lambda peer_id: None,
         on_left=lambda peer_id, reason: None,
         on_refused=lambda peer_id, reason: None,
         verified=VERIFIED,
@@ -140,7 +142,7 @@ def test_changes_among_few_are_shown_at_once() -> None:
         await store.publish_peer(RUN_ID, other.peer_id, encode_peer_record(record, other), now() + 90.0)
         host = MemoryHost(records.network, me.peer_id)
         shown: list[list[PeerId]] = []
-        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(membership.trainers()))
+        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(membership.split()[0]))
         await asyncio.sleep(1.0)
         await membership.look()
         assert shown[-1] == [other.peer_id]

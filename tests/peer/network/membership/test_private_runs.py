@@ -434,7 +434,7 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
 def test_the_rules_reach_the_door() -> None:
     alice, _ = keepers()
     assert alice.admission is not None
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, alice, alice.admission)
+    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, alice)
     held.reached(0)
     assert alice.is_excluded(BOB.peer_id)
     held.take(manifest({"at_version": 2, "admit": [BOB.peer_id], "minimum_software": "0.0.1"}, revision=2))

@@ -63,11 +63,10 @@ class Scene:
 
     def start(self) -> list[asyncio.Task[None]]:
         loop = ReconnectLoop(
-            PeerId("me"),
             self.look,
             self.records,
             self.rejoin,
-            self.told.append,
+            lambda fact: self.told.append(Event(self.wall(), PeerId("me"), fact)),
             silent_seconds=SILENT_SECONDS,
             wall_clock=self.wall,
             randomness=random.Random(1),

@@ -49,7 +49,7 @@ class Pair:
         for index, fragment in enumerate(self.fragments):
             fragment.state.anchor[:] = self.live(index)
             fragment.state.refresh_digest()
-        self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, 0.001, {})
         self.desk.open_without_trainer()
         self.changing = []
 
@@ -106,7 +106,7 @@ class Pair:
         self.link.after_inner_step(10)
 
     async def look(self):
-        await self.desk.take_work(self.take)
+        await self.desk.take_work()
         self.desk.retry()
 
     async def drain(self):

@@ -19,7 +19,6 @@ from averaging.outer.outer_step import OuterRule
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.host import PeerId
-from peer.checkpoint.checkpoint_facts import Totals
 from peer.mailbox.slots import MergeKind
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node_checkpoints import CheckpointKeeper
@@ -28,6 +27,7 @@ from peer.network.node.start import Start
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, inline, saved_pair
 from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to
+from tests.kit.trainer.saved_states import facts_to
 
 
 def commit_of(fragment: int, version: int, size: int, members: list[tuple[PeerId, int]]) -> Commit:
@@ -220,7 +220,7 @@ def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path
     peer = Peer(tmp_path, section=section)
     peer.begin()
     asyncio.run(peer.steps(9))
-    asyncio.run(peer.desk.take_work(peer.take))
+    asyncio.run(peer.desk.take_work())
     size = peer.fragments[0].state.num_values
     inbox = peer.mailbox.inbox
     assert inbox.try_deliver(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
@@ -247,7 +247,7 @@ def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(t
     async def scene() -> None:
         peer.desk.is_open = False
         await asyncio.wait_for(peer.desk.open(keeps_work=range(3)), 5.0)
-        await peer.desk.take_work(peer.take)
+        await peer.desk.take_work()
 
     asyncio.run(scene())
     assert peer.mailbox.outbox.take() == []
@@ -288,9 +288,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
             peer.mailbox,
             notary_of(ME),
         )
-        keeper = CheckpointKeeper(
-            peer.folder, fragments, peer.mailbox, None, inline, lambda: Totals(), lambda: 5.0, peer.seen.append
-        )
+        keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, inline, facts_to(peer.seen))
         start = Start(
             ME,
             peer.mailbox,

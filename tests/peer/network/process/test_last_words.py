@@ -36,7 +36,7 @@ def last_words(monkeypatch, tmp_path, fault):
     told_to_end = []
 
     async def run():
-        code = await main._run(main._Channel(theirs), told_to_end.append)
+        code = await main._run(theirs, told_to_end.append)
         # The event loop still runs here.
         ours.setblocking(False)
         return code, [json.loads(line) for line in ours.recv(65536).splitlines()]

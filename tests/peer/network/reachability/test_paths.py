@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +31,6 @@ from peer.network.reachability.paths import (
     MAX_RELAY_STARTS,
     RELAY_SECONDS,
     TICK_SECONDS,
-    PathPorts,
     Paths,
 )
 from peer.network.reachability.probe import Busy, DialBack
@@ -125,17 +125,19 @@ class Scene:
 
     def play(self, script: Callable[[Scene], Awaitable[None]]) -> None:
         async def main() -> None:
-            ports = PathPorts(
+            paths = Paths(
+                cast(Any, self.host),
                 lambda: self.members,
                 self.dial_back,
                 self.check_relay,
                 lambda *verdict: self.told.append(verdict),
-                self.events.append,
-                now,
+                lambda fact: self.events.append(Event(now(), ME, fact)),
                 now,
                 random.Random(1),
+                uses_relays=self.uses_relays,
+                relays=self.relays,
+                announce=self.announce,
             )
-            paths = Paths(self.host, ports, uses_relays=self.uses_relays, relays=self.relays, announce=self.announce)
             running = asyncio.ensure_future(paths.run())
             try:
                 await script(self)

@@ -153,7 +153,7 @@ def test_who_is_seen_through_a_relay_is_not_dialled() -> None:
 )
 def test_nonsense_ends_the_stream_and_nothing_else(request_: object) -> None:
     async def ask(probe: Probe, dialler: Dialler) -> None:
-        stream = probe._stream
+        stream = probe.stream
         await stream.send(pack(request_) if isinstance(request_, list) else b"\x07")
         with pytest.raises(PeerFault):
             await stream.receive(1024)
