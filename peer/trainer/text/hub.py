@@ -111,12 +111,10 @@ def _streamed(source: str, rows: Any, number: int, num_parts: int) -> Iterator[A
     parts_of_file = num_parts // num_files
     file, part = divmod(number, parts_of_file)
     groups = _by_row_groups(rows.shard(num_files, file, contiguous=True))
-    num_groups = int(groups.num_shards)
-    if num_groups < parts_of_file:
+    if groups.num_shards < parts_of_file:
         yield from itertools.islice(groups, part, None, parts_of_file)
-        return
-    for group in range(num_groups * part // parts_of_file, num_groups * (part + 1) // parts_of_file):
-        yield from groups.shard(num_groups, group, contiguous=True)
+    else:
+        yield from groups.shard(parts_of_file, part, contiguous=True)
 
 
 def _by_row_groups(rows: Any) -> Any:
