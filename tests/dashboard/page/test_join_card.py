@@ -128,6 +128,19 @@ def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     assert "--base DIR" not in text(live())
 
 
+def test_the_model_of_an_ended_run_comes_home_as_it_does_from_a_live_one() -> None:
+    def ends(**changes: Any) -> str:
+        state = live(end_version=1, **changes)
+        assert state.phase == "ended"
+        return text(state)
+
+    assert f"peer export {LINK} --out model\n" in ends()
+    assert f"peer export {LINK} --invite FILE --out model\n" in ends(is_private=True)
+    assert f"peer export {LINK} --out model.safetensors" in ends(model_kind="custom")
+    gone = replace(live(end_version=1), join_addresses=())
+    assert f"peer export {RUN_ID} --checkpoint DATA_DIR --out model\n" in text(gone)
+
+
 def test_an_address_of_this_machine_alone_is_said_to_be_one() -> None:
     words = "of this machine alone"
     assert words not in text(live())
