@@ -138,12 +138,7 @@ class HivemindStore:
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
     ) -> list[bytes]:
         """Live peer records; see the port. With one holder to ask, no search is made where that one has nothing."""
-        shards = await asyncio.gather(*(self._read(peers_key(run_id, key), num_holders) for key in keys))
-        newest: dict[Any, tuple[bytes, float]] = {}
-        for subkey, value, expires_at in (item for shard in shards for item in shard):
-            if expires_at > newest.get(subkey, (b"", self._now()))[1]:
-                newest[subkey] = (value, expires_at)
-        return [unpack_value(value)[1] for value, _ in newest.values()]
+        return await self._newest([peers_key(run_id, key) for key in keys], num_holders)
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
         """Store a contributor's profile; see the port. One older than a holder's is refused there."""
@@ -152,13 +147,8 @@ class HivemindStore:
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:
         """All live profiles that the reachable holders have; see the port."""
-        shards = await asyncio.gather(*(self._read(profiles_key(run_id, shard)) for shard in range(NUM_PEER_SHARDS)))
-        newest: dict[Any, tuple[tuple[int, float], bytes]] = {}
-        for subkey, value, expires_at in (item for shard in shards for item in shard):
-            rank = (self._records.rank_of(value), expires_at)
-            if subkey not in newest or rank > newest[subkey][0]:
-                newest[subkey] = (rank, value)
-        return [unpack_value(value)[1] for _, value in newest.values()]
+        keys = [profiles_key(run_id, shard) for shard in range(NUM_PEER_SHARDS)]
+        return await self._newest(keys)
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """Dial members, ping them and everybody connected, look up own and a random id; see the port.
@@ -231,6 +221,16 @@ class HivemindStore:
                     self._member.forget_holder(key_id, peer)
 
     # Reading
+
+    async def _newest(self, keys: Iterable[str], num_holders: int = NUM_HOLDERS_READ) -> list[bytes]:
+        """Of everything under `keys` the record of each subkey that ranks highest; of equal ones the longest-lived."""
+        newest: dict[Any, tuple[int, float, bytes]] = {}
+        for found in await asyncio.gather(*(self._read(key, num_holders) for key in keys)):
+            for subkey, value, expires_at in found:
+                rank = (self._records.rank_of(value), expires_at)
+                if subkey not in newest or rank > newest[subkey][:2]:
+                    newest[subkey] = (*rank, value)
+        return [unpack_value(value)[1] for *_, value in newest.values()]
 
     async def _read(self, key: str, num_holders: int = NUM_HOLDERS_READ) -> list[tuple[Any, bytes, float]]:
         """(subkey, value, expires_at) of everything live under `key`, here and at its holders; duplicates included."""

@@ -18,7 +18,15 @@ from dht.fields import check_real, check_text, check_whole, clean_text, pack, un
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
 from dht.records.key_levels import shard_of
-from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRecord
+from dht.records.signed_records import (
+    HEAD_BYTES,
+    MAX_LABEL_LENGTH,
+    MAX_RUN_ID_LENGTH,
+    PeerRecord,
+    check_expiry,
+    open_envelope,
+    seal,
+)
 from dht.store import NUM_PEER_SHARDS
 
 MAX_PROFILE_BYTES: Final = 3072
@@ -30,7 +38,6 @@ MAX_PROFILE_LIFE_SECONDS: Final = 8 * 86_400.0
 
 _FORMAT = 1
 _DOMAIN = b"murmuration profile\0"
-_HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
 
 _COUNTRIES: Final = """
 AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY
@@ -81,9 +88,7 @@ def encode_profile(profile: Profile, contributor: Identity) -> bytes:
     if profile.contributor_id != contributor.peer_id:
         raise ValueError(f"a profile of {profile.contributor_id} to be signed by {contributor.peer_id}")
     _check(profile)
-    body = _pack(profile)
-    signature = contributor.sign(_DOMAIN + contributor.public_key + body)
-    return signature + contributor.public_key + body
+    return seal(contributor, _DOMAIN, _pack(profile))
 
 
 def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
@@ -92,11 +97,7 @@ def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
     Raises:
         PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
     """
-    if not _HEAD_BYTES < len(data) <= MAX_PROFILE_BYTES:
-        raise PeerFault(
-            PeerId(""), f"a profile of {len(data)} bytes; expected {_HEAD_BYTES + 1} to {MAX_PROFILE_BYTES}"
-        )
-    public_key, body = bytes(data[SIGNATURE_BYTES:_HEAD_BYTES]), bytes(data[_HEAD_BYTES:])
+    public_key, body = open_envelope(data, MAX_PROFILE_BYTES, "profile")
     contributor_id = peer_id_of(public_key)
     if not verify_key(public_key, _DOMAIN + public_key + body, bytes(data[:SIGNATURE_BYTES])):
         raise PeerFault(contributor_id, "a profile whose signature is wrong; expected the key's own; it is ignored")
@@ -109,18 +110,13 @@ def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
         raise PeerFault(contributor_id, f"sent a profile with {error}; it is ignored") from error
     if profile.run_id != run_id:
         raise PeerFault(contributor_id, f"sent a profile for run {profile.run_id}; expected {run_id}; it is ignored")
-    if not now < profile.expires_at <= now + MAX_PROFILE_LIFE_SECONDS:
-        raise PeerFault(
-            contributor_id,
-            f"sent a profile that expires {profile.expires_at - now:+.0f} s from now; expected 0 to "
-            f"{MAX_PROFILE_LIFE_SECONDS:.0f} s; it is ignored (is a clock wrong?)",
-        )
+    check_expiry(contributor_id, "profile", profile.expires_at, now, MAX_PROFILE_LIFE_SECONDS)
     return profile
 
 
 def claimed_sequence(data: bytes) -> int:
     """The sequence of a profile that was checked before."""
-    sequence = unpack(bytes(data[_HEAD_BYTES:]))[2]
+    sequence = unpack(bytes(data[HEAD_BYTES:]))[2]
     assert type(sequence) is int
     return sequence
 

@@ -71,7 +71,8 @@ _RUN_FORMAT = 1
 _PEER_FORMAT = 5
 _PEER_DOMAIN = b"murmuration peer record\0"
 _RUN_DOMAIN = b"murmuration run record\0"
-_HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
+HEAD_BYTES: Final = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
+"""Of an envelope, before the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:
         raise ValueError(f"a record of {record.peer_id} to be signed by {identity.peer_id}; expected its own key")
     _check_peer_record(record)
     body = _pack_peer_record(record)
-    data = identity.sign(_PEER_DOMAIN + identity.public_key + body) + identity.public_key + body
+    data = seal(identity, _PEER_DOMAIN, body)
     if len(data) > MAX_PEER_RECORD_BYTES:
         raise ValueError(
             f"a peer record of {len(data)} bytes with {len(record.versions)} fragments; expected at most "
@@ -247,18 +248,12 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
     peer_id = record.peer_id
     if record.run_id != run_id:
         raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
-    longest = MAX_PEER_RECORD_LIFE_SECONDS + record.longer_seconds
-    if not now < record.expires_at <= now + longest:
-        raise PeerFault(
-            peer_id,
-            f"sent a record that expires {record.expires_at - now:+.0f} s from now; expected 0 to "
-            f"{longest:.0f} s; it is ignored (is a clock wrong?)",
-        )
+    check_expiry(peer_id, "record", record.expires_at, now, MAX_PEER_RECORD_LIFE_SECONDS + record.longer_seconds)
     return record
 
 
 def _decode_at_any_time(data: bytes, verified: VerifiedRecords | None) -> PeerRecord:
-    public_key, body = _open_envelope(data, MAX_PEER_RECORD_BYTES, "peer record")
+    public_key, body = open_envelope(data, MAX_PEER_RECORD_BYTES, "peer record")
     peer_id = peer_id_of(public_key)
     _check_signature(data, public_key, _PEER_DOMAIN + public_key + body, peer_id, verified)
     try:
@@ -311,7 +306,7 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
         UsageFault: `run_id` itself is not a run id.
     """
     mark = split_run_id(run_id)[1]
-    public_key, body = _open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")
+    public_key, body = open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")
     if fingerprint(public_key) != mark:
         raise PeerFault("", f"a run record of owner {fingerprint(public_key)}; expected {mark}; it is ignored")
     try:
@@ -329,7 +324,7 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
 
 def claimed_level(data: bytes) -> int:
     """The level that a peer record votes for; the record was checked before."""
-    level = unpack(bytes(data[_HEAD_BYTES:]))[1 + _WIRE_FIELDS.index("level")]
+    level = unpack(bytes(data[HEAD_BYTES:]))[1 + _WIRE_FIELDS.index("level")]
     assert type(level) is int
     return level
 
@@ -337,7 +332,7 @@ def claimed_level(data: bytes) -> int:
 def claimed_run_id(data: bytes) -> str | None:
     """The run id that a run record names, before anything is checked; None when `data` is no run record."""
     try:
-        return _unpack_run_record(_open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")[1])[0]
+        return _unpack_run_record(open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")[1])[0]
     except (ValueError, PeerFault):
         return None
 
@@ -347,17 +342,33 @@ def run_key(run_id: str) -> str:
     return f"{run_id}/run"
 
 
-def _open_envelope(data: bytes, max_bytes: int, kind: str) -> tuple[bytes, bytes]:
-    if not _HEAD_BYTES < len(data) <= max_bytes:
-        raise PeerFault("", f"a {kind} of {len(data)} bytes; expected {_HEAD_BYTES + 1} to {max_bytes}; it is ignored")
-    return bytes(data[SIGNATURE_BYTES:_HEAD_BYTES]), bytes(data[_HEAD_BYTES:])
+def seal(identity: Identity, domain: bytes, body: bytes) -> bytes:
+    """The envelope of what `identity` says, which `open_envelope` opens."""
+    return identity.sign(domain + identity.public_key + body) + identity.public_key + body
+
+
+def check_expiry(peer_id: PeerId, kind: str, expires_at: float, now: float, longest: float) -> None:
+    """Raise PeerFault unless something lives on, and no longer than it may."""
+    if not now < expires_at <= now + longest:
+        raise PeerFault(
+            peer_id,
+            f"sent a {kind} that expires {expires_at - now:+.0f} s from now; expected 0 to {longest:.0f} s; it is "
+            "ignored (is a clock wrong?)",
+        )
+
+
+def open_envelope(data: bytes, max_bytes: int, kind: str) -> tuple[bytes, bytes]:
+    """(public key, body) of something signed; nothing is checked but its length, for which it raises PeerFault."""
+    if not HEAD_BYTES < len(data) <= max_bytes:
+        raise PeerFault("", f"a {kind} of {len(data)} bytes; expected {HEAD_BYTES + 1} to {max_bytes}; it is ignored")
+    return bytes(data[SIGNATURE_BYTES:HEAD_BYTES]), bytes(data[HEAD_BYTES:])
 
 
 def _check_signature(
     data: bytes, public_key: bytes, message: bytes, peer_id: PeerId, verified: VerifiedRecords | None
 ) -> None:
     # Over the message too, so that bytes verified as one kind of record do not count as verified for the other.
-    digest = hashlib.sha256(data[:_HEAD_BYTES] + message).digest()
+    digest = hashlib.sha256(data[:HEAD_BYTES] + message).digest()
     if verified is not None and verified.seen(digest):
         return
     if not verify_key(public_key, message, bytes(data[:SIGNATURE_BYTES])):
