@@ -38,9 +38,9 @@ LEAVE_SECONDS = 60.0
 COLLECT_THRESHOLDS = (50_000, 20, 50)
 """A swarm in one process has millions of objects that stay; looking through them often is a tenth of the time."""
 _OF_A_LIFE: dict[str, Callable[[Life], None]] = {
-    "leave": Life.leave,
-    "crash": Life.kill,
-    "restart_network": Life.restart_network,
+    "leave": lambda life: life.leave(),
+    "crash": lambda life: life.kill(),
+    "restart_network": lambda life: life.restart_network(),
     "sleep": lambda life: life.process.sleep(),
     "wake": lambda life: life.process.wake(),
 }

@@ -31,7 +31,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> dict[int, Life]:
 
     def start_seen(life: Life) -> None:
         start(life)
-        found[life._index] = life
+        found[life.index] = life
 
     monkeypatch.setattr(Life, "_start_network", start_seen)
     return found

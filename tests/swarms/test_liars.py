@@ -67,7 +67,7 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
 
     def start_liar(life):
         start(life)
-        if life._index == LIAR:
+        if life.index == LIAR:
             spoil(life.node.exchange)
 
     monkeypatch.setattr(Life, "_start_network", start_liar)

@@ -68,7 +68,7 @@ def test_only_what_is_missing_comes_after_a_restart(tmp_path: Path, num_donors: 
         assert progress[-1][0] == progress[-1][1] == WHOLE
         # All of it was kept: not a chunk is fetched.
         before = received_by(scene)
-        again = fetcher_of(scene, again._host, tmp_path)  # type: ignore[arg-type]
+        again = fetcher_of(scene, again.host, tmp_path)  # type: ignore[arg-type]
         assert_same((await fetch_all(again, [])).snapshot, scene.world.state("main", 0, 5))
         assert received_by(scene) - before < SLACK
         again.forget_kept()
