@@ -11,12 +11,15 @@ from pathlib import Path
 from averaging.rounds.round_facts import AppliedCommit
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
 
+SLOW_SECONDS = 0.25
+"""Of a step: the peers train while a dozen commands run beside them, and need no more than a few rounds."""
+
 
 def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
     with process_swarm() as swarm:
-        first = swarm.start("first", has_record=True)
+        first = swarm.start("first", has_record=True, step_seconds=SLOW_SECONDS)
         first.wait_joined()
-        second = swarm.start("second", peers=[first.address])
+        second = swarm.start("second", peers=[first.address], step_seconds=SLOW_SECONDS)
         second.wait_joined()
         first.wait_common_round(second.peer_id, after=first.mark())
         take_home(swarm, first, tmp_path)

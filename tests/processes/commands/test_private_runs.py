@@ -12,6 +12,8 @@ from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, pro
 
 RUN = TINY_RUN + '[access]\nmode = "invite"\n'
 SOON_SECONDS = 180.0
+SLOW_SECONDS = 0.25
+"""Of a step: the peers train while a dozen commands run beside them, and need no more than a few rounds."""
 LOCAL = ("--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu", "--json")
 
 
@@ -22,7 +24,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         wait_until(lambda: "Listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
         given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
         assert (given.returncode, given.stderr) == (0, "")
-        friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000")
+        friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000", step_seconds=SLOW_SECONDS)
         friend.wait_joined(seconds=SOON_SECONDS)
         # The seed remembers who used the invite, also when it is started again.
         seed.kill_all()
@@ -73,7 +75,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         asked = swarm.call(*doctor, seconds=SOON_SECONDS)
         assert (asked.returncode, asked.stderr) == (0, "")
         assert json.loads(asked.stdout)["facts"]["run"]["num_members"] >= 2
-        trainer = swarm.start("site", "--invite", site)
+        trainer = swarm.start("site", "--invite", site, step_seconds=SLOW_SECONDS)
         trainer.wait_joined(seconds=SOON_SECONDS)
         trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
 
@@ -92,7 +94,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert_one_sentence(again.stderr, "owner of the run revoked this", "ask the owner")
 
         # It goes on for those who stay, and ends on all of them at the stated version.
-        end = max(trainer.versions().values()) + 10
+        end = max(trainer.versions().values()) + 5
         assert app.run(["manifest", "edit", "--data-dir", owner, "--at-version", str(end), "--end"]) == 0
         assert app.run(["manifest", "sign", "--data-dir", owner]) == 0
         published = swarm.call("manifest", "publish", "--data-dir", owner, seconds=SOON_SECONDS)
