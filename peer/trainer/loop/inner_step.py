@@ -38,7 +38,10 @@ class LanguageModel(Protocol):
     context: int
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over the targets that are not `IGNORED`; both int64 [batch, context]."""
+        """Mean cross-entropy in nats over the targets that are not `IGNORED`; both int64 [batch, context].
+
+        Calling the module with both gives it too: DDP hooks into `forward` alone.
+        """
         ...
 
 
@@ -99,7 +102,7 @@ class InnerStep:
         self._replicas: nn.parallel.DistributedDataParallel | None = None
         if ranks.size > 1 and not ranks.is_sharded:
             devices = [device] if device.type == "cuda" else None
-            self._replicas = nn.parallel.DistributedDataParallel(_Loss(model), device_ids=devices)
+            self._replicas = nn.parallel.DistributedDataParallel(model, device_ids=devices)
         self._compiled: CompiledLoss | None = None
         if choices.compile:
             self._compiled = CompiledLoss(self._replicas or self.language_model.loss, tell.note)
@@ -126,7 +129,7 @@ class InnerStep:
             if not count and whole and self._ranks.is_alone:
                 continue
             with self._synchronised(number == len(batches)):
-                with self.autocast():
+                with self._precision.autocast():
                     loss = loss_of(inputs.to(self._device), targets.to(self._device)) * (count / max(1.0, whole))
                 torch.autograd.backward(self._precision.scaled(loss))
             total += loss.detach()
@@ -171,14 +174,10 @@ class InnerStep:
     def _measure(self, inputs: Tensor, targets: Tensor) -> float:
         whole, total, size = max(1, _num_counted(targets)), 0.0, self._micro_batch.size
         for some, following in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
-            with self.autocast():
+            with self._precision.autocast():
                 loss = self.language_model.loss(some.to(self._device), following.to(self._device))
             total += float(loss) * (_num_counted(following) / whole)
         return total
-
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Of the chosen precision."""
-        return self._precision.autocast()
 
     def _synchronised(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Replicas exchange gradients once per step, with its last pass."""
@@ -186,19 +185,6 @@ class InnerStep:
             return contextlib.nullcontext()
         no_sync: contextlib.AbstractContextManager[object] = self._replicas.no_sync()
         return no_sync
-
-
-class _Loss(nn.Module):
-    """DDP hooks into `forward` alone."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        language_model: Any = self.model
-        loss: Tensor = language_model.loss(tokens, targets)
-        return loss
 
 
 def _num_counted(targets: Tensor) -> int:

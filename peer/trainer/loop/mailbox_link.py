@@ -30,7 +30,7 @@ from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.ranks import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream
 from peer.trainer.loop.step_speed import StepSpeed
-from peer.trainer.loop.work_sender import WorkFacts, WorkSender
+from peer.trainer.loop.work_sender import WorkSender
 
 _POLL_SECONDS = 0.001
 REST_POLL_SECONDS = 0.05
@@ -343,16 +343,12 @@ class TrainerLink:
     def _try_send(self, fragment: Fragment, progress: _Progress) -> bool:
         if progress.num_steps == 0:
             return True
-        facts = WorkFacts(
-            fragment.index,
-            progress.num_steps,
-            progress.num_tokens,
-            progress.base_version,
-            self.inner_steps,
-            ", ".join(piece.name for piece in fragment.pieces[:3]),
-        )
+        facts = {
+            **{name: getattr(progress, name) for name in ("num_steps", "num_tokens", "base_version")},
+            "inner_step": self.inner_steps,
+        }
         gather = partial(self.ranks.gather_work, self.portion, fragment, side=self._sender.side)
-        posted = self._sender.try_send(facts, gather)
+        posted = self._sender.try_send(fragment, gather, facts)
         if posted:
             self.ranks.measure_anew(self.portion, fragment)
             progress.num_steps = progress.num_tokens = 0

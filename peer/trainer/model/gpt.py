@@ -106,8 +106,8 @@ class GPT(nn.Module):
         self.register_buffer("cosine", torch.from_numpy(np.cos(angles).astype(np.float32)), persistent=False)
         self.register_buffer("sine", torch.from_numpy(np.sin(angles).astype(np.float32)), persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size]."""
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
         length = tokens.shape[1]
         x = self.embedding(tokens)
         cosine, sine = self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype)
@@ -118,7 +118,7 @@ class GPT(nn.Module):
                 x = block(x, cosine, sine)
         x = self.norm(x)
         logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
-        return logits
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def recompute_activations(self) -> None:
         """Keep only what goes into each block for the backward pass, and compute the rest again."""
@@ -126,8 +126,8 @@ class GPT(nn.Module):
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, length]."""
-        logits = self(tokens)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        loss: Tensor = self(tokens, targets)
+        return loss
 
 
 def build_model(shape: ModelSection, seed: int) -> GPT:
