@@ -231,6 +231,7 @@ class CheckpointDraft:
         shutil.rmtree(self.path, onerror=_note_undeleted)
 
 
+@dataclass(frozen=True, slots=True)
 class CheckpointFolder:
     """The checkpoints of one peer in one run.
 
@@ -242,19 +243,11 @@ class CheckpointFolder:
         open_file: makes files.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        owner: CheckpointOwner,
-        every_seconds: float,
-        kept: int = 2,
-        open_file: OpenFile = open_new,
-    ) -> None:
-        self.path = path
-        self.owner = owner
-        self.every_seconds = every_seconds
-        self.kept = kept
-        self.open_file = open_file
+    path: Path
+    owner: CheckpointOwner
+    every_seconds: float
+    kept: int = 2
+    open_file: OpenFile = open_new
 
     def begin(self, least_number: int = 1) -> CheckpointDraft:
         """Start a new checkpoint; drafts that a killed process left behind are deleted.

@@ -267,11 +267,10 @@ def _split_by_name(
     segments: list[tuple[str, FileTokens]], fraction: float
 ) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
     """(training, held out) of the library: by names, because its text differs a little between versions of Python."""
-    training: list[tuple[str, FileTokens]] = []
-    held_out: list[tuple[str, FileTokens]] = []
+    sides: tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]] = ([], [])
     for name, tokens in segments:
-        (held_out if _is_held_out_name(name, fraction) else training).append((name, tokens))
-    return training, held_out
+        sides[_is_held_out_name(name, fraction)].append((name, tokens))
+    return sides
 
 
 def _split_by_content(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -110,25 +111,18 @@ def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPar
         LocalFault: a library is missing.
     """
     parts: list[TextPart] = []
-    pieces: list[tuple[str, int, int]] = []
-    kind_here, size_here = "", 0
-
-    def end_part() -> None:
-        nonlocal pieces, size_here
+    for kind, neighbours in groupby(files, key=lambda file: file[0]):
+        pieces: list[tuple[str, int, int]] = []
+        size = 0
+        for _, path in neighbours:
+            for start, stop, num_bytes in _ranges(kind, path, part_bytes):
+                pieces.append((str(path), start, stop))
+                size += num_bytes
+                if size >= part_bytes:
+                    parts.append(TextPart(kind, tuple(pieces)))
+                    pieces, size = [], 0
         if pieces:
-            parts.append(TextPart(kind_here, tuple(pieces)))
-        pieces, size_here = [], 0
-
-    for kind, path in files:
-        if kind != kind_here:
-            end_part()
-            kind_here = kind
-        for start, stop, num_bytes in _ranges(kind, path, part_bytes):
-            pieces.append((str(path), start, stop))
-            size_here += num_bytes
-            if size_here >= part_bytes:
-                end_part()
-    end_part()
+            parts.append(TextPart(kind, tuple(pieces)))
     return parts
 
 
