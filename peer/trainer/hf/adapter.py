@@ -61,6 +61,8 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
         with device, warnings.catch_warnings():
             # It asks a newer transformers by an older name.
             warnings.simplefilter("ignore", FutureWarning)
+            # It sees by itself that GPT-2's matrices are the other way round.
+            warnings.filterwarnings("ignore", "fan_in_fan_out")
             model: nn.Module = get_peft_model(base, config)
     except ValueError as error:
         text = " ".join(str(error).split())[:300]
