@@ -238,7 +238,7 @@ class StateServer:
             if not chunk:
                 raise PeerUnreachable(guest.remote, "asked for a file that was damaged on this machine meanwhile")
             await self._pause(len(chunk), turn)
-            await guest.send(chunk)
+            await self._send_chunk(guest.stream, memoryview(chunk))
 
     def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
         if guest.held is not held:
@@ -270,12 +270,16 @@ class StateServer:
         if index >= len(held.chunks):
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
         # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
-        chunk = bytes(held.chunks[index])
+        chunk = memoryview(bytes(held.chunks[index]))
         held.snapshot.unload()
         await self._pause(len(chunk), turn)
-        await guest.send(chunk)
+        await self._send_chunk(guest.stream, chunk)
         guest.took(len(chunk))
         self._snapshots.took(held, guest.remote, len(chunk))
+
+    async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
+        """All that a joiner takes over passes here, so a test's donor can lie or die at any chunk."""
+        await in_time(stream.send(chunk), stream.remote)
 
     async def _pause(self, num_bytes: int, turn: Turn) -> None:
         """Keep to what all transfers together may take of the line."""

@@ -190,7 +190,7 @@ class _AsNode:
         self.manifest = self.mailbox = self.ports = self.membership = self
         self.averaging = self.trainer = self
         self.sync_every, self.tokens, self.inner_steps = 10, 1000, 100
-        self.trainers = lambda: [other.name for other in peer.swarm.live() if other is not peer]
+        self.split = lambda: ([other.name for other in peer.swarm.live() if other is not peer], [])
         self.wall_clock = lambda: 1.0
 
 
