@@ -287,7 +287,7 @@ def events_page() -> str:
 # --- reference/limits.md ---
 
 LIMITED = ("dht", "averaging", "peer/network")
-NOT_OF_THE_PROTOCOL = ("dht/memory", "averaging/codec/build_kernels.py")
+NOT_OF_THE_PROTOCOL = ("dht/simulated", "averaging/codec/build_kernels.py")
 """The simulated network, and the compiler."""
 
 

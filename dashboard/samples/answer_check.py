@@ -19,7 +19,7 @@ MAX_TEXT_LINES: Final = 24
 MOST_ROUNDS_APART: Final = 4
 """Of each fragment: further from the sample's versions a held-out loss says little about the text."""
 MAX_NUMBER: Final = 2**53 - 1
-_Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
 class _Text(BaseModel):
@@ -34,8 +34,8 @@ class _Answer(BaseModel):
 
     problem: str = ""
     lasts: bool = False
-    versions: list[_Count] = Field(default_factory=list, max_length=65_536)
-    tokens: _Count = 0
+    versions: list[Count] = Field(default_factory=list, max_length=65_536)
+    tokens: Count = 0
     texts: list[_Text] = Field(default_factory=list, max_length=MAX_PROMPTS)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.history_facts import TaskScore
 from dashboard.observe.labels import label_text
-from dashboard.samples.answer_check import MAX_NUMBER
+from dashboard.samples.answer_check import Count
 from dht.regular_files import read_regular
 
 LOOK_SECONDS: Final = 10.0
@@ -21,7 +21,6 @@ MAX_FILE_BYTES: Final = 4 << 20
 MAX_SCORES: Final = 2000
 """The newest; a page draws eight curves of them."""
 MAX_NAME_LENGTH: Final = 60
-_Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 _Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
@@ -32,15 +31,15 @@ class _Score(BaseModel):
     metric: str = Field(min_length=1)
     value: float
     error: _Real | None = None
-    num_samples: _Count = 0
+    num_samples: Count = 0
 
 
 class _Line(BaseModel):
     model_config = ConfigDict(strict=True)
 
     run_id: str
-    versions: list[_Count] = Field(min_length=1, max_length=65_536)
-    tokens: _Count
+    versions: list[Count] = Field(min_length=1, max_length=65_536)
+    tokens: Count
     scores: list[_Score] | None = Field(None, max_length=MAX_SCORES)
 
 

@@ -43,8 +43,8 @@ def doctor(
     alone. It ends with 0 when joining makes sense. Other codes say what stands in the way: 1 this machine, 2 a flag, 3
     nobody reachable, 4 the run, 5 device.
     """
-    from peer.config.peer_config import user_data_dir_here
     from peer.config.validation import read_toml
+    from peer.user_folders import user_data_dir_here
 
     flags = with_named_run(context.obj, run)
     is_named = (flags["run_id"], invite) != (None, None)

@@ -30,13 +30,6 @@ from peer.console.progress import tell_progress
 
 commands = Commands()
 
-NOT_OF_A_SEED = (
-    *("device", "devices", "shard", "offload", "data", "data_limit_gib", "base", "base_bits"),
-    *("max_steps", "threads"),
-    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
-)
-"""Fields of `PeerConfig` that are about training."""
-
 
 @commands.command(
     epilog="\b\nExample:\n  peer init --example\n  peer init tinybytes\n  peer init tinybytes --config run.toml "
@@ -237,7 +230,7 @@ def join(
 
 
 @commands.command(
-    cls=with_choices(excluded=NOT_OF_A_SEED, first=("listen", "announce")),
+    cls=with_choices(is_seed=True, first=("listen", "announce")),
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )

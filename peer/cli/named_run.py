@@ -76,8 +76,8 @@ def names_run(text: str) -> bool:
 def runs_here() -> list[str]:
     """Ids of the runs with a folder on this machine, by name."""
     from dht.identity.keys import split_run_id
-    from peer.config.peer_config import user_data_dir_here
     from peer.observe.remembered_folders import known_places
+    from peer.user_folders import user_data_dir_here
 
     try:
         names = {folder.name for folder in user_data_dir_here().iterdir()}

@@ -84,37 +84,21 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-PANELS: Final[dict[str, tuple[str, ...]]] = {
-    "Identity": ("run_id", "site", "identity", "contributor_key", "data_dir", "config"),
-    "Devices": (
-        *("devices", "shard", "offload", "precision", "compile", "checkpoint_activations", "attention"),
-        *("optimizer_bits", "micro_batch", "threads"),
-    ),
-    "Data and weights": ("data_limit_gib", "base", "base_bits"),
-    "Limits": (
-        *("download_limit_mbit", "serve_limit_mbit", "max_transfers", "max_streams_per_peer"),
-        *("max_memory_mb_per_peer", "max_steps", "join_timeout_seconds", "checkpoint_minutes", "checkpoints_kept"),
-    ),
-    "Network": ("listen", "announce", "ip_version", "port_range", "map_ports", "relay", "relay_for_others"),
-    "Output": ("as_json", "plain", "metrics_port", "metrics_host", "track"),
-}
-"""Flags of `peer join` and `peer seed` by subject; those that are in none are shown first."""
+OUTPUT_FLAGS: Final = ("as_json", "plain")
+"""Flags about output that are no field: `--json` and `--plain` choose one."""
 
 
-def with_choices(
-    *, only: Iterable[str] = (), excluded: Iterable[str] = (), first: Iterable[str] = ()
-) -> type[PlainCommand]:
+def with_choices(*, only: Iterable[str] = (), is_seed: bool = False, first: Iterable[str] = ()) -> type[PlainCommand]:
     """A kind of command that has flags for fields of `PeerConfig` before its own.
 
     Its function finds what was given in `context.obj`: field name -> value, None where the flag is absent.
 
     Args:
         only: names of the fields; empty: all of them.
-        excluded: names of fields that this command has no flag for.
-        first: names of fields and flags that `--help` shows, in place of those that are in no panel.
+        is_seed: there is no flag for what is about training.
+        first: names of fields and flags that `--help` shows beside those that have no subject.
     """
-    chosen, left_out, shown = frozenset(only), frozenset(excluded), frozenset(first)
-    panels = {name: title for title, names in PANELS.items() for name in names}
+    chosen, shown = frozenset(only), frozenset(first)
     parent: type[PlainCommand] = PlainCommand if chosen else PanelledCommand
 
     class Command(parent):  # type: ignore[misc, valid-type]
@@ -122,14 +106,14 @@ def with_choices(
         _params: list[Any]
 
         def panel_of(self, name: str) -> str:
-            return FIRST if chosen or name in shown or name == "help" else panels.get(name, FIRST)
+            return FIRST if chosen or name in shown or name == "help" else _subject_of(name)
 
         # Made when somebody asks for them: pydantic would take most of the time of `peer --help`.
         @property
         def params(self) -> list[Any]:
             if self._own_params is not None:
                 own, self._own_params = self._own_params, None
-                self._params = [*_choice_flags(chosen, left_out), *own]
+                self._params = [*_choice_flags(chosen, is_seed), *own]
             return self._params
 
         @params.setter
@@ -138,7 +122,7 @@ def with_choices(
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             rest: list[str] = super().parse_args(ctx, args)
-            given = {flag.name: ctx.params.pop(flag.name) for flag in _choice_flags(chosen, left_out)}
+            given = {flag.name: ctx.params.pop(flag.name) for flag in _choice_flags(chosen, is_seed)}
             ctx.ensure_object(dict).update(
                 {name: None if value in ([], ()) else value for name, value in given.items()}
             )
@@ -177,10 +161,24 @@ def use_invite(invite: Any, config: Any) -> None:
         accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
 
 
+def _subject_of(name: str) -> str:
+    from peer.config.peer_config import PeerConfig, Subject
+
+    if name == "config":
+        return Subject.IDENTITY.value
+    if name in OUTPUT_FLAGS:
+        return Subject.OUTPUT.value
+    field = PeerConfig.model_fields.get(name)
+    return next((rule.value for rule in (field.metadata if field else ()) if isinstance(rule, Subject)), FIRST)
+
+
 @cache
-def _choice_flags(only: frozenset[str], excluded: frozenset[str]) -> list[Any]:
+def _choice_flags(only: frozenset[str], is_seed: bool) -> list[Any]:
     """Parameters as typer makes them of a function's signature, in the order of the fields."""
-    from peer.config.peer_config import PeerConfig
+    from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
+
+    # The kind of output is chosen by --json and --plain.
+    excluded = {"output", *(choices_with(ChoiceMark.TRAINING) if is_seed else ())}
 
     def command(**choices: object) -> None: ...
 
@@ -188,8 +186,7 @@ def _choice_flags(only: frozenset[str], excluded: frozenset[str]) -> list[Any]:
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, field))
             for name, field in PeerConfig.model_fields.items()
-            # The kind of output is chosen by --json and --plain.
-            if (not only or name in only) and name not in excluded and name != "output"
+            if (not only or name in only) and name not in excluded
         ]
     )
     app = typer.Typer(add_completion=False)

@@ -232,8 +232,8 @@ def _check(what: str, words: list[str]) -> None:
 
 def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
     """Folders that may be meant."""
-    from peer.config.peer_config import expanded
     from peer.observe.runs_here import own_runs
+    from peer.user_folders import expanded
 
     if data_dir is not None:
         if not expanded(data_dir).is_dir():

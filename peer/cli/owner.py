@@ -44,7 +44,8 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
 def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
     """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
     from dht.identity.keys import Identity
-    from peer.config.peer_config import IDENTITY_NAME, expanded, load_config
+    from peer.config.peer_config import IDENTITY_NAME, load_config
+    from peer.user_folders import expanded
 
     if identity is not None:
         path = expanded(identity)
@@ -418,10 +419,10 @@ def publish(
 
 def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
     """The run in its owner's folder: the one that is named, the usual one, or where `peer init --out` put it."""
-    from peer.config.peer_config import expanded, user_data_dir_here
     from peer.observe.remembered_folders import known_places
     from peer.owner.new_run import OWNER_KEY_NAME
     from peer.owner.owned_run import open_owned_run
+    from peer.user_folders import expanded, user_data_dir_here
 
     if run is not None and expanded(run).exists():
         if data_dir is not None or run_id is not None:

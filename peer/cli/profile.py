@@ -64,6 +64,6 @@ def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Pe
 
 
 def _path(given: str | None) -> Path:
-    from peer.config.peer_config import contributor_key_path
+    from peer.user_folders import contributor_key_path
 
     return contributor_key_path() if given is None else Path(given)

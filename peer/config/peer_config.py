@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from dht.regular_files import open_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
 from peer.config.validation import explain, read_toml
 from peer.secret_files import make_secret_folder
+from peer.user_folders import expanded, user_data_dir_here
 
 RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
@@ -46,8 +46,6 @@ MAX_CACHED_PEERS = 50
 MAX_CACHED_PEERS_BYTES = 64 * 1024
 """`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
 
-DATA_DIR_NAME = "murmuration"
-
 IPV4_ANYWHERE: Final = "/ip4/0.0.0.0/tcp/0"
 IPV6_ANYWHERE: Final = "/ip6/::/tcp/0"
 IpVersion = Literal["auto", "4", "6"]
@@ -60,40 +58,6 @@ _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
 
 
-def user_data_dir_here() -> Path:
-    """The folder of this machine's user; see `user_data_dir`.
-
-    Raises:
-        UsageFault: this user has no home folder, and nothing says where else.
-    """
-    try:
-        return user_data_dir(os.environ, sys.platform, Path.home())
-    except RuntimeError as error:
-        if os.environ.get("XDG_DATA_HOME", "").startswith("/"):
-            return Path(os.environ["XDG_DATA_HOME"]) / DATA_DIR_NAME
-        raise UsageFault(
-            f"user {os.getuid()} has no home folder: HOME is not set, and the system does not know that user; expected "
-            "a folder for this peer's files; give --data-dir, or set HOME or XDG_DATA_HOME"
-        ) from error
-
-
-def expanded(path: str | Path) -> Path:
-    """The path with the home folder in place of ``~``.
-
-    Raises:
-        UsageFault: there is no such home folder.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
-
-
-def contributor_key_path() -> Path:
-    """Where a person's contributor key is kept unless they say otherwise."""
-    return user_data_dir_here() / "contributor.key"
-
-
 def _data_dir_of(validated: dict[str, Any]) -> Path:
     return user_data_dir_here() / str(validated["run_id"])
 
@@ -101,6 +65,28 @@ def _data_dir_of(validated: dict[str, Any]) -> Path:
 def _identity_of(validated: dict[str, Any]) -> Path:
     folder: Path = validated["data_dir"]
     return folder / IDENTITY_NAME
+
+
+class Subject(Enum):
+    """Under which title `peer join --help-all` lists a flag; one without a subject is in the short `--help`."""
+
+    IDENTITY = "Identity"
+    DEVICES = "Devices"
+    DATA = "Data and weights"
+    LIMITS = "Limits"
+    NETWORK = "Network"
+    OUTPUT = "Output"
+
+
+class ChoiceMark(Enum):
+    """What else is true of a choice."""
+
+    TRAINING = "training"
+    """A seed has no use for it, and a loop of somebody's own does that itself."""
+    OWN_TERMINAL = "terminal"
+    """A loop of somebody's own prints and serves its figures itself."""
+    KEPT = "kept"
+    """It says which peer this is, how others reach it, or what a join needs: the next start needs it again."""
 
 
 class Shown(NamedTuple):
@@ -169,37 +155,49 @@ class PeerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id)] = Field(description="the run: NAME.FINGERPRINT")
+    run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id), Subject.IDENTITY] = Field(
+        description="the run: NAME.FINGERPRINT"
+    )
     peers: Annotated[tuple[str, ...], Shown("MULTIADDR..."), AfterValidator(_members)] = Field(
         default=(), strict=False, description="addresses of members to dial first; several may follow"
     )
-    device: Annotated[str, Shown("DEVICE")] = Field(
+    device: Annotated[str, Shown("DEVICE"), ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default="auto",
         pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
         description="where to train: auto (the fastest there is), cpu, cuda, cuda:N or mps",
     )
-    devices: int | None = Field(
+    devices: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None, ge=1, le=64, description="train on N GPUs (on cpu: N processes) as one peer; default: one"
     )
-    shard: bool = Field(default=False, description="leave each device a part of the model (FSDP2), not all of it")
-    offload: bool = Field(
+    shard: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+        default=False, description="leave each device a part of the model (FSDP2), not all of it"
+    )
+    offload: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=False,
         description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
-    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home)] = Field(
+    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
         default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
     )
-    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home)] = Field(
+    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
         default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
     )
-    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own)] = Field(
-        default=(), strict=False, description="where to listen; port 0 takes a free one; default: everywhere, any port"
+    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own), Subject.NETWORK, ChoiceMark.KEPT] = (
+        Field(
+            default=(),
+            strict=False,
+            description="where to listen; port 0 takes a free one; default: everywhere, any port",
+        )
     )
-    announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable)] = Field(
-        default=(), strict=False, description="addresses to give to others, for a forwarded port; default: found out"
+    announce: Annotated[
+        tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable), Subject.NETWORK, ChoiceMark.KEPT
+    ] = Field(
+        default=(),
+        strict=False,
+        description="addresses to give to others, for a forwarded port; default: found out",
     )
-    data: Annotated[str | None, Shown("SOURCE")] = Field(
+    data: Annotated[str | None, Shown("SOURCE"), ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None,
         pattern=OWN_PATTERN,
         max_length=4096,
@@ -207,107 +205,125 @@ class PeerConfig(BaseModel):
         description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
         "run's own source",
     )
-    data_limit_gib: float = Field(
+    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING] = Field(
         default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
     )
-    precision: Precision = Field(
+    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default="auto",
         description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
     )
-    compile: bool = Field(default=False, description="train through torch.compile; needs a C++ compiler")
-    checkpoint_activations: bool = Field(
+    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+        default=False, description="train through torch.compile; needs a C++ compiler"
+    )
+    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=False, description="compute activations again instead of keeping them: less memory, a third slower"
     )
-    attention: Attention | None = Field(
+    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
     )
-    optimizer_bits: Annotated[OptimizerBits, Shown("N")] = Field(
+    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
     )
-    micro_batch: int | None = Field(
+    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None,
         ge=1,
         le=65_536,
         description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
     )
-    base: Annotated[Path | None, Shown("DIR")] = Field(
+    base: Annotated[Path | None, Shown("DIR"), Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None,
         strict=False,
         description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
     )
-    base_bits: Literal["full", "8", "4"] = Field(
+    base_bits: Annotated[Literal["full", "8", "4"], Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default="full",
         description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
     )
-    max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
-    name: Annotated[str, Shown("TEXT")] = Field(
+    max_steps: Annotated[int | None, Subject.LIMITS, ChoiceMark.TRAINING] = Field(
+        default=None, ge=1, le=10**12, description="leave after this many inner steps"
+    )
+    name: Annotated[str, Shown("TEXT"), ChoiceMark.KEPT] = Field(
         default="",
         pattern=r"^[^\p{C}]*$",
         max_length=40,
         examples=["one line of printable text"],
         description="a name shown to everybody; default: anonymous",
     )
-    site: Annotated[str, Shown("NAME")] = Field(
+    site: Annotated[str, Shown("NAME"), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
         description="where this machine is, shown to everybody; a run may average inside a site first; default: none",
     )
-    contributor_key: Annotated[Path | None, Shown("FILE")] = Field(
+    contributor_key: Annotated[Path | None, Shown("FILE"), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
         default=None,
         strict=False,
         description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
     )
-    join_timeout_seconds: Annotated[float, Shown("SECONDS")] = Field(
+    join_timeout_seconds: Annotated[float, Shown("SECONDS"), Subject.LIMITS] = Field(
         default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
     )
-    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
-    checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between checkpoints")
-    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
-    metrics_port: int | None = Field(
+    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+        default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
+    )
+    checkpoint_minutes: Annotated[float, Subject.LIMITS] = Field(
+        default=10.0, gt=0, le=10**6, description="minutes between checkpoints"
+    )
+    checkpoints_kept: Annotated[int, Subject.LIMITS] = Field(
+        default=2, ge=1, le=1000, description="checkpoints that stay on the disk"
+    )
+    metrics_port: Annotated[int | None, Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
         default=None,
         ge=0,
         le=MAX_PORT,
         description="serve /metrics and /healthz for Prometheus at this port; 0 takes a free one",
     )
-    metrics_host: Annotated[str, Shown("ADDRESS")] = Field(
+    metrics_host: Annotated[str, Shown("ADDRESS"), Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
     )
-    track: TrackerKind | None = Field(
+    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb, tensorboard or csv (in the data folder)",
     )
-    upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+    upload_limit_mbit: Annotated[float | None, Shown("MBIT"), ChoiceMark.KEPT] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"
     )
-    download_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+    download_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS, ChoiceMark.KEPT] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to receive; default: what the line carries"
     )
-    serve_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+    serve_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS, ChoiceMark.KEPT] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
     )
-    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
-    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote may open")
-    max_memory_mb_per_peer: Annotated[int | None, Shown("MB")] = Field(
+    max_transfers: Annotated[int, Subject.LIMITS] = Field(
+        default=4, ge=1, le=64, description="pieces of state served at once"
+    )
+    max_streams_per_peer: Annotated[int, Subject.LIMITS] = Field(
+        default=64, ge=8, le=4096, description="streams that one remote may open"
+    )
+    max_memory_mb_per_peer: Annotated[int | None, Shown("MB"), Subject.LIMITS] = Field(
         default=None, ge=4, le=1_000_000, description="most kept of what one remote sends; default: as the run needs"
     )
-    ip_version: Annotated[IpVersion, Shown("V")] = Field(
+    ip_version: Annotated[IpVersion, Shown("V"), Subject.NETWORK, ChoiceMark.KEPT] = Field(
         default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
     )
-    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range)] = Field(
-        default=None,
-        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
-        examples=["40000-40100"],
-        description="ports that port 0 is taken from, both ends included; default: any",
+    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range), Subject.NETWORK, ChoiceMark.KEPT] = (
+        Field(
+            default=None,
+            pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+            examples=["40000-40100"],
+            description="ports that port 0 is taken from, both ends included; default: any",
+        )
     )
-    map_ports: bool = Field(
+    map_ports: Annotated[bool, Subject.NETWORK, ChoiceMark.KEPT] = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
     )
-    relay: bool = Field(default=True, description="be reached through members that relay if nobody can dial this peer")
-    relay_for_others: bool | None = Field(
+    relay: Annotated[bool, Subject.NETWORK] = Field(
+        default=True, description="be reached through members that relay if nobody can dial this peer"
+    )
+    relay_for_others: Annotated[bool | None, Subject.NETWORK] = Field(
         default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
-    output: Literal["auto", "panel", "plain", "verbose", "json"] = Field(
+    output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(
         default="auto",
         description="auto: the panel on a terminal, else plain: news and a line every 30 s; verbose: every event",
     )
@@ -379,6 +395,11 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
         raise UsageFault(explain(error, PeerConfig, flag_of)) from error
 
 
+def choices_with(mark: ChoiceMark) -> tuple[str, ...]:
+    """Names of the fields of `PeerConfig` that have `mark`, in their order."""
+    return tuple(name for name, field in PeerConfig.model_fields.items() if mark in field.metadata)
+
+
 def flag_of(field_name: str) -> str:
     """The command line flag of a field of `PeerConfig`."""
     return "--" + field_name.removesuffix("_seconds").replace("_", "-")
@@ -404,23 +425,6 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
-
-
-def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
-    """The folder in which this software keeps what belongs to one user of the machine.
-
-    Args:
-        environ: XDG_DATA_HOME (XDG Base Directory Specification) or LOCALAPPDATA are looked up in it.
-        platform: as `sys.platform`.
-        home: the user's home folder.
-    """
-    if platform == "darwin":
-        return home / "Library" / "Application Support" / DATA_DIR_NAME
-    if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / DATA_DIR_NAME
-    configured = environ.get("XDG_DATA_HOME", "")
-    # The specification: relative values are to be ignored.
-    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME
 
 
 def make_data_dir(config: PeerConfig) -> None:

@@ -36,7 +36,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
 from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig, make_data_dir
+from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, make_data_dir
 from peer.config.schedule_section import progress_of
 from peer.config.validation import explain
 from peer.events.log import EventLog
@@ -50,12 +50,7 @@ from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
-NOT_OF_AN_OWN_LOOP = (
-    *("device", "devices", "shard", "offload", "data", "data_limit_gib", "base", "base_bits"),
-    *("max_steps", "threads"),
-    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
-    *("metrics_port", "metrics_host", "track", "output"),
-)
+NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WORTH_A_WARNING = (CheckpointFailed, NetworkRestarted, SwarmLost, WaitingForPeers)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from dht.errors import UsageFault
-from peer.config.peer_config import PeerConfig, contributor_key_path
+from peer.config.peer_config import PeerConfig
+from peer.user_folders import contributor_key_path
 
 
 def unused_key(config: PeerConfig) -> str | None:

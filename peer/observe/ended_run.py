@@ -110,8 +110,8 @@ def _free_name(run_id: str) -> str:
 
 
 def _folders(run_id: str, data_dir: Path | None) -> list[Path]:
-    from peer.config.peer_config import user_data_dir_here
     from peer.observe.remembered_folders import known_places
+    from peer.user_folders import user_data_dir_here
 
     usual = user_data_dir_here() / run_id if data_dir is None else data_dir
     return [usual, *(folder for _, folder in known_places(run_id))]

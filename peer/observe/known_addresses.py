@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.errors import LocalFault, UsageFault, unwritable
-from peer.config.peer_config import (
-    ADDRESSES_NAME,
-    PeerConfig,
-    read_cached_peers,
-    user_data_dir_here,
-    write_cached_peers,
-)
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.first_lines import say
 from peer.folder_lock import holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
 from peer.observe.remembered_folders import known_places
+from peer.user_folders import user_data_dir_here
 
 
 def check_addresses(config: PeerConfig) -> None:

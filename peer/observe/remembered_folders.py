@@ -10,7 +10,7 @@ from typing import Final
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.regular_files import read_regular, write_whole
-from peer.config.peer_config import user_data_dir_here
+from peer.user_folders import user_data_dir_here
 
 PLACES_NAME: Final = "places.json"
 """In the folder of this machine's user: [run id, data folder] of each, newest first."""

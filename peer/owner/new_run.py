@@ -27,7 +27,7 @@ from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
-from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
+from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.config.section import Section, is_later
 from peer.described_model import DescribedModel
 from peer.files.adding import check_at_hand, keep_files, with_files
@@ -35,6 +35,7 @@ from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.owner.own_module import chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
+from peer.user_folders import user_data_dir_here
 
 OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from peer.config.peer_config import IDENTITY_NAME, PeerConfig, flag_of
-
-KEPT = (
-    *("name", "data_dir", "identity", "contributor_key", "site", "listen", "announce", "ip_version", "port_range"),
-    *("map_ports", "upload_limit_mbit", "download_limit_mbit", "serve_limit_mbit"),
-)
-"""Fields that say which peer it is, and how others reach it. Where members are is in its data folder."""
-KEPT_OF_TRAINING = ("device", "devices", "shard", "offload", "data", "base", "base_bits")
-"""Fields that a join needs beside them."""
+from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
 
 
 def same_again(config: PeerConfig, what: str) -> str:
@@ -22,7 +14,10 @@ def same_again(config: PeerConfig, what: str) -> str:
         what: was started, e.g. "peer join".
     """
     words = [*what.split(), config.run_id]
-    for name in (*KEPT, *(KEPT_OF_TRAINING if what == "peer join" else ())):
+    needless = set() if what == "peer join" else set(choices_with(ChoiceMark.TRAINING))
+    for name in choices_with(ChoiceMark.KEPT):
+        if name in needless:
+            continue
         value = getattr(config, name)
         is_usual = name not in config.model_fields_set or value == PeerConfig.model_fields[name].default
         if is_usual or (name == "identity" and value == config.data_dir / IDENTITY_NAME):

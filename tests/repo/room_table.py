@@ -85,7 +85,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.text": ("peer peer.config", False, "blake3 datasets numpy pyarrow"),
+    "peer.trainer.text": ("peer", False, "blake3 datasets numpy pyarrow"),
     "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
         "dht.records peer peer.config peer.files peer.trainer.text peer.trainer.examples",
@@ -253,7 +253,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
-    "peer.cli.usage": ("peer peer.console peer.config", False, "typer"),
+    "peer.cli.usage": ("peer peer.console", False, "typer"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.console peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),

@@ -19,7 +19,7 @@ from averaging.outer.outer_step import Mode
 from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
-from docs.generate import PAGES, page
+from docs.generate import NOT_OF_THE_PROTOCOL, PAGES, page
 from peer.cli.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
@@ -123,6 +123,10 @@ def test_every_mode() -> None:
 
 
 # --- pages that are made from the code ---
+
+
+def test_what_the_limits_leave_out_exists() -> None:
+    assert all((ROOT / name).exists() for name in NOT_OF_THE_PROTOCOL)
 
 
 @pytest.mark.parametrize("path", PAGES)

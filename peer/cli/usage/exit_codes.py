@@ -114,7 +114,7 @@ def _drop_output() -> None:
 
 
 def _write_traceback(error: Exception) -> str:
-    from peer.config.peer_config import user_data_dir_here
+    from peer.user_folders import user_data_dir_here
 
     text = "".join(traceback.format_exception(error))
     for place in (user_data_dir_here, lambda: Path(tempfile.gettempdir())):

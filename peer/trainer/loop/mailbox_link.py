@@ -33,11 +33,12 @@ from peer.trainer.loop.step_speed import StepSpeed
 from peer.trainer.loop.work_sender import WorkSender
 
 _POLL_SECONDS = 0.001
+"""Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
+
 REST_POLL_SECONDS = 0.05
 """While the owner has paused the inner loop: nobody waits for what is done then."""
 REST_FLUSH_SECONDS = 5.0
 """For the network side to take the work done so far, as on leaving."""
-"""Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
 
 _SMOOTHING = 0.95
 """Weight of the past in the running loss: an average over about 20 inner steps."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dht.errors import UsageFault
 from dht.regular_files import open_regular, read_regular
-from peer.config.peer_config import expanded
+from peer.user_folders import expanded
 
 MAX_OPEN_FILES = 64
 """Of a source at a time; a system allows a process 256 at the least."""

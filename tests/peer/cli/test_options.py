@@ -15,10 +15,9 @@ from pydantic import Field
 
 from dht.identity.keys import Identity, make_run_id
 from peer.cli import app, options
-from peer.cli.init_join_seed import NOT_OF_A_SEED
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config import peer_config
-from peer.config.peer_config import PeerConfig, flag_of
+from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, flag_of
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
@@ -125,8 +124,8 @@ def test_every_choice_is_a_flag_and_arrives(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_seed_has_all_flags_but_those_about_training(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flags_of("join") == set(PeerConfig.model_fields) - {"output"}
-    assert flags_of("seed") == flags_of("join") - set(NOT_OF_A_SEED)
-    given = {name: value for name, value in GIVEN.items() if name not in NOT_OF_A_SEED}
+    assert flags_of("seed") == flags_of("join") - set(choices_with(ChoiceMark.TRAINING))
+    given = {name: value for name, value in GIVEN.items() if name not in choices_with(ChoiceMark.TRAINING)}
     assert started(monkeypatch, ["seed", *as_arguments(given)]) == PeerConfig.model_validate(given)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.config.peer_config import contributor_key_path, load_config
+from peer.config.peer_config import load_config
 from peer.join.unused_key import unused_key
+from peer.user_folders import contributor_key_path
 
 RUN_ID = "own." + "a" * 20
 

@@ -18,9 +18,9 @@ from peer.config.peer_config import (
     PeerConfig,
     load_config,
     read_cached_peers,
-    user_data_dir,
     write_cached_peers,
 )
+from peer.user_folders import user_data_dir
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)

@@ -13,7 +13,6 @@ from torch import nn
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.cli.init_join_seed import NOT_OF_A_SEED
 from peer.config.layouts import (
     averaged_parts,
     layout_digest_of,
@@ -23,7 +22,7 @@ from peer.config.layouts import (
     trained_parameters,
 )
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig
+from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.export.formats.custom import fill_module
 from peer.files.layout_file import named_shapes
 from peer.files.store import checked_folder
@@ -134,7 +133,7 @@ def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
 
 
 def test_what_seeds_do_not_have_own_loops_do_not_have_either() -> None:
-    assert set(NOT_OF_A_SEED) <= set(NOT_OF_AN_OWN_LOOP) <= set(PeerConfig.model_fields)
+    assert set(choices_with(ChoiceMark.TRAINING)) <= set(NOT_OF_AN_OWN_LOOP) <= set(PeerConfig.model_fields)
 
 
 def test_an_open_custom_run_resists_liars_and_a_named_combination_holds(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Where this software keeps what belongs to one user of the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dht.errors import UsageFault
+
+DATA_DIR_NAME = "murmuration"
+
+
+def user_data_dir_here() -> Path:
+    """The folder of this machine's user; see `user_data_dir`.
+
+    Raises:
+        UsageFault: this user has no home folder, and nothing says where else.
+    """
+    try:
+        return user_data_dir(os.environ, sys.platform, Path.home())
+    except RuntimeError as error:
+        if os.environ.get("XDG_DATA_HOME", "").startswith("/"):
+            return Path(os.environ["XDG_DATA_HOME"]) / DATA_DIR_NAME
+        raise UsageFault(
+            f"user {os.getuid()} has no home folder: HOME is not set, and the system does not know that user; expected "
+            "a folder for this peer's files; give --data-dir, or set HOME or XDG_DATA_HOME"
+        ) from error
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder in place of ``~``.
+
+    Raises:
+        UsageFault: there is no such home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+
+
+def contributor_key_path() -> Path:
+    """Where a person's contributor key is kept unless they say otherwise."""
+    return user_data_dir_here() / "contributor.key"
+
+
+def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
+    """The folder in which this software keeps what belongs to one user of the machine.
+
+    Args:
+        environ: XDG_DATA_HOME (XDG Base Directory Specification) or LOCALAPPDATA are looked up in it.
+        platform: as `sys.platform`.
+        home: the user's home folder.
+    """
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / DATA_DIR_NAME
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / DATA_DIR_NAME
+    configured = environ.get("XDG_DATA_HOME", "")
+    # The specification: relative values are to be ignored.
+    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME
