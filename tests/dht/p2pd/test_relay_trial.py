@@ -13,6 +13,7 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
 from tests.kit.host_contract import ECHO, echo
+from tests.kit.processes.process_swarm import free_port
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
@@ -21,7 +22,8 @@ def test_a_relay_tells_by_what_it_lets_pass_and_a_changed_daemon_keeps_key_port_
     async def scene() -> None:
         # What only members of private runs would be: the daemon relays all the same, 128 KiB at most.
         options = DaemonOptions(reachability="private", relays_for_others=False)
-        async with P2pdHost(Identity.generate(), [LOOPBACK], options=options) as relay:
+        listen = f"/ip4/127.0.0.1/tcp/{free_port()}"  # one that the system gives to nobody while the daemon is away
+        async with P2pdHost(Identity.generate(), [listen], options=options) as relay:
             assert await check_relay(relay.addresses()) == "limited"
             relay.handle(ECHO, echo)
             addresses = relay.addresses()
