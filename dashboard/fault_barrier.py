@@ -31,7 +31,7 @@ async def keep_going(work: Callable[[], Awaitable[None]], what: str, tell: Calla
             return
         except LocalFault:
             raise
-        except Exception as error:
+        except Exception as error:  # a fault in one look must not end the page for all
             log.exception("%s failed", what)
             tell(
                 f"{what} was stopped by a fault of this software ({type(error).__name__}: {str(error)[:200]}); it "

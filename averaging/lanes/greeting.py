@@ -71,7 +71,7 @@ async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId
     except TimeoutError as error:
         await stream.close()
         raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
-    except BaseException:
+    except BaseException:  # cancelled or refused: the caller never got the stream that it would close
         await stream.close()
         raise
     return stream

@@ -77,7 +77,7 @@ async def _transaction(database: aiosqlite.Connection) -> AsyncIterator[None]:
         await database.execute("BEGIN IMMEDIATE")
         yield
         await database.commit()
-    except BaseException:
+    except BaseException:  # cancelled, too: an open transaction would swallow the next one
         await database.rollback()
         raise
 

@@ -124,7 +124,7 @@ class P2pdControl:
         stream = await self._open()
         try:
             await _exchange(stream, request)
-        except BaseException:
+        except BaseException:  # cancelled, too: a half-read answer makes the socket useless
             stream.transport.abort()
             raise
         return stream

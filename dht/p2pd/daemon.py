@@ -208,7 +208,7 @@ class P2pdProcess:
                     f"the network daemon did not come up within {START_SECONDS:.0f} s; expected less than 1 s; "
                     f"is this machine out of memory or very busy?"
                 )
-        except BaseException:
+        except BaseException:  # cancelled, too: no daemon outlives a start that nobody waits for
             await daemon.stop()
             raise
         finally:
