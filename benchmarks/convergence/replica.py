@@ -19,7 +19,7 @@ from benchmarks.convergence.arms import Arm, Task, replace_model
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.model.gpt import GPT, build_model
 from peer.trainer.model.optimizer import make_optimizer
-from peer.trainer.order.positions import block_positions
+from peer.trainer.order.random_positions import block_positions
 
 
 class Replica:

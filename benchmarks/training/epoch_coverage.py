@@ -2,7 +2,7 @@
 
     python -m benchmarks.training.epoch_coverage --peers 32 --crash 0.333 --epoch-seconds 3600 --seeds 3
 
-The walks and views are the product's (`peer/data_order`). Records are announced and looked at every 10 s, and they
+The walks and views are the product's (`peer/data_division`). Records are announced and looked at every 10 s, and they
 live 100 s.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dht.records.data_reading import NUM_UNITS, Reading
-from peer.data_order.epoch_walk import UnitWalk
-from peer.data_order.others_reading import NOBODY, ReadingView, key_of, view_of
+from peer.data_division.others_reading import NOBODY, ReadingView, key_of, view_of
+from peer.data_division.unit_choice import UnitWalk
 
 ANNOUNCE_SECONDS = 10.0
 LIFE_SECONDS = 100.0

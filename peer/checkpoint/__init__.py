@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    files.py              files written in one pass and read with suspicion; JSON with a check sum
+    checked_files.py      files written in one pass and read with suspicion; JSON with a check sum
     checkpoint_facts.py   what that JSON says, every field checked
     tensor_files.py       safetensors, as the bytes that they are; numpy's arrays in them
     commits.py            the signed commits that lead to the anchors

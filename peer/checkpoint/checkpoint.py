@@ -37,6 +37,15 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from dht.host import PeerId
 from dht.regular_files import sync
+from peer.checkpoint.checked_files import (
+    OpenFile,
+    check_file,
+    check_length,
+    measure_file,
+    open_new,
+    read_json,
+    write_json,
+)
 from peer.checkpoint.checkpoint_facts import (
     OF_OWN_WORK,
     OF_SENT,
@@ -47,15 +56,6 @@ from peer.checkpoint.checkpoint_facts import (
     contribution_facts,
 )
 from peer.checkpoint.commits import write_commits
-from peer.checkpoint.files import (
-    OpenFile,
-    check_file,
-    check_length,
-    measure_file,
-    open_new,
-    read_json,
-    write_json,
-)
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import SOFTWARE
 

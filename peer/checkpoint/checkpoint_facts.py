@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from averaging.outer.contributions import Sent, Settled
-from peer.checkpoint.files import WrittenFile
+from peer.checkpoint.checked_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)
 _MAYBE_VERSION = Field(default=None, ge=0, le=2**63 - 1)

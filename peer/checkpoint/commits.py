@@ -25,7 +25,7 @@ from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.regular_files import read_regular
-from peer.checkpoint.files import OpenFile, open_new
+from peer.checkpoint.checked_files import OpenFile, open_new
 
 MAX_COMMITS_FILE_BYTES = MAX_LOGGED_BYTES + KEPT_COMMITS * (MAX_HEADER_BYTES + 16) + 16 * MAX_LOGGED_COMMITS + 256
 """A whole log: the newest frames stay in it whatever they take. The rest is what stands around the frames."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from averaging.transfer.messages import Header
 from dht.regular_files import open_regular
-from peer.checkpoint.files import read_json, write_json
+from peer.checkpoint.checked_files import read_json, write_json
 
 log = logging.getLogger(__name__)
 

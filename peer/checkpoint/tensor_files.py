@@ -21,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from averaging.arrays import F32, U8
-from peer.checkpoint.files import OpenFile, WrittenFile, open_new
+from peer.checkpoint.checked_files import OpenFile, WrittenFile, open_new
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     shared_memory.py  its counters and fragment states: aligned cells with one writer each
-    data_reading.py   which data this peer and others read
+    reading_cells.py  which data this peer and others read, in cells
     slots.py          its messages, both ways
     mailbox.py        the shared block
 """

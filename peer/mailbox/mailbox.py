@@ -33,7 +33,7 @@ import numpy as np
 
 from averaging.arrays import U8
 from dht.errors import LocalFault
-from peer.mailbox.data_reading import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
+from peer.mailbox.reading_cells import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
 from peer.mailbox.shared_memory import (
     CELL_BYTES,
     TABLE_CELLS,

@@ -24,8 +24,8 @@ from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
 from peer.simulation.scenarios.spec import Quadratic
+from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.data.streams import TokenStream
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.evaluation import held_out_loss, load_anchors

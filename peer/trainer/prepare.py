@@ -16,9 +16,9 @@ from typing import Any
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
+from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new, writing
 from peer.trainer.data.tokenize_pool import tokenize_all
-from peer.trainer.data.tokenize_worker import TokenizeOrder
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of

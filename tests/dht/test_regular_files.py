@@ -14,7 +14,7 @@ import pytest
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from dht.regular_files import open_regular, read_regular, write_whole
-from peer.checkpoint.files import measure_file, read_json
+from peer.checkpoint.checked_files import measure_file, read_json
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import load_config, read_cached_peers
 from peer.events.log_tail import last_events

@@ -52,9 +52,9 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.streams.framing import FramedStream, frame_header
+from peer.checkpoint.checked_files import read_json, write_json
 from peer.checkpoint.checkpoint_facts import Metadata
 from peer.checkpoint.commits import commits_path, read_commits
-from peer.checkpoint.files import read_json, write_json
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
 from peer.config.file_section import FileSection
 from peer.config.manifest import RunManifest

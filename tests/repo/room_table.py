@@ -63,8 +63,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer": ("", False, ""),
     "peer.console": ("", False, "rich"),
-    "peer.data_order": ("dht.records", True, "numpy"),
-    "peer.mailbox": ("dht.records averaging peer.data_order", False, "numpy"),
+    "peer.data_division": ("dht.records", True, "numpy"),
+    "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
     "peer.config": (
         "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer",
         False,
@@ -92,7 +92,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
-    "peer.trainer.order": ("dht.records peer.data_order peer.trainer.data", True, "numpy"),
+    "peer.trainer.order": ("dht.records peer.data_division peer.trainer.data", True, "numpy"),
     "peer.trainer.prepare": ("peer peer.trainer.text peer.trainer.examples peer.trainer.data", False, ""),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
@@ -128,7 +128,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "peer.network.node": (
-        "dht.identity dht.streams dht.records averaging.* peer peer.data_order peer.mailbox peer.config peer.events "
+        "dht.identity dht.streams dht.records averaging.* peer peer.data_division peer.mailbox peer.config peer.events "
         "peer.checkpoint peer.network.membership peer.network.anchors",
         False,
         "numpy",

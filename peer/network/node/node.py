@@ -37,7 +37,7 @@ from peer.checkpoint.spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
-from peer.data_order.others_reading import view_of
+from peer.data_division.others_reading import view_of
 from peer.events import peer_events as events
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher

@@ -21,10 +21,10 @@ from dht.quantities import bytes_text, plural
 from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
 from peer.config.manifest import RunManifest
 from peer.files.store import run_file_path
-from peer.trainer.data.labelled import LabelledStream
+from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
+from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.prepared import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
-from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.text_stock import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.data.web_stock import WebStock

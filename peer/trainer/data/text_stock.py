@@ -21,12 +21,12 @@ from dht.quantities import plural
 from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
-from peer.trainer.data.labelled import LabelledStream
+from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
+from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
+from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import make_folder, write_new
 from peer.trainer.data.stock import Stock, patiently
-from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.tokenize_pool import TokenizeWorker
-from peer.trainer.data.tokenize_worker import TokenizeOrder, dtype_of
 from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from dht.errors import LocalFault, UsageFault
 from peer.import_path import python_command, python_environment
-from peer.trainer.data.tokenize_worker import TokenizeOrder
+from peer.trainer.data.document_packing import TokenizeOrder
 
-_WORKER = "peer.trainer.data.tokenize_worker"
+_WORKER = "peer.trainer.data.document_packing"
 
 
 class TokenizeWorker:

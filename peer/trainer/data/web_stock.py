@@ -21,6 +21,7 @@ from urllib.parse import urljoin, urlsplit
 from dht.errors import LocalFault, UsageFault
 from dht.fields import clean_text
 from dht.quantities import bytes_text
+from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.prepared import ShardFolder
 from peer.trainer.data.shards import (
     MAX_META_BYTES,
@@ -34,7 +35,6 @@ from peer.trainer.data.shards import (
     write_new,
 )
 from peer.trainer.data.stock import Stock, patiently
-from peer.trainer.data.streams import GroupedStream
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.files import Tokens
 from peer.version import SOFTWARE

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from dht.errors import UsageFault
+from peer.checkpoint.checked_files import read_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
-from peer.checkpoint.files import read_json
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of

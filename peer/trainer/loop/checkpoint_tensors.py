@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from averaging.arrays import U8
-from peer.checkpoint.files import OpenFile, WrittenFile, open_new
+from peer.checkpoint.checked_files import OpenFile, WrittenFile, open_new
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, write_raw
 
 _NAMES = {
@@ -64,7 +64,7 @@ def write_tensors(
 
 
 def open_tensors(path: Path) -> TensorFile[Tensor]:
-    """Read a file that `peer.checkpoint.files.check_file` has accepted, as tensors on the CPU.
+    """Read a file that `peer.checkpoint.checked_files.check_file` has accepted, as tensors on the CPU.
 
     Raises:
         ValueError: it is no safetensors file.

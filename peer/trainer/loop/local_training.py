@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.streams import Groups, OneGroup
+from peer.trainer.data.context_blocks import Groups, OneGroup
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from dht.regular_files import sync
+from peer.checkpoint.checked_files import OpenFile, open_new, write_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
-from peer.checkpoint.files import OpenFile, open_new, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
 from peer.trainer.devices.ranks import OrderKind

@@ -2,6 +2,6 @@
 
 The files, each built on those above it:
 
-    positions.py    where blocks begin when each peer draws for itself
-    block_order.py  drawn, or each block once per epoch over the swarm
+    random_positions.py  where blocks begin when each peer draws for itself
+    block_order.py       the order of blocks: drawn, or each once per epoch over the swarm
 """

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.data_reading import NUM_UNITS, Reading
-from peer.data_order.epoch_walk import Span, UnitWalk
-from peer.data_order.others_reading import NOBODY, ReadingView, key_of
-from peer.data_order.permutation import mixed_key, permuted
-from peer.trainer.data.streams import Groups
-from peer.trainer.order.positions import random_positions
+from peer.data_division.others_reading import NOBODY, ReadingView, key_of
+from peer.data_division.permutation import mixed_key, permuted
+from peer.data_division.unit_choice import Span, UnitWalk
+from peer.trainer.data.context_blocks import Groups
+from peer.trainer.order.random_positions import random_positions
 
 NUM_UPCOMING = 3
 """Units whose data is got ahead: the present one, the next, and one more while that one comes."""
@@ -80,7 +80,7 @@ class RandomOrder:
 
 
 class PermutedOrder:
-    """Each block once per epoch; see `peer.data_order`.
+    """Each block once per epoch; see `peer.data_division`.
 
     Args:
         seed: the manifest's: the same permutation for everybody.

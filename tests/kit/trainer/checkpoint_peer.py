@@ -18,12 +18,12 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule
 from dht.host import PeerId
+from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     CheckpointFolder,
     CheckpointOwner,
     saved_totals,
 )
-from peer.checkpoint.files import open_new
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import AveragingSection
 from peer.events.peer_events import Event

@@ -26,6 +26,7 @@ from averaging.outer.outer_step import OuterRule
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from dht.host import PeerId
+from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     METADATA_NAME,
     CheckpointFolder,
@@ -34,7 +35,6 @@ from peer.checkpoint.checkpoint import (
     saved_totals,
 )
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.files import open_new
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.node_checkpoints import CheckpointKeeper

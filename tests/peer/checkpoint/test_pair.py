@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from averaging.outer.layout import build_layout
+from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     TRAINER_FACTS_NAME,
     TRAINER_TENSORS_NAME,
     list_checkpoints,
 )
-from peer.checkpoint.files import open_new
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
 from peer.trainer.loop.mailbox_link import TrainerLink

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from peer.checkpoint.files import measure_file
+from peer.checkpoint.checked_files import measure_file
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorSpec, open_arrays, write_arrays, write_raw
 from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of, write_tensors
 

@@ -15,14 +15,14 @@ from averaging.outer.layout import build_layout
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
+from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.corpus import Corpus, open_corpus
-from peer.trainer.data.streams import GroupedStream
 from peer.trainer.devices.select import select_device
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer
-from peer.trainer.order.positions import block_positions
+from peer.trainer.order.random_positions import block_positions
 from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import UsageFault
+from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.data.streams import TokenStream
-from peer.trainer.order.positions import block_positions
+from peer.trainer.order.random_positions import block_positions
 
 
 def corpus_of(source, *, context=16, vocab_size=256, held_out_fraction=0.1):

@@ -14,11 +14,11 @@ import pytest
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data import stock as stock_module
 from peer.trainer.data import text_stock as module
+from peer.trainer.data.context_blocks import GROUP_POSITIONS
+from peer.trainer.data.document_packing import tokenize_part
 from peer.trainer.data.stock import Stock
-from peer.trainer.data.streams import GROUP_POSITIONS
 from peer.trainer.data.text_stock import TextRules, TextStock, parts_of_source
 from peer.trainer.data.tokenize_pool import TokenizeWorker
-from peer.trainer.data.tokenize_worker import tokenize_part
 from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.text import documents as documents_module
 from peer.trainer.text.documents import Complaints, documents

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.records.data_reading import NUM_UNITS
-from peer.data_order.others_reading import view_of
+from peer.data_division.others_reading import view_of
 from peer.mailbox.mailbox import Mailbox
-from peer.trainer.data.streams import GROUP_POSITIONS, GroupedStream, OneGroup
+from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, OneGroup
 from peer.trainer.order.block_order import PermutedOrder, RandomOrder
-from peer.trainer.order.positions import block_positions
+from peer.trainer.order.random_positions import block_positions
 
 CONTEXT = 4
 

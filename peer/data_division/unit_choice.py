@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.data_reading import NO_UNIT, NUM_UNITS, Reading
-from peer.data_order.others_reading import (
+from peer.data_division.others_reading import (
     NOBODY,
     Done,
     ReadingView,
@@ -20,7 +20,7 @@ from peer.data_order.others_reading import (
     standings,
     unit_keys,
 )
-from peer.data_order.permutation import mixed, mixed_key
+from peer.data_division.permutation import mixed, mixed_key
 
 Places = NDArray[np.int64]
 """Numbers of units: int64 [n]."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.data_reading import NUM_UNITS, Reading
-from peer.data_order.others_reading import MAX_READERS, ReadingView, done_from, done_to
+from peer.data_division.others_reading import MAX_READERS, ReadingView, done_from, done_to
 from peer.mailbox.shared_memory import Cells, IntCell, fence, padded_cells
 
 _DONE_CELLS = NUM_UNITS // 64

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.data_order.permutation import mixed_key, permuted
+from peer.data_division.permutation import mixed_key, permuted
 
 
 @given(size=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.trainer.data.streams import Groups
+from peer.trainer.data.context_blocks import Groups
 
 
 def block_positions(

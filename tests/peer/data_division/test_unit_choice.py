@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.training.epoch_coverage import simulate_epoch
 from dht.records.data_reading import NO_UNIT, NUM_UNITS, READING_BYTES, Reading, reading_of
-from peer.data_order.epoch_walk import UnitWalk
-from peer.data_order.others_reading import DONE, TAKEN, done_to, key_of, standings, view_of
+from peer.data_division.others_reading import DONE, TAKEN, done_to, key_of, standings, view_of
+from peer.data_division.unit_choice import UnitWalk
 from tests.kit.tiers import sampled
 
 SIZE = 3

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.records.data_reading import NO_UNIT, NUM_UNITS, Reading
-from peer.data_order.permutation import U64, mixed, mixed_key
+from peer.data_division.permutation import U64, mixed, mixed_key
 
 MAX_READERS = 256
 """Others that are looked at: with more of them there are fewer than four units for each."""

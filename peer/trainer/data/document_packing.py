@@ -217,7 +217,7 @@ def _one(tokenizer: TextTokenizer) -> TokenArray:
 
 
 def main() -> int:
-    """Entry point: `python -m peer.trainer.data.tokenize_worker TOKENIZER EOS`; ends when its input does.
+    """Entry point: `python -m peer.trainer.data.document_packing TOKENIZER EOS`; ends when its input does.
 
     Pictures need no tokenizer, and its path is then empty.
     """

@@ -16,5 +16,5 @@ The files, each built on those above it:
 
     permutation.py     a permutation of any size by a key
     others_reading.py  what others read, and how that ranks the units
-    epoch_walk.py      one peer's way through the epochs
+    unit_choice.py     which unit of which epoch one peer reads next
 """
