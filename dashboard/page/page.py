@@ -27,6 +27,7 @@ from dashboard.page.scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams
+from dashboard.share.qr_code import qr_code
 from dht.identity.speakable import speakable_name
 
 REFRESH_SECONDS: Final = 5
@@ -53,7 +54,7 @@ MAX_CONTRIBUTORS_SHOWN: Final = 25
 MAX_LISTED: Final = 75
 """Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
 PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
-TEMPLATES.filters["value_text"] = value_text
+TEMPLATES.filters.update(value_text=value_text, qr_code=qr_code)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
@@ -82,6 +83,8 @@ class PageLink:
     path: str = "/"
     image: str = ""
     """Path of a picture of 1200 x 630 pixels; empty: there is none."""
+    is_for_others: bool = False
+    """Whether a visitor's phone may open it, so that a code of it makes sense."""
 
 
 NO_PAGE_LINK: Final = PageLink()

@@ -23,7 +23,7 @@ from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem
 from dashboard.share.card_cache import TooManyCards
 from dashboard.share.content import Card
-from dashboard.share.origin import origin_of
+from dashboard.share.origin import is_for_others, origin_of
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 
@@ -45,12 +45,13 @@ def add_person_routes(app: web.Application) -> None:
 
 
 def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") -> Frame:
-    """The frame of the page at `path`; a private one has no picture that others could see."""
+    """The frame of the page at `path`; a private one has neither picture nor code that others could use."""
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
     origin = origin and origin + site.base
-    link = PageLink(origin, path, f"/card/{card}.png" if site.access is None else "")
+    is_public = site.access is None
+    link = PageLink(origin, path, f"/card/{card}.png" if is_public else "", is_public and is_for_others(origin))
     return replace(site.frame, snapshot_id=snapshot_id, link=link)
 
 

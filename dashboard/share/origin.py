@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 from urllib.parse import urlsplit
@@ -38,3 +39,16 @@ def origin_of(asked: str, scheme: str, host: str) -> str:
     if asked:
         return asked
     return f"{'https' if scheme == 'https' else 'http'}://{host}" if _HOST.fullmatch(host) else ""
+
+
+def is_for_others(origin: str) -> bool:
+    """Whether another machine may open it: it is known, and no loopback address."""
+    try:
+        host = urlsplit(origin).hostname or "localhost"
+    except ValueError:
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.rpartition(".")[2] != "localhost"
+    return not (address.is_loopback or address.is_unspecified)

@@ -238,8 +238,12 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
-    "dashboard.share": ("dashboard", False, "PIL"),
-    "dashboard.page": ("dht.identity dashboard dashboard.observe dashboard.people", False, "jinja2 markupsafe"),
+    "dashboard.share": ("dashboard", False, "PIL markupsafe segno"),
+    "dashboard.page": (
+        "dht.identity dashboard dashboard.observe dashboard.people dashboard.share",
+        False,
+        "jinja2 markupsafe",
+    ),
     "dashboard.server": (
         "dht.identity dht.records dashboard dashboard.observe dashboard.history dashboard.people dashboard.share "
         "dashboard.page",

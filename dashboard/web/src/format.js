@@ -37,6 +37,13 @@ export function ageText(seconds) {
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h ago` : `${Math.floor(seconds / 86_400)} d ago`;
 }
 
+/** A moment of the browser's clock; of another day with its date. */
+export function clockText(milliseconds) {
+  const moment = new Date(milliseconds);
+  const isToday = moment.toDateString() === new Date().toDateString();
+  return isToday ? moment.toLocaleTimeString() : moment.toLocaleString();
+}
+
 let regions = null;
 
 export function countryName(code) {

@@ -1,12 +1,15 @@
 // The stream of server-sent events, and what it keeps up to date: sections that the server rendered, and ages.
 
 import { at } from "./address.js";
-import { ageText, countryName } from "./format.js";
+import { ageText, clockText, countryName } from "./format.js";
 
 const body = document.body;
 const listeners = new Map();
 /** The server sends something every 15 s at the latest. */
 const SILENT_SECONDS = 45;
+/** Between two tries to find a server that is away: twice as long each time. */
+const FIRST_WAIT_SECONDS = 1;
+const LONGEST_WAIT_SECONDS = 30;
 
 let snapshotId = body.dataset.snapshot ?? "";
 let clockLead = Number(body.dataset.now) - Date.now() / 1000;
@@ -19,6 +22,8 @@ const whole = new Set([document.querySelector("[data-tab]:not([hidden])")?.datas
 let isLost = false;
 let heardAt = Date.now();
 let triedAt = Date.now();
+let waitSeconds = FIRST_WAIT_SECONDS;
+let nextTry = null;
 
 const banner = document.createElement("p");
 banner.id = "connection";
@@ -44,7 +49,7 @@ export function showAges() {
     const text = ageText(now - Number(span.dataset.at));
     if (span.textContent !== text) span.textContent = text;
   }
-  const words = isLost ? `Connection lost ${ageText((Date.now() - heardAt) / 1000)}. The page tries again by itself.` : "";
+  const words = isLost ? `Connection lost: nothing heard from the server since ${clockText(heardAt)}. The page tries again by itself.` : "";
   if (banner.textContent !== words) banner.textContent = words;
   banner.hidden = !isLost;
   body.classList.toggle("lost", isLost);
@@ -84,6 +89,7 @@ export function replaceSection(key, html) {
 function heard() {
   heardAt = Date.now();
   isLost = false;
+  waitSeconds = FIRST_WAIT_SECONDS;
 }
 
 /** Follow only what is to be seen in `key`. */
@@ -121,27 +127,36 @@ function connect() {
     heard();
     showAges();
   });
+  // The browser itself would ask again every second, and never again after an HTTP error.
   source.addEventListener("error", () => {
     isLost = true;
+    disconnect();
+    // All viewers lost the server at once; they do not come back at once.
+    nextTry = setTimeout(connect, 1000 * waitSeconds * (0.5 + Math.random() / 2));
+    waitSeconds = Math.min(2 * waitSeconds, LONGEST_WAIT_SECONDS);
     showAges();
-    // A browser gives up for good after an HTTP error, such as the one for too many viewers.
-    if (source?.readyState === EventSource.CLOSED) {
-      disconnect();
-      setTimeout(connect, 5000);
-    }
   });
 }
 
 function disconnect() {
+  clearTimeout(nextTry);
   source?.close();
   source = null;
 }
 
+/** Somebody looks, or the network is there again: no reason to wait. */
+function connectAtOnce() {
+  if (isLost) disconnect();
+  waitSeconds = FIRST_WAIT_SECONDS;
+  connect();
+}
+
 export function startLive() {
   // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
-  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connectAtOnce()));
   window.addEventListener("pagehide", disconnect);
-  window.addEventListener("pageshow", connect);
+  window.addEventListener("pageshow", connectAtOnce);
+  window.addEventListener("online", connectAtOnce);
   setInterval(() => {
     if (source && Date.now() - Math.max(heardAt, triedAt) > SILENT_SECONDS * 1000) {
       // A proxy may keep a dead stream open for ever.

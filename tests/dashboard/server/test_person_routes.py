@@ -76,6 +76,16 @@ def test_certificate_avatar_and_cards(tmp_path: Path) -> None:
         assert "Ada Ö" in paper
         assert "/api/v1/contributors/Ada1/proof" in paper
         assert "<script" not in paper
+        # Phones can take the address of proof and page, unless it is of this machine alone.
+        assert "QR code" not in paper
+        there = {"Host": "run.example.org"}
+        paper = await (await client.get("/c/Ada1/certificate", headers=there)).text()
+        assert 'aria-label="QR code of http://run.example.org/api/v1/contributors/Ada1/proof"><svg' in paper
+        for path in ("/?wall", "/"):
+            assert (
+                'aria-label="QR code of http://run.example.org/"><svg'
+                in await (await client.get(path, headers=there)).text()
+            )
         avatar = await client.get("/avatar/Ada1.svg")
         assert "immutable" in avatar.headers["Cache-Control"]
         assert (await avatar.text()).startswith("<svg")
@@ -95,7 +105,9 @@ def test_certificate_avatar_and_cards(tmp_path: Path) -> None:
 def test_a_private_page_promises_no_picture_that_nobody_could_load(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
         allowed = {"Authorization": f"Bearer {TOKEN}"}
-        assert "og:image" not in await (await client.get("/", headers=allowed)).text()
+        page = await (await client.get("/?wall", headers={**allowed, "Host": "run.example.org"})).text()
+        assert "og:image" not in page
+        assert "QR code" not in page
         assert (await client.get("/card/run.png")).status == 401
         assert "private" in (await client.get("/avatar/Ada1.svg", headers=allowed)).headers["Cache-Control"]
 

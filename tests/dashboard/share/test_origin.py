@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.share.origin import checked_address, origin_of
+from dashboard.share.origin import checked_address, is_for_others, origin_of
 
 
 def test_the_owners_word_counts_and_then_the_request() -> None:
@@ -14,6 +14,13 @@ def test_the_owners_word_counts_and_then_the_request() -> None:
     assert origin_of("", "https", "run.example.org") == "https://run.example.org"
     assert origin_of("", "gopher", "127.0.0.1:8080") == "http://127.0.0.1:8080"
     assert origin_of("", "http", "[2001:db8::1]:80") == "http://[2001:db8::1]:80"
+
+
+def test_a_phone_cannot_open_what_is_of_this_machine_alone() -> None:
+    others = ("https://run.example.org", "http://192.0.2.2:8080", "http://[2001:db8::1]:80/r/RUN")
+    own = ("", "http://localhost:8080", "http://a.localhost", "http://127.0.0.1", "http://[::1]:80", "http://0.0.0.0")
+    assert list(map(is_for_others, others)) == [True] * 3
+    assert not any(map(is_for_others, (*own, origin_of("", "http", "[:::]"), "http://[:::]")))
 
 
 @given(st.text(max_size=30))

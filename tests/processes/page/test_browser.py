@@ -200,6 +200,15 @@ async def width_of(page: Page) -> int:
     return int(await page.evaluate("document.documentElement.scrollWidth"))
 
 
+async def seconds_until_asked(page: Page, seen: Seen) -> int:
+    """By the page's clock, which stands still otherwise."""
+    num_asked, seconds = len(seen.urls), 0
+    while len(seen.urls) == num_asked:
+        await page.clock.run_for(1000)
+        seconds += 1
+    return seconds
+
+
 async def accessibility_faults(page: Page) -> list[str]:
     """What axe finds to be serious or critical, as sentences."""
     results = await Axe().run(page, options=RULES)
@@ -481,6 +490,14 @@ def test_a_page_says_that_it_lost_its_server_and_finds_it_again(in_browser: InBr
         await visit.site.stop()
         await expect(page.locator("#connection")).to_contain_text("Connection lost")
         await expect(page.locator("body")).to_have_class("lost")
+        # It asks more and more seldom, and at once when the network is there again.
+        await page.clock.install()
+        await page.evaluate("dispatchEvent(new Event('online'))")
+        gaps = [await seconds_until_asked(page, visit.seen) for _ in range(6)]
+        assert gaps[5] >= 10 > gaps[0]
+        async with page.expect_request("**/events/stream*"):
+            await page.evaluate("dispatchEvent(new Event('online'))")
+        await page.clock.resume()
         people = (replace(contributor_of(0), name="Back again"), *visit.site.history.contributors[1:])
         visit.site.history = replace(visit.site.history, contributors=people)
         await visit.site.start()
