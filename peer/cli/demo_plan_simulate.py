@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.named_run import named_run, names_run
-from peer.cli.options import PAGE_PORT, AsJson, LookTimeout, Port
+from peer.cli.options import PAGE_PORT, AsJson, LookTimeout, Port, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 
@@ -55,9 +55,13 @@ def demo(
     return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
 
 
-@commands.command(epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --peers homes.toml")
+@commands.command(
+    cls=with_choices(only=("base_bits",)),
+    epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --peers homes.toml",
+)
 @exits_with_sentence
 def plan(
+    context: typer.Context,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -92,7 +96,7 @@ def plan(
     manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
 
-    return int(run_plan(manifest, peers, as_json=as_json, is_full=full or peers is not None))
+    return int(run_plan(manifest, peers, context.obj["base_bits"], as_json=as_json, is_full=full or peers is not None))
 
 
 def _planned(run: str, timeout_seconds: float) -> Any:

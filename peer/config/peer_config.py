@@ -52,6 +52,7 @@ IpVersion = Literal["auto", "4", "6"]
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
 Attention = Literal["sdpa", "eager", "flash"]
 OptimizerBits = Literal["32", "8"]
+BaseBits = Literal["full", "8", "4"]
 TrackerKind = Literal["trackio", "wandb", "tensorboard", "csv"]
 
 _Given = TypeVar("_Given")
@@ -86,7 +87,7 @@ class ChoiceMark(Enum):
     OWN_TERMINAL = "terminal"
     """A loop of somebody's own prints and serves its figures itself."""
     KEPT = "kept"
-    """It says which peer this is, how others reach it, or what a join needs: the next start needs it again."""
+    """It says which peer this is, how others reach it, or what this machine gives: the next start needs it again."""
 
 
 class Shown(NamedTuple):
@@ -205,26 +206,26 @@ class PeerConfig(BaseModel):
         description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
         "run's own source",
     )
-    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING] = Field(
+    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
     )
-    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default="auto",
         description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
     )
-    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=False, description="train through torch.compile; needs a C++ compiler"
     )
-    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=False, description="compute activations again instead of keeping them: less memory, a third slower"
     )
-    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
     )
-    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
     )
-    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None,
         ge=1,
         le=65_536,
@@ -235,7 +236,7 @@ class PeerConfig(BaseModel):
         strict=False,
         description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
     )
-    base_bits: Annotated[Literal["full", "8", "4"], Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    base_bits: Annotated[BaseBits, Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default="full",
         description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
     )
@@ -263,7 +264,7 @@ class PeerConfig(BaseModel):
     join_timeout_seconds: Annotated[float, Shown("SECONDS"), Subject.LIMITS] = Field(
         default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
     )
-    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
     checkpoint_minutes: Annotated[float, Subject.LIMITS] = Field(
@@ -281,7 +282,7 @@ class PeerConfig(BaseModel):
     metrics_host: Annotated[str, Shown("ADDRESS"), Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
     )
-    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
+    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb, tensorboard or csv (in the data folder)",
     )
@@ -317,10 +318,10 @@ class PeerConfig(BaseModel):
     map_ports: Annotated[bool, Subject.NETWORK, ChoiceMark.KEPT] = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
     )
-    relay: Annotated[bool, Subject.NETWORK] = Field(
+    relay: Annotated[bool, Subject.NETWORK, ChoiceMark.KEPT] = Field(
         default=True, description="be reached through members that relay if nobody can dial this peer"
     )
-    relay_for_others: Annotated[bool | None, Subject.NETWORK] = Field(
+    relay_for_others: Annotated[bool | None, Subject.NETWORK, ChoiceMark.KEPT] = Field(
         default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
     output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Final
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
@@ -21,6 +20,7 @@ from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
+from peer.memory.base_bits import check_base_bits
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import Probe, probing
@@ -46,7 +46,7 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
         config: what `peer join` would be given; without a target its run id counts for nothing.
     """
     tell_progress("looking at this machine")
-    machine = look_at_machine(config.device, config.data_dir, config.listen_addresses, config.ports)
+    machine = look_at_machine(config)
     facts = DoctorFacts(machine)
     report = None if as_json else Report(HERE if target is None else target.run_id)
     if target is not None:
@@ -110,7 +110,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         where = "the device that joining takes" if config.device == "auto" else config.device
         tell_progress(f"measuring an inner step on {where}")
         step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
-        prediction = predict(observer.manifest, records, own_home(step_seconds, line))
+        prediction = predict(observer.manifest, records, own_home(step_seconds, line, config.base_bits))
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
     run = replace(run, model_fault=model_fault)
     if observer.manifest.model.kind != "custom":
@@ -119,7 +119,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
             run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data, limit_bytes))
         except LocalFault as fault:
             run = replace(run, data_fault=str(fault))
-        run = await asyncio.to_thread(_with_weights, run, observer.manifest, config.base)
+        run = await asyncio.to_thread(_with_weights, run, observer.manifest, config)
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
 
@@ -140,12 +140,17 @@ async def _asked(
         return observer, records, await _ask_members(observer, records, target, config)
 
 
-def _with_weights(run: ReportedRun, manifest: RunManifest, given: Path | None) -> ReportedRun:
-    """The same, and whether this machine has the weights that the run stands on."""
+def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -> ReportedRun:
+    """The same, and whether this machine has the weights that the run stands on, and may have them in fewer bits."""
     try:
-        return replace(run, weights=base_facts(manifest, given, tell_progress))
+        check_base_bits(manifest, config.base_bits)
     except LocalFault as fault:
-        return replace(run, weights_fault=str(fault), weights_fault_code=0 if given is None else fault.exit_code)
+        return replace(run, weights_fault=str(fault), weights_fault_code=fault.exit_code)
+    try:
+        return replace(run, weights=base_facts(manifest, config.base, tell_progress))
+    except LocalFault as fault:
+        code = 0 if config.base is None else fault.exit_code
+        return replace(run, weights_fault=str(fault), weights_fault_code=code)
 
 
 def _model_fault(observer: RunObserver) -> str:

@@ -22,6 +22,7 @@ class MachineFacts:
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
         congestion_control: of TCP, as the kernel calls it; empty: unknown.
         folder_fault: the sentence of why the data folder cannot be written; empty: it can.
+        bits_fault: the sentence of why given weights cannot have so few bits here; empty: they can, or nobody asked.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
     """
 
@@ -36,6 +37,7 @@ class MachineFacts:
     congestion_control: str = ""
     kernels_fault: str = ""
     folder_fault: str = ""
+    bits_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

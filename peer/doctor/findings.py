@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dht.errors import DeviceFault, Incompatible, LocalFault
+from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
@@ -80,6 +80,8 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         remedy = "install a C compiler, such as gcc, and then this software again"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
     yield _device(machine, needs, facts.step_seconds)
+    if machine.bits_fault:
+        yield Finding("bits", "stop", *told_apart(machine.bits_fault), UsageFault.exit_code)
     yield _memory(machine, needs)
     yield _disk(machine, needs)
     if machine.port_fault:

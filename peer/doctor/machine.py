@@ -19,10 +19,12 @@ from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import available_memory_bytes, check_memory, free_memory_bytes
 from peer.trainer.devices.select import describe_device, select_device
 from peer.trainer.examples.rules import NUM_SHADES, rules_of
+from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.optimizer import has_fused, make_optimizer
 from peer.version import VERSION
@@ -31,15 +33,15 @@ SPEED_SECONDS: Final = 3.0
 """For all measured steps together, if one is shorter; first ones compile kernels and fill caches."""
 
 
-def look_at_machine(
-    device_name: str, data_dir: Path, listen: Sequence[str], ports: range | None = None
-) -> MachineFacts:
+def look_at_machine(config: PeerConfig) -> MachineFacts:
     """Everything that is known without a run."""
-    device_text, device_fault, device_free = "", "", None
+    device_text, device_fault, device_free, bits_fault = "", "", None, ""
     try:
-        device = select_device(device_name)
+        device = select_device(config.device)
         device_text = describe_device(device)
         device_free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        if config.base_bits != "full":
+            bits_fault = _bits_fault(Compressed(int(config.base_bits), device))
     except DeviceFault as fault:
         device_fault = str(fault)
     return MachineFacts(
@@ -48,12 +50,13 @@ def look_at_machine(
         device_fault=device_fault,
         device_free_bytes=device_free,
         memory_free_bytes=available_memory_bytes(),
-        disk_free_bytes=_disk_free_bytes(data_dir),
-        data_dir=str(data_dir),
-        port_fault=_port_fault(listen, ports),
+        disk_free_bytes=_disk_free_bytes(config.data_dir),
+        data_dir=str(config.data_dir),
+        port_fault=_port_fault(config.listen_addresses, config.ports),
         congestion_control=congestion_control(),
         kernels_fault=compiled.missing_reason(),
-        folder_fault=_folder_fault(data_dir),
+        folder_fault=_folder_fault(config.data_dir),
+        bits_fault=bits_fault,
     )
 
 
@@ -133,6 +136,14 @@ def _folder_fault(folder: Path) -> str:
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return ""
     return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
+
+
+def _bits_fault(compressed: Compressed) -> str:
+    try:
+        compressed.check()
+    except LocalFault as fault:
+        return str(fault)
+    return ""
 
 
 def _port_fault(listen: Sequence[str], ports: range | None) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import BaseBits
 from peer.doctor.doctor_facts import LineFacts, NeedFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
 from peer.plan.source import plan_of
@@ -63,7 +64,7 @@ def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
     return Prediction(needs, min(mine.in_time, by_line))
 
 
-def own_home(step_seconds: float | None, line: LineFacts) -> HomeGroup:
+def own_home(step_seconds: float | None, line: LineFacts, base_bits: BaseBits = "full") -> HomeGroup:
     """This machine's part of a plan; a rate that was not measured is that of a usual home.
 
     Args:
@@ -85,6 +86,7 @@ def own_home(step_seconds: float | None, line: LineFacts) -> HomeGroup:
         step_seconds=min(1e6, max(1e-6, 1.0 if step_seconds is None else step_seconds)),
         round_trip_seconds=min(60.0, round_trip),
         reachable=bool(line.dial_back.reached),
+        base_bits=base_bits,
         **known,
     )
 

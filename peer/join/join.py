@@ -24,6 +24,7 @@ from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.run_facts import rates_of, run_facts, trained_in
+from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
@@ -48,7 +49,7 @@ from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.base_weights import find_base
-from peer.trainer.hf.run_model import build_run_model, check_compressed, check_joinable
+from peer.trainer.hf.run_model import build_run_model, check_joinable
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.optimizer import load_optimizers
@@ -197,12 +198,14 @@ def _load(
     source = source_here(manifest.data.source, config.data, manifest.data.reader)
     use: Use = "train on a GPU" if device.type != "cpu" else "train"
     check_memory(manifest, use, free_memory_bytes(), config.base_bits)
+    check_base_bits(manifest, config.base_bits)
+    compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
+    if compressed is not None:
+        compressed.check()
     if manifest.model.init is not None:
         terminal.mention("checking the given weights that this run stands on")
-    check_compressed(manifest, config.base_bits)
     base = find_base(manifest, config.base)
     ranks = ALONE if group is None else _meet(config, manifest, source, base, device, group)
-    compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
     model = build_run_model(manifest, base, compressed=compressed)
     check_frozen_digest(manifest, model)
     prepare_module(model, ComputeChoices.of(config))

@@ -1,6 +1,7 @@
 """Memory that a peer needs, known before it takes any.
 
-The file:
+The files:
 
+    base_bits.py     given weights in fewer bits: in which runs, and how many bytes (pure)
     least_memory.py  refuses a model before it takes all memory
 """

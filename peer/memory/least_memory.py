@@ -15,7 +15,9 @@ from dht.errors import DeviceFault
 from dht.quantities import bytes_text, count_text
 from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import BaseBits
 from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.memory.base_bits import base_num_bytes
 
 FLOAT_BYTES, POSITION_BYTES = 4, 8
 
@@ -38,7 +40,7 @@ _FULL_BITS = 32
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: str = "full") -> int:
+def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: BaseBits = "full") -> int:
     """What a process of this machine takes at least.
 
     Args:
@@ -50,7 +52,7 @@ def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: str = "full")
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
     if use != "serve":
-        kept += frozen_num_bytes(manifest) * _num_bits(base_bits) // _FULL_BITS
+        kept += base_num_bytes(manifest) * _num_bits(base_bits) // _FULL_BITS
     if use == "serve":
         return kept
     num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
@@ -71,17 +73,11 @@ def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: str = "full")
     return kept + copies + rotary + step
 
 
-def _num_bits(base_bits: str) -> int:
+def _num_bits(base_bits: BaseBits) -> int:
     return _FULL_BITS if base_bits == "full" else int(base_bits)
 
 
-def frozen_num_bytes(manifest: RunManifest) -> int:
-    """What a run's trainer keeps and does not train: the given weights under an adapter."""
-    section = manifest.model
-    return section.init.num_bytes if section.adapter is not None and section.init is not None else 0
-
-
-def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None, base_bits: str = "full") -> None:
+def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None, base_bits: BaseBits = "full") -> None:
     """Before a model is built.
 
     Args:

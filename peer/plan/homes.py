@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dht.errors import UsageFault
+from peer.config.peer_config import BaseBits, flag_of
 from peer.config.validation import explain, read_toml
 from peer.plan.round_traffic import MemberLink
 
@@ -30,6 +31,9 @@ class HomeGroup(_Section):
     download_mbit_per_second: float = Field(default=100.0, ge=0.01, le=1e6, description="of the line, downwards")
     round_trip_seconds: float = Field(default=0.04, ge=0, le=60, description="ping between two members")
     reachable: bool = Field(default=True, description="whether others can dial it; if not, it reduces nothing")
+    base_bits: BaseBits = Field(
+        default="full", description="of given weights under an adapter, as `peer join --base-bits` has them"
+    )
 
     @property
     def line(self) -> MemberLink:
@@ -89,6 +93,19 @@ def load_profile(path: Path | None) -> PlanProfile:
         return PlanProfile.model_validate(fields)
     except ValidationError as error:
         raise UsageFault(f"{path}: {explain(error, PlanProfile)}") from error
+
+
+def with_base_bits(profile: PlanProfile, base_bits: str) -> PlanProfile:
+    """The same homes, all of which keep given weights in so many bits.
+
+    Raises:
+        UsageFault: there is no such choice.
+    """
+    try:
+        groups = [HomeGroup.model_validate(group.model_dump() | {"base_bits": base_bits}) for group in profile.peers]
+    except ValidationError as error:
+        raise UsageFault(explain(error, HomeGroup, flag_of)) from error
+    return profile.model_copy(update={"peers": tuple(groups)})
 
 
 def _checked_group(path: Path, number: int, fields: object) -> HomeGroup:

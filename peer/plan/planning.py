@@ -18,7 +18,7 @@ from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.signed_records import MAX_PEER_RECORD_BYTES
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import codec_of, codecs_of
-from peer.memory.least_memory import frozen_num_bytes
+from peer.memory.base_bits import base_num_bytes
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory_needs import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
 from peer.plan.round_traffic import (
@@ -182,7 +182,9 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                     profile.num_peers + profile.num_seeds, manifest.network.announce_seconds
                 ),
                 tokens_per_second=step_tokens / group.step_seconds * utilisation,
-                trainer_memory=trainer_memory(sum(sizes), num_orthogonalised, frozen_num_bytes(manifest)),
+                trainer_memory=trainer_memory(
+                    sum(sizes), num_orthogonalised, base_num_bytes(manifest, group.base_bits)
+                ),
                 network_memory=network_memory(sizes, codec, section.mode, traffic, len(lines)),
             )
         )

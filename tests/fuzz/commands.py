@@ -225,7 +225,9 @@ def _machine(desk: _Desk) -> Callable[..., Any]:
         from peer.doctor.machine import look_at_machine
 
         if not found:
-            found.append(look_at_machine("cpu", desk.empty("doctor"), (), None))
+            found.append(
+                look_at_machine(PeerConfig(run_id="any." + "a" * 20, device="cpu", data_dir=desk.empty("doctor")))
+            )
         return found[0]
 
     return look

@@ -22,6 +22,8 @@ _HEADS = {
     "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
 }
 """The library's tables of architectures that have a task's head; their classes are the library's own."""
+_CPU_FORM = "support_avx512bf16_for_cpu"
+"""Attribute of bitsandbytes' layers of 4 bits."""
 
 
 def check_library() -> None:
@@ -92,14 +94,36 @@ class Compressed:
     num_bits: int
     device: torch.device
 
+    def check(self) -> None:
+        """See on one small layer that this machine has the library, and that it computes on the device.
+
+        Raises:
+            UsageFault: bitsandbytes is not installed, or cannot do it here.
+        """
+        # It says at each step of each layer that it rounds.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        try:
+            from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+            layer = Linear8bitLt(64, 64, has_fp16_weights=False) if self.num_bits == 8 else Linear4bit(64, 64)
+            inputs = torch.ones(1, 64, device=self.device, requires_grad=True)
+            layer.to(self.device)(inputs).sum().backward()
+        except Exception as error:  # Builds for other hardware fail in ways of their own.
+            is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("bitsandbytes")
+            why = "is not installed" if is_missing else f"does not compute on {self.device}"
+            reason = "" if is_missing else f" ({' '.join(str(error).split())[:200]})"
+            raise UsageFault(
+                f"--base-bits {self.num_bits} needs bitsandbytes, which {why} here{reason}; expected it; run: pip "
+                "install bitsandbytes, or leave --base-bits out"
+            ) from error
+
     def options(self) -> dict[str, Any]:
         """For the library's `from_pretrained`.
 
         Raises:
-            UsageFault: bitsandbytes is not installed.
+            UsageFault: as from `check`.
         """
-        with needing(f"--base-bits {self.num_bits}", "bitsandbytes", "hf"):
-            import bitsandbytes  # noqa: F401
+        self.check()
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
         config = _library().BitsAndBytesConfig(**kind)
         return {"quantization_config": config, "device_map": {"": self.device}}
@@ -122,6 +146,10 @@ def load_architecture(
     module, missing_names = _loaded(text, task, folder, {} if compressed is None else compressed.options())
     if missing_names:
         _fill_in(module, missing(), missing_names)
+    for layer in module.modules():
+        # While such a layer measures on a processor with AVX-512, it takes a form without gradients, and keeps it.
+        if hasattr(layer, _CPU_FORM):
+            setattr(layer, _CPU_FORM, False)
     trained: nn.Module = module.train()
     return trained
 

@@ -134,20 +134,6 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
             check_adapters()
 
 
-def check_compressed(manifest: RunManifest, base_bits: str) -> None:
-    """Whether a run's weights may have fewer bits here.
-
-    Raises:
-        UsageFault: they are trained, or what is trained depends on their last bits.
-    """
-    adapter = manifest.model.adapter
-    if base_bits != "full" and (adapter is None or adapter.kind != "lora"):
-        what = "trains all of its weights" if adapter is None else "trains DoRA, whose magnitudes are those of the base"
-        raise UsageFault(
-            f"--base-bits {base_bits} was given, and this run {what}; expected it with LoRA alone; leave it out"
-        )
-
-
 def check_architecture(manifest: RunManifest) -> None:
     """Whether this machine's transformers makes of the run's config the module that the run was made with.
 

@@ -6,6 +6,8 @@ import dataclasses
 import io
 import math
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from rich.console import Console
 
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
+from peer.config.peer_config import PeerConfig
 from peer.doctor.doctor import doctor_json
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
+from peer.doctor.machine import look_at_machine
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
@@ -106,6 +110,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "--upgrade", 4),
     ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "--upgrade", 0),
     ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
+    ("bits", changed("machine", bits_fault="NO; expected it; run: pip"), "stop", "^NO$", "run: pip", 2),
     ("device", changed("needs", device_bytes=50 * GB), "stop", "needs 50 GB of 40 GB free", "more memory", 5),
     ("device", changed("needs", device_bytes=38 * GB), "note", "needs 38 GB of 40 GB", "activations", 0),
     ("memory", changed("needs", memory_bytes=80 * GB), "stop", "needs 80 GB of 60 GB", "end other programs", 1),
@@ -288,6 +293,13 @@ def test_a_thin_line_makes_as_many_rounds_as_it_carries() -> None:
 def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_most() -> None:
     steps = MANIFEST.averaging.sync_every
     assert share_with(OWN.model_copy(update={"step_seconds": 10.0 * steps}), members()) < 0.2
+
+
+def test_fewer_bits_are_looked_at_if_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    for bits, fault in (("full", ""), ("4", "--base-bits 4 needs bitsandbytes, which is not installed here")):
+        config = PeerConfig.model_validate({"run_id": "any." + "a" * 20, "data_dir": tmp_path, "base_bits": bits})
+        assert look_at_machine(config).bits_fault.split(";")[0] == fault
 
 
 def test_a_folder_that_cannot_be_written_stops() -> None:

@@ -25,6 +25,8 @@ RUN_ID = "own." + "a" * 20
         ("peer seed", {"data_dir": "my owner", "listen": ["/ip4/0.0.0.0/tcp/4001"], "map_ports": True}),
         ("peer join", {"identity": "old.key", "contributor_key": "Ada's.key", "device": "cpu", "data": "text:a b.txt"}),
         ("peer join", {"upload_limit_mbit": 2.5}),
+        ("peer join", {"threads": 2, "optimizer_bits": "8", "micro_batch": 1, "checkpoint_activations": True}),
+        ("peer join", {"track": "csv", "data_limit_gib": 5.0, "precision": "bf16", "relay": False}),
     ],
 )
 def test_what_is_printed_starts_the_same_peer(

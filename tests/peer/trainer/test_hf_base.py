@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import types
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -23,10 +25,11 @@ from peer.owner.new_run import create_run
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
 from peer.plan.source import sizes_of
-from peer.trainer.hf.architecture import Compressed, build_architecture
+from peer.trainer.hf import architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
 from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base
 from peer.trainer.hf.described import AdapterChoice, describe_model
-from peer.trainer.hf.run_model import architecture_parts, build_run_model, check_compressed
+from peer.trainer.hf.run_model import architecture_parts, build_run_model
 
 LLAMA = {
     "model_type": "llama",
@@ -181,18 +184,31 @@ def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Pat
     assert all(torch.equal(now[name], before) for name, before in frozen.items())
 
 
-def test_fewer_bits_are_for_lora_and_need_a_library(
+def test_fewer_bits_need_a_library_that_computes_here(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lora = run_of(saved, tmp_path / "lora", AdapterChoice("lora", 4))
-    check_compressed(lora, "4")
-    for other in (run_of(saved, tmp_path / "whole"), run_of(saved, tmp_path / "dora", AdapterChoice("dora", 4))):
-        check_compressed(other, "full")
-        with pytest.raises(UsageFault, match="LoRA alone"):
-            check_compressed(other, "8")
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(UsageFault, match="--base-bits 4 needs bitsandbytes"):
         build_run_model(lora, find_base(lora, saved), compressed=Compressed(4, torch.device("cpu")))
+    broken = types.ModuleType("bitsandbytes.nn")
+    broken.Linear4bit = torch.nn.Linear  # type: ignore[attr-defined]
+    broken.Linear8bitLt = mock.Mock(side_effect=RuntimeError("compiled for\nother hardware"))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", types.ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.nn", broken)
+    Compressed(4, torch.device("cpu")).check()
+    with pytest.raises(UsageFault, match=r"does not compute on cpu here \(compiled for other hardware\); expected it"):
+        Compressed(8, torch.device("cpu")).check()
+
+
+def test_a_base_of_few_bits_stays_differentiable_after_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of bitsandbytes take a form without gradients while they measure, and would keep it."""
+    layer = torch.nn.Linear(2, 2)
+    layer.support_avx512bf16_for_cpu = True  # type: ignore[assignment]
+    loaded = torch.nn.Sequential(layer, torch.nn.ReLU())
+    monkeypatch.setattr(architecture, "_loaded", lambda *arguments: (loaded, []))
+    assert load_architecture("", "causal-lm", Path(), lambda: loaded) is loaded
+    assert layer.support_avx512bf16_for_cpu is False
 
 
 def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:

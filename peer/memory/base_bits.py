@@ -1,0 +1,46 @@
+"""Given weights under an adapter in fewer bits (`--base-bits`): in which runs, and what they take. Pure."""
+
+from __future__ import annotations
+
+from dht.errors import UsageFault
+from peer.config.hf_config import checked_config
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import BaseBits
+
+_BITS_PER_VALUE = {"8": 8.0, "4": 4.5}
+"""Of the layers that are compressed: with 4 bits, a float32 scale for each 64 values (arXiv 2305.14314)."""
+_WIDTHS = ("hidden_size", "n_embd", "d_model")
+"""How configs call the width of an embedding."""
+
+
+def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
+    """Whether a run's weights may have fewer bits here.
+
+    Raises:
+        UsageFault: they are trained, or what is trained depends on their last bits.
+    """
+    adapter = manifest.model.adapter
+    if base_bits != "full" and (adapter is None or adapter.kind != "lora"):
+        what = "trains all of its weights" if adapter is None else "trains DoRA, whose magnitudes are those of the base"
+        raise UsageFault(
+            f"--base-bits {base_bits} was given, and this run {what}; expected it with LoRA alone; leave it out"
+        )
+
+
+def base_num_bytes(manifest: RunManifest, base_bits: BaseBits = "full") -> int:
+    """What a run's trainer keeps and does not train: the given weights under an adapter.
+
+    In fewer bits it is an estimate: embeddings and the output head keep theirs, as bitsandbytes has it.
+    """
+    section = manifest.model
+    if section.adapter is None or section.init is None:
+        return 0
+    if base_bits == "full" or section.config is None:
+        return section.init.num_bytes
+    config = checked_config(section.config)
+    value_bytes = 2 if config.get("dtype") in ("bfloat16", "float16") else 4
+    width = next((config[name] for name in _WIDTHS if isinstance(config.get(name), int)), 0)
+    has_own_head = section.task in ("causal-lm", "masked-lm") and config.get("tie_word_embeddings") is False
+    kept = min(section.init.num_bytes, (1 + has_own_head) * section.vocab_size * width * value_bytes)
+    num_compressed = (section.init.num_bytes - kept) // value_bytes
+    return kept + int(num_compressed * _BITS_PER_VALUE[base_bits] / 8)
