@@ -3,7 +3,8 @@
 p2pd starts two relays. One with libp2p's own limits (128 KiB each way, 2 minutes) always starts. The one that its flags
 describe starts once it counts as public. The one that registers last serves, so a daemon may come up limited and stays
 so. That was so in 34 of 40 starts on an idle machine with two cores. On a single thread the generous one came last in
-32 of 32 starts, so relays get one (`daemon.daemon_environment`). Nothing but a transfer tells which one serves.
+32 of 32 starts, and in 13 of 14 where 16 processes shared two cores. So relays get one thread
+(`daemon.daemon_environment`), and one that comes up limited starts again. Nothing but a transfer tells which serves.
 """
 
 from __future__ import annotations
