@@ -7,14 +7,13 @@ process that trains.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import blake3
 import numpy as np
@@ -136,7 +135,9 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
                 num_documents, smallest = num_documents + 1, min(smallest, fraction)
             for batch in _batches(order, complaints) if tokenizer is not None and order.examples is None else ():
                 assert tokenizer is not None
-                encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
+                # A row of 50 MB at once would take 2 GB.
+                groups = _groups((piece for pieces, *_ in batch for piece in pieces), len)
+                encoded = (tokens for group in groups for tokens in tokenizer.encode(group))
                 for pieces, fraction, ends, num_bytes in batch:
                     is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
                     for number in range(len(pieces)):
@@ -181,8 +182,8 @@ def _examples(
             yield pixels, number, content
         return
     assert tokenizer is not None
-    while batch := list(itertools.islice(rows, EXAMPLES_AT_ONCE)):
-        texts = [(str(value)[:MAX_TEXT_CHARACTERS], number) for value, number in batch]
+    cut = ((str(value)[:MAX_TEXT_CHARACTERS], number) for value, number in rows)
+    for texts in _groups(cut, lambda row: len(row[0]), EXAMPLES_AT_ONCE):
         plain = [text.encode("utf-8", "replace").decode() for text, _ in texts]
         for (_, number), text, tokens in zip(
             texts, plain, tokenizer.encode_whole(plain, rules.num_values), strict=True
@@ -194,22 +195,33 @@ def _examples(
 
 
 _Document = tuple[list[str], float, bool, int]
+_Item = TypeVar("_Item")
 
 
 def _batches(order: TokenizeOrder, complaints: Complaints) -> Iterator[list[_Document]]:
     """Lists of (text in pieces that a tokenizer takes, its `hash_fraction`, does the document end with it?, bytes)."""
-    batch: list[_Document] = []
-    size = 0
-    for text, ends in documents(order.part, order.text_field, complaints):
+
+    def document(text: str, ends: bool) -> _Document:
         content = text.encode()
         pieces = [text[start : start + MAX_TEXT_CHARACTERS] for start in range(0, len(text), MAX_TEXT_CHARACTERS)]
-        batch.append((pieces, hash_fraction(content), ends, len(content)))
-        size += len(content)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        return pieces, hash_fraction(content), ends, len(content)
+
+    found = (document(*one) for one in documents(order.part, order.text_field, complaints))
+    return _groups(found, lambda one: one[3])
+
+
+def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int | None = None) -> Iterator[list[_Item]]:
+    """Lists of at most `most` items, each of which ends where it reaches `BATCH_CHARACTERS`."""
+    group: list[_Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= BATCH_CHARACTERS or len(group) == most:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _one(tokenizer: TextTokenizer) -> TokenArray:

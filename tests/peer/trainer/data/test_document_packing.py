@@ -1,0 +1,47 @@
+"""Parts of text become shards of tokens, a bounded amount of text at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peer.trainer.data import document_packing
+from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
+from peer.trainer.data.tokenizing import TextTokenizer
+from peer.trainer.examples.rules import ExampleRules
+from peer.trainer.text.documents import TextPart
+from tests.kit.trainer.prepared_data import sentences, small_tokenizer
+
+
+@pytest.mark.parametrize("rules", [None, ExampleRules("text", "label", ("a", "b"), 8)])
+def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
+    rules: ExampleRules | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer takes 40 bytes of memory for each character that it is given at once."""
+    monkeypatch.setattr(document_packing, "BATCH_CHARACTERS", 200)
+    monkeypatch.setattr(document_packing, "MAX_TEXT_CHARACTERS", 150)
+    texts = sentences(20)
+    texts[5] = " ".join(texts)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts))
+    tokenizer = small_tokenizer(tmp_path / "tokenizer")
+    part = TextPart("jsonl", ((str(path), 0, path.stat().st_size),))
+    order = TokenizeOrder(part, "text", 0.0, tmp_path / "training", tmp_path / "held", rules)
+    name = "encode" if rules is None else "encode_whole"
+    encode, given = getattr(TextTokenizer, name), []
+
+    def spied(self: TextTokenizer, together: list[str], *more: int) -> object:
+        given.append(sum(map(len, together)))
+        return encode(self, together, *more)
+
+    monkeypatch.setattr(TextTokenizer, name, spied)
+    told = tokenize_part(order, tokenizer)
+    assert max(given) < 200 + 150
+    assert sum(given) == (sum(map(len, texts)) if rules is None else sum(min(len(text), 150) for text in texts))
+    if rules is None:
+        tokens = np.fromfile(tmp_path / "training", tokenizer.dtype)
+        assert tokenizer.decode(tokens.tolist()).split("<|endoftext|>")[:-1] == texts
+        assert told["documents"] == 20
