@@ -235,9 +235,12 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         sections = render_sections(state, NOBODY)
         html = render_page(state, sections, NOBODY, Frame(NOW, assets(), "b-1"))
         text = TextOnly(html).text
-        for words in ("Anybody can join", "Join with your machine", "not heard"):
+        for words in ("Anybody can join", "Join with your machine", "not heard", "Training now", "Rounds, live"):
             assert (words in text) != has_ended, words
         assert ("Take the model home" in text) == has_ended
+        assert ("Took part" in text) == has_ended
+        # The one command to take it home, which asks nobody if nobody is there.
+        assert ("--peers ADDRESS --out" in text) != has_ended
         assert ('class="late"' in html) != has_ended
         own = render_contributor(state, contributor_view(1), Frame(NOW, assets(), "b-1"))
         assert ("Next: 100 million tokens" in TextOnly(own).text) != has_ended
