@@ -1,4 +1,4 @@
-"""`serve_dashboard`: puts network, observer and page together in one process."""
+"""`serve_dashboards`: puts network, observer and page together in one process."""
 
 from __future__ import annotations
 
@@ -116,43 +116,24 @@ class ShownRun:
     served: Callable[[str], object] = lambda address: None
 
 
-def serve_dashboards(runs: Sequence[ShownRun]) -> int:
+def serve_dashboards(runs: Sequence[ShownRun], *, is_index: bool = True) -> int:
     """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port, token and
     proxies are those of the first one.
 
-    Raises:
-        UsageFault: the port is taken, the token cannot be used, or none of the runs can be opened.
-    """
-    return _run(runs, is_alone=False)
-
-
-def serve_dashboard(
-    run_id: str,
-    peers: Sequence[str],
-    choices: Choices,
-    *,
-    entry: ObserverEntry | None = None,
-    served: Callable[[str], object] = lambda address: None,
-) -> int:
-    """Serve the page until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
-
     Args:
-        peers, entry, served: as of `ShownRun`.
+        is_index: False: the page of the only run is at ``/``, and what keeps it from being shown ends the program.
 
     Raises:
-        UsageFault: the run id is none, the port is taken, or a file cannot be used (exit code 2).
-        LocalFault: the transport cannot run, or the history is damaged.
+        UsageFault: a run id is none, the port is taken, a file cannot be used, or no run can be opened (exit code 2).
+        LocalFault: without an index: the transport cannot run, or the history is damaged.
     """
-    split_run_id(run_id)
-    return _run([ShownRun(run_id, peers, choices, entry, served)], is_alone=True)
-
-
-def _run(runs: Sequence[ShownRun], *, is_alone: bool) -> int:
+    for run in runs:
+        split_run_id(run.run_id)
     token_file = runs[0].choices.token_file
     access = None if token_file is None else PageAccess(read_token(token_file))
-    asyncio.run(_serve(runs, access, is_alone=is_alone))
+    asyncio.run(_serve(runs, access, is_alone=not is_index))
     return 0
 
 
@@ -458,7 +439,7 @@ async def _watch(
         if (plan := choices.samples) is not None:
             order = SampleOrder(run_id, tuple(run.peers), str(choices.observer_folder), plan.prompts, plan.base)
             works["Asking the model for samples"] = partial(
-                follow_samples, plan, order, history, seen, ask, time.time, _warn
+                follow_samples, plan, order, lambda: history.samples, history.keep_samples, seen, ask, time.time, _warn
             )
         async with asyncio.TaskGroup() as tasks:
             for what, work in works.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from dashboard.history_facts import ModelSample
 from dashboard.observe.dashboard_state import DashboardState
@@ -15,23 +15,11 @@ from dashboard.samples.plan import MIN_SECONDS, SamplePlan, can_be_asked, kept, 
 LOOK_SECONDS: Final = 2.0
 
 
-class SampleHistory(Protocol):
-    """Where samples are kept."""
-
-    @property
-    def samples(self) -> tuple[ModelSample, ...]:
-        """Oldest first."""
-        ...
-
-    def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
-        """Keep these, in the place of those before."""
-        ...
-
-
 async def follow_samples(
     plan: SamplePlan,
     order: SampleOrder,
-    history: SampleHistory,
+    samples: Callable[[], tuple[ModelSample, ...]],
+    keep: Callable[[tuple[ModelSample, ...]], None],
     state: Callable[[], DashboardState],
     ask: Callable[[SampleOrder], Awaitable[bytes]],
     clock: Callable[[], float],
@@ -42,6 +30,8 @@ async def follow_samples(
 
     Args:
         order: what is asked each time.
+        samples: those that there are, oldest first.
+        keep: keeps samples in the place of those before.
         ask: as `model_process.ask`.
         clock: unix seconds.
         tell: takes a sentence.
@@ -53,7 +43,7 @@ async def follow_samples(
     while True:
         await wait(LOOK_SECONDS)
         now, seen = clock(), state()
-        if now < max(again_at, next_at(plan, history.samples)) or not can_be_asked(seen, history.samples):
+        if now < max(again_at, next_at(plan, samples())) or not can_be_asked(seen, samples()):
             continue
         assert seen.run is not None
         if seen.run.manifest_hash == refused:
@@ -63,7 +53,7 @@ async def follow_samples(
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):
-            history.keep_samples(kept((*history.samples, found)))
+            keep(kept((*samples(), found)))
             again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
             continue
         if found.lasts:

@@ -179,7 +179,7 @@ def dashboard(
     check_free(host, port)
     if one is not None:
         _say_who_answers(one)
-    from dashboard.app import Choices, ShownRun, serve_dashboard, serve_dashboards
+    from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.observe.observer_entry import observer_entry
     from peer.observe.runs_here import note_page
     from peer.tracking.run_record import run_record
@@ -209,8 +209,7 @@ def dashboard(
         return ShownRun(known, target.addresses, choices, entry, partial(note_page, known))
 
     if one is not None:
-        alone = shown(one, db, join_address or (), its_samples)
-        return serve_dashboard(alone.run_id, alone.peers, alone.choices, entry=alone.entry, served=alone.served)
+        return serve_dashboards([shown(one, db, join_address or (), its_samples)], is_index=False)
     return serve_dashboards(
         [
             shown(

@@ -240,7 +240,15 @@ def followed(
         plan = SamplePlan(3600.0, ("def ",))
         order = SampleOrder(RUN_ID, ("/ip4/127.0.0.1/tcp/1",), "", plan.prompts)
         follow: Awaitable[None] = follow_samples(
-            plan, order, history, lambda: states(clock.now), one, lambda: clock.now, told.append, wait
+            plan,
+            order,
+            lambda: history.samples,
+            history.keep_samples,
+            lambda: states(clock.now),
+            one,
+            lambda: clock.now,
+            told.append,
+            wait,
         )
         with pytest.raises(Over):
             await follow

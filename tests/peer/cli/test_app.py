@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.app import Choices, ShownRun, serve_dashboards
+from dashboard.app import Choices, ShownRun
 from dashboard.samples.plan import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
@@ -61,7 +61,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, action
 
     # What else the command takes from there is real.
     fake = types.ModuleType(module)
-    real = (Choices, ShownRun, serve_dashboards) if module == "dashboard.app" else ()
+    real = (Choices, ShownRun) if module == "dashboard.app" else ()
     vars(fake).update({each.__name__: each for each in real})
     setattr(fake, function, called)
     monkeypatch.setitem(sys.modules, module, fake)
@@ -81,7 +81,7 @@ def test_every_help_ends_with_an_example_that_parses(
     for module, function in (
         ("peer.join.seed", "run_seed") if command == "seed" else ("peer.join.join", "run_trainer"),
         ("peer.observe.status", "show_status"),
-        ("dashboard.app", "serve_dashboard"),
+        ("dashboard.app", "serve_dashboards"),
         ("peer.demo.demo", "run_demo"),
         ("peer.simulation.command", "run_scenario"),
         (f"peer.export.{command}", f"{command}_model"),
@@ -330,7 +330,7 @@ def test_the_nearest_flag_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = stand_in(monkeypatch, "peer.observe.status", "show_status", lambda *_: 0)
-    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboard", lambda *_: 0)
+    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboards", lambda *_: 0)
     assert (
         app.run(
             ["status", "--run-id", RUN_ID, "--peers", ADDRESS, "--json", "--timeout", "3", "--host-backend", "p2pd"]
@@ -344,8 +344,9 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
     chosen = ["--samples-every", "20min", "--prompt", "def ", "--prompt", "x", "--install", " pip install x"]
     assert app.run([*arguments, *chosen]) == 0
-    (known, addresses, first), (_, _, second) = page
-    assert (known, addresses) == (RUN_ID, [OTHER_ADDRESS])
+    ((alone,),), ((other,),) = page
+    first, second = alone.choices, other.choices
+    assert (alone.run_id, alone.peers) == (RUN_ID, [OTHER_ADDRESS])
     assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
     assert (first.token_file, first.join_addresses, first.is_rebuilding) == (None, (), False)
     assert (first.shows_seeds, first.join_rule.is_of_one_machine) == (True, False)
@@ -357,8 +358,8 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert (second.install, second.observer_folder) == ("pip install x", home / RUN_ID / "observer")
     shows_none = ["dashboard", "--run-id", RUN_ID, "--no-join-address", "--samples-every", "never"]
     assert app.run(shows_none) == 0
-    assert not page[2][2].shows_seeds
-    assert page[2][2].samples is None
+    assert not page[2][0][0].choices.shows_seeds
+    assert page[2][0][0].choices.samples is None
     assert app.run([*shows_none, "--join-address", ADDRESS]) == 2
 
 

@@ -36,9 +36,9 @@ def _children_of(pid: int) -> list[int]:
 
 def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
     code = (
-        "import sys; from dashboard.app import Choices, serve_dashboard;"
-        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0),"
-        " served=lambda address: print(address, flush=True)))"
+        "import sys; from dashboard.app import Choices, ShownRun, serve_dashboards;"
+        f"run = ShownRun({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0),"
+        " served=lambda address: print(address, flush=True)); sys.exit(serve_dashboards([run], is_index=False))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
@@ -62,9 +62,9 @@ def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -
 def test_a_page_with_few_descriptors_answers_beside_slow_connections() -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
-        "from dashboard.app import Choices, serve_dashboard;"
-        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'],"
-        " Choices(port=0, backend='libp2p')))"
+        "from dashboard.app import Choices, ShownRun, serve_dashboards;"
+        f"run = ShownRun({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'],"
+        " Choices(port=0, backend='libp2p')); sys.exit(serve_dashboards([run], is_index=False))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
