@@ -22,14 +22,21 @@ def shown_name(row: ContributorRow) -> str:
     return row.name or speakable_name(row.contributor_id)
 
 
-def render_contributor(state: DashboardState, view: ContributorView, frame: Frame, num_namesakes: int = 0) -> str:
+def render_contributor(
+    state: DashboardState,
+    view: ContributorView,
+    frame: Frame,
+    contributors: Sequence[ContributorRow] = (),
+    num_namesakes: int = 0,
+) -> str:
     """The whole page of `view`'s contributor: what others witnessed of one person's work, and the proof.
 
     Args:
+        contributors: whose names may stand beside rounds.
         num_namesakes: others of the same name.
     """
-    values = _person(state, view) | round_values(state, view.rounds) | {"curve": work_curve(view.curve)}
     row = view.row
+    values = _person(state, view) | round_values(state, view.rounds, contributors) | {"curve": work_curve(view.curve)}
     values |= {
         "milestones": reached(view.days),
         "next": next_milestone(row.milli_witnessed, view.days, row.first_at, frame.now),

@@ -28,7 +28,6 @@ from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams
 from dashboard.share.qr_code import qr_code
-from dht.identity.speakable import speakable_name
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -105,7 +104,7 @@ class Frame:
 
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
     """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
-    values = round_values(state, history.rounds)
+    values = round_values(state, history.rounds, history.contributors)
     result = result_of(state, history)
     progress = progress_of(state, history, result.tokens)
     values |= {
@@ -214,15 +213,13 @@ def render_missing(detail: str, frame: Frame) -> str:
     return document("missing.html", {"sentence": sentence}, frame)
 
 
-def round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
-    """What a table of rounds needs."""
-    return {
-        "state": state,
-        "rounds": rounds,
-        "names": {
-            str(row.record.peer_id): row.record.name or speakable_name(row.record.peer_id) for row in state.peers
-        },
-    }
+def round_values(
+    state: DashboardState, rounds: Sequence[RoundFacts], contributors: Sequence[ContributorRow]
+) -> dict[str, Any]:
+    """What a table of rounds needs: names, too, of machines that have gone, as far as their people have a row."""
+    names = {machine.peer_id: row.name for row in contributors for machine in row.machines if row.name}
+    names |= {str(row.record.peer_id): row.record.name for row in state.peers if row.record.name}
+    return {"state": state, "rounds": rounds, "names": names}
 
 
 def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
@@ -29,13 +30,14 @@ class RunResult:
 def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     """The state's figures where it has them, else those that the history kept from before."""
     points = history.points
-    measured = next(
-        ((point.held_out_loss, point.at) for point in reversed(points) if point.held_out_loss is not None), (None, None)
-    )
+    losses = [(point.held_out_loss, point.at) for point in points if point.held_out_loss is not None]
+    loss = losses[-1][0] if losses else None
+    # It stays in the points that follow: the first of the last that are equal says when it was measured.
+    measured_at = min((at for _, at in takewhile(lambda told: told[0] == loss, reversed(losses))), default=None)
     if state.held_out is not None:
-        measured = state.held_out.loss, state.held_out.at
-    first = next((point.held_out_loss for point in points if point.held_out_loss is not None), None)
-    has_fallen = first is not None and measured[0] is not None and measured[0] < first
+        loss, measured_at = state.held_out.loss, state.held_out.at
+    first = losses[0][0] if losses else None
+    has_fallen = first is not None and loss is not None and loss < first
     train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
     if train_loss is None:
         train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
@@ -43,8 +45,8 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     return RunResult(
         tokens=max(state.committed_tokens, points[-1].tokens if points else 0),
         num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
-        held_out_loss=measured[0],
-        held_out_at=measured[1],
+        held_out_loss=loss,
+        held_out_at=measured_at,
         first_held_out_loss=first if has_fallen else None,
         train_loss=train_loss,
         num_people=sum(row.rank > 0 for row in history.contributors),

@@ -69,7 +69,7 @@ async def _contributor(request: web.Request) -> web.Response:
     row, key = view.row, quote(view.row.contributor_id, safe="")
     frame = frame_of(request, contributor_path(row.contributor_id), key, site.live.snapshot_id)
     num_namesakes = len(named(site, shown_name(row))) - 1
-    return html_answer(render_contributor(site.live.state, view, frame, num_namesakes))
+    return html_answer(render_contributor(site.live.state, view, frame, site.live.history.contributors, num_namesakes))
 
 
 async def _certificate(request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_
 from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
 from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, Frame, PageLink, render_page, render_people, render_sections
+from dashboard.page.result import result_of
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
@@ -244,6 +245,20 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         assert ('class="late"' in html) != has_ended
         own = render_contributor(state, contributor_view(1), Frame(NOW, assets(), "b-1"))
         assert ("Next: 100 million tokens" in TextOnly(own).text) != has_ended
+
+
+def test_who_has_gone_keeps_name_and_measured_loss() -> None:
+    """A page that was started again after everybody had left knows them from its history alone."""
+    history = history_of_run()
+    ada = history.contributors[0]
+    assert ada.name == "Ada"
+    gone = replace(empty_state(), run=state_of().run)
+    rounds = (replace(history.rounds[0], leader=ada.machines[0].peer_id),)
+    assert "Ada" in TextOnly(render_sections(gone, replace(history, contributors=(ada,), rounds=rounds))["rounds"]).text
+    # What it shows since then is no newer measurement.
+    measured = [point for point in history.points if point.held_out_loss is not None][-1]
+    later = tuple(replace(measured, at=measured.at + 60 * minute) for minute in range(1, 4))
+    assert result_of(gone, replace(history, points=(*history.points, *later))).held_out_at == measured.at
 
 
 def test_a_loss_says_where_it_began_and_what_it_is() -> None:
