@@ -5,7 +5,7 @@ The files of this folder stand under all rooms, but for the entry point:
     version.py        version of this software
     import_path.py    where our processes take code from: never from the working folder
     surroundings.py   closed streams, a user without a name: put right before anything else
-    user_folders.py   where this software keeps what belongs to one user
+    user_folders.py   where this software keeps what belongs to one user, and the paths that they write
     secret_files.py   files of mode 0600
     folder_lock.py    one process for each data folder
     extras.py         libraries that only some commands need

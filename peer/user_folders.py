@@ -1,7 +1,8 @@
-"""Where this software keeps what belongs to one user of the machine."""
+"""Where this software keeps what belongs to one user of the machine, and the paths that they write."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -39,6 +40,27 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+
+
+def paths_in(text: str) -> list[Path]:
+    """The paths of ``PATH[,PATH...]``; a comma that belongs to the name of something that exists separates nothing.
+
+    Raises:
+        UsageFault: there is no home folder for a ``~``.
+    """
+    parts, paths = text.split(","), []
+    while parts:
+        whole = (end for end in range(len(parts), 1, -1) if _exists(expanded(",".join(parts[:end]))))
+        num_parts = next(whole, 1)
+        paths.append(expanded(",".join(parts[:num_parts])))
+        del parts[:num_parts]
+    return paths
+
+
+def _exists(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return path.exists()
+    return False
 
 
 def contributor_key_path() -> Path:

@@ -86,8 +86,8 @@ class ChoiceMark(Enum):
     """A seed has no use for it, and a loop of somebody's own does that itself."""
     OWN_TERMINAL = "terminal"
     """A loop of somebody's own prints and serves its figures itself."""
-    KEPT = "kept"
-    """It says which peer this is, how others reach it, or what this machine gives: the next start needs it again."""
+    ONCE = "once"
+    """Of one start: the command that brings the peer back leaves it out."""
 
 
 class Shown(NamedTuple):
@@ -143,8 +143,8 @@ def _port_range(text: str | None) -> str | None:
     return text
 
 
-def _at_home(path: Path) -> Path:
-    return _as_value_error(expanded, path)
+def _at_home(path: Path | None) -> Path | None:
+    return None if path is None else _as_value_error(expanded, path)
 
 
 class PeerConfig(BaseModel):
@@ -159,46 +159,42 @@ class PeerConfig(BaseModel):
     run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id), Subject.IDENTITY] = Field(
         description="the run: NAME.FINGERPRINT"
     )
-    peers: Annotated[tuple[str, ...], Shown("MULTIADDR..."), AfterValidator(_members)] = Field(
+    peers: Annotated[tuple[str, ...], Shown("MULTIADDR..."), AfterValidator(_members), ChoiceMark.ONCE] = Field(
         default=(), strict=False, description="addresses of members to dial first; several may follow"
     )
-    device: Annotated[str, Shown("DEVICE"), ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    device: Annotated[str, Shown("DEVICE"), ChoiceMark.TRAINING] = Field(
         default="auto",
         pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
         description="where to train: auto (the fastest there is), cpu, cuda, cuda:N or mps",
     )
-    devices: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    devices: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=64, description="train on N GPUs (on cpu: N processes) as one peer; default: one"
     )
-    shard: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    shard: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=False, description="leave each device a part of the model (FSDP2), not all of it"
     )
-    offload: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    offload: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=False,
         description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
-    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
+    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
         default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
     )
-    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
+    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
         default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
     )
-    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own), Subject.NETWORK, ChoiceMark.KEPT] = (
-        Field(
-            default=(),
-            strict=False,
-            description="where to listen; port 0 takes a free one; default: everywhere, any port",
-        )
+    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own), Subject.NETWORK] = Field(
+        default=(),
+        strict=False,
+        description="where to listen; port 0 takes a free one; default: everywhere, any port",
     )
-    announce: Annotated[
-        tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable), Subject.NETWORK, ChoiceMark.KEPT
-    ] = Field(
+    announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable), Subject.NETWORK] = Field(
         default=(),
         strict=False,
         description="addresses to give to others, for a forwarded port; default: found out",
     )
-    data: Annotated[str | None, Shown("SOURCE"), ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    data: Annotated[str | None, Shown("SOURCE"), ChoiceMark.TRAINING] = Field(
         default=None,
         pattern=OWN_PATTERN,
         max_length=4096,
@@ -206,57 +202,57 @@ class PeerConfig(BaseModel):
         description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
         "run's own source",
     )
-    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING] = Field(
         default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
     )
-    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default="auto",
         description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
     )
-    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=False, description="train through torch.compile; needs a C++ compiler"
     )
-    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=False, description="compute activations again instead of keeping them: less memory, a third slower"
     )
-    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
     )
-    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
     )
-    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None,
         ge=1,
         le=65_536,
         description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
     )
-    base: Annotated[Path | None, Shown("DIR"), Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    base: Annotated[Path | None, Shown("DIR"), AfterValidator(_at_home), Subject.DATA, ChoiceMark.TRAINING] = Field(
         default=None,
         strict=False,
         description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
     )
-    base_bits: Annotated[BaseBits, Subject.DATA, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    base_bits: Annotated[BaseBits, Subject.DATA, ChoiceMark.TRAINING] = Field(
         default="full",
         description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
     )
-    max_steps: Annotated[int | None, Subject.LIMITS, ChoiceMark.TRAINING] = Field(
+    max_steps: Annotated[int | None, Subject.LIMITS, ChoiceMark.TRAINING, ChoiceMark.ONCE] = Field(
         default=None, ge=1, le=10**12, description="leave after this many inner steps"
     )
-    name: Annotated[str, Shown("TEXT"), ChoiceMark.KEPT] = Field(
+    name: Annotated[str, Shown("TEXT")] = Field(
         default="",
         pattern=r"^[^\p{C}]*$",
         max_length=40,
         examples=["one line of printable text"],
         description="a name shown to everybody; default: anonymous",
     )
-    site: Annotated[str, Shown("NAME"), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
+    site: Annotated[str, Shown("NAME"), Subject.IDENTITY] = Field(
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
         description="where this machine is, shown to everybody; a run may average inside a site first; default: none",
     )
-    contributor_key: Annotated[Path | None, Shown("FILE"), Subject.IDENTITY, ChoiceMark.KEPT] = Field(
+    contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
         default=None,
         strict=False,
         description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
@@ -264,7 +260,7 @@ class PeerConfig(BaseModel):
     join_timeout_seconds: Annotated[float, Shown("SECONDS"), Subject.LIMITS] = Field(
         default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
     )
-    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
     checkpoint_minutes: Annotated[float, Subject.LIMITS] = Field(
@@ -282,17 +278,17 @@ class PeerConfig(BaseModel):
     metrics_host: Annotated[str, Shown("ADDRESS"), Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
     )
-    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING, ChoiceMark.KEPT] = Field(
+    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb, tensorboard or csv (in the data folder)",
     )
-    upload_limit_mbit: Annotated[float | None, Shown("MBIT"), ChoiceMark.KEPT] = Field(
+    upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"
     )
-    download_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS, ChoiceMark.KEPT] = Field(
+    download_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to receive; default: what the line carries"
     )
-    serve_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS, ChoiceMark.KEPT] = Field(
+    serve_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
     )
     max_transfers: Annotated[int, Subject.LIMITS] = Field(
@@ -304,24 +300,22 @@ class PeerConfig(BaseModel):
     max_memory_mb_per_peer: Annotated[int | None, Shown("MB"), Subject.LIMITS] = Field(
         default=None, ge=4, le=1_000_000, description="most kept of what one remote sends; default: as the run needs"
     )
-    ip_version: Annotated[IpVersion, Shown("V"), Subject.NETWORK, ChoiceMark.KEPT] = Field(
+    ip_version: Annotated[IpVersion, Shown("V"), Subject.NETWORK] = Field(
         default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
     )
-    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range), Subject.NETWORK, ChoiceMark.KEPT] = (
-        Field(
-            default=None,
-            pattern="^[0-9]{1,5}-[0-9]{1,5}$",
-            examples=["40000-40100"],
-            description="ports that port 0 is taken from, both ends included; default: any",
-        )
+    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range), Subject.NETWORK] = Field(
+        default=None,
+        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+        examples=["40000-40100"],
+        description="ports that port 0 is taken from, both ends included; default: any",
     )
-    map_ports: Annotated[bool, Subject.NETWORK, ChoiceMark.KEPT] = Field(
+    map_ports: Annotated[bool, Subject.NETWORK] = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
     )
-    relay: Annotated[bool, Subject.NETWORK, ChoiceMark.KEPT] = Field(
+    relay: Annotated[bool, Subject.NETWORK] = Field(
         default=True, description="be reached through members that relay if nobody can dial this peer"
     )
-    relay_for_others: Annotated[bool | None, Subject.NETWORK, ChoiceMark.KEPT] = Field(
+    relay_for_others: Annotated[bool | None, Subject.NETWORK] = Field(
         default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
     output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(

@@ -1,30 +1,47 @@
-"""The command that brings a peer back as it was: same folder, key, addresses and data. Pure."""
+"""The command that brings a peer back as it was, from any working directory."""
 
 from __future__ import annotations
 
+import os.path
 import shlex
+from pathlib import Path
 
+from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
+from peer.user_folders import paths_in
 
 
 def same_again(config: PeerConfig, what: str) -> str:
-    """One line to type in the same working directory, quoted for any shell.
+    """One line to type, quoted for any shell: every choice that differs from its default, paths absolute.
 
     Args:
         what: was started, e.g. "peer join".
     """
     words = [*what.split(), config.run_id]
-    needless = set() if what == "peer join" else set(choices_with(ChoiceMark.TRAINING))
-    for name in choices_with(ChoiceMark.KEPT):
-        if name in needless:
-            continue
+    needless = {"run_id", *choices_with(ChoiceMark.ONCE)}
+    if what != "peer join":
+        needless.update(choices_with(ChoiceMark.TRAINING))
+    for name, field in PeerConfig.model_fields.items():
         value = getattr(config, name)
-        is_usual = name not in config.model_fields_set or value == PeerConfig.model_fields[name].default
-        if is_usual or (name == "identity" and value == config.data_dir / IDENTITY_NAME):
+        is_usual = name not in config.model_fields_set or value == field.default
+        if name in needless or is_usual or (name == "identity" and value == config.data_dir / IDENTITY_NAME):
             continue
         flag = flag_of(name)
-        if isinstance(value, bool):
+        if name == "output":
+            words += [f"--{value}"] if value != "panel" else []  # which a terminal gets anyway
+        elif isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
-            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (flag, str(one))]
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for one in values for word in (flag, _anywhere(name, one))]
     return shlex.join(words)
+
+
+def _anywhere(name: str, value: object) -> str:
+    """A value as it is typed, with paths that do not hang on the working directory."""
+    if isinstance(value, Path):
+        return os.path.abspath(value)
+    if name == "data" and isinstance(value, str) and needs_own(value):
+        kind, _, places = value.partition(":")
+        return f"{kind}:{','.join(os.path.abspath(path) for path in paths_in(places))}"
+    return str(value)

@@ -16,7 +16,8 @@ from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
 from peer.trainer.data.stock import Stock
 from peer.trainer.examples.rules import ExampleRules, rules_of
-from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at, paths_in
+from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, files_at
+from peer.user_folders import paths_in
 
 
 class ShardFolder:

@@ -21,8 +21,9 @@ from dht.errors import UsageFault
 from dht.quantities import plural
 from dht.regular_files import open_regular
 from peer.extras import needing
-from peer.trainer.text.files import files_at, paths_in, reading
+from peer.trainer.text.files import files_at, reading
 from peer.trainer.text.hub import hub_rows
+from peer.user_folders import paths_in
 
 T = TypeVar("T")
 V = TypeVar("V")

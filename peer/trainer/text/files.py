@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dht.errors import UsageFault
 from dht.regular_files import open_regular, read_regular
-from peer.user_folders import expanded
+from peer.user_folders import paths_in
 
 MAX_OPEN_FILES = 64
 """Of a source at a time; a system allows a process 256 at the least."""
@@ -208,27 +208,6 @@ def _may_hold(file: Path) -> bool:
         return not file.is_file() or file.stat().st_size > 0
     except OSError:
         return True
-
-
-def paths_in(text: str) -> list[Path]:
-    """The paths of ``PATH[,PATH...]``; a comma that belongs to the name of something that exists separates nothing.
-
-    Raises:
-        UsageFault: there is no home folder for a ``~``.
-    """
-    parts, paths = text.split(","), []
-    while parts:
-        whole = (end for end in range(len(parts), 1, -1) if _exists(expanded(",".join(parts[:end]))))
-        num_parts = next(whole, 1)
-        paths.append(expanded(",".join(parts[:num_parts])))
-        del parts[:num_parts]
-    return paths
-
-
-def _exists(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return path.exists()
-    return False
 
 
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 import types
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from peer.cli import app, options
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config import peer_config
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, flag_of
+from peer.panel.return_command import same_again
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
@@ -127,6 +129,24 @@ def test_a_seed_has_all_flags_but_those_about_training(monkeypatch: pytest.Monke
     assert flags_of("seed") == flags_of("join") - set(choices_with(ChoiceMark.TRAINING))
     given = {name: value for name, value in GIVEN.items() if name not in choices_with(ChoiceMark.TRAINING)}
     assert started(monkeypatch, ["seed", *as_arguments(given)]) == PeerConfig.model_validate(given)
+
+
+@pytest.mark.parametrize("command", ["join", "seed"])
+def test_the_command_that_brings_a_peer_back_has_every_choice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    config = PeerConfig.model_validate(GIVEN)
+    words = shlex.split(same_again(config, f"peer {command}"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    left_out = {"peers", "max_steps", *(choices_with(ChoiceMark.TRAINING) if command == "seed" else ())}
+    kept = {name: value for name, value in GIVEN.items() if name not in left_out}
+    places: dict[str, object] = {
+        name: tmp_path / str(kept[name]) for name in ("data_dir", "identity", "base", "contributor_key") if name in kept
+    }
+    if command == "join":
+        places["data"] = f"text:{tmp_path}/books"
+    assert started(monkeypatch, words[1:]) == PeerConfig.model_validate(kept | places)
 
 
 def test_what_is_not_given_leaves_the_file_and_the_defaults_alone(monkeypatch: pytest.MonkeyPatch) -> None:

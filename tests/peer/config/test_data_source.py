@@ -20,7 +20,7 @@ from peer.export.formats.model_file import write_model
 from peer.export.model_source import ModelFileSource
 from peer.owner.new_run import create_custom_run, create_run
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.text.files import paths_in
+from peer.user_folders import paths_in
 from tests.kit.trainer.initial_anchors import initial_anchors
 
 SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"

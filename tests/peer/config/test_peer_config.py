@@ -106,6 +106,8 @@ def test_data_folder_follows_each_platform() -> None:
 def test_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert PeerConfig(run_id=RUN_ID, data_dir=Path("~/swarm")).identity == tmp_path / "swarm" / "identity.key"
+    chosen = PeerConfig(run_id=RUN_ID, contributor_key=Path("~/me.key"), base=Path("~/weights"))
+    assert (chosen.contributor_key, chosen.base) == (tmp_path / "me.key", tmp_path / "weights")
 
 
 @given(st.lists(st.integers(1, 65_535), max_size=80))
