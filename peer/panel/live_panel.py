@@ -16,7 +16,7 @@ from peer.panel.keyboard import Keys
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Controls, hints
 from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
-from peer.panel.scene.updates import Action, LoadingStep, ViewUpdate
+from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
 from peer.panel.screens.line_layout import part
@@ -76,7 +76,7 @@ class PanelView:
 
     def tell(self, update: ViewUpdate) -> None:
         self._scene = with_update(self._scene, update, self._now)
-        if isinstance(update, LoadingStep):
+        if isinstance(update, LoadingStep | Leaving):
             self._drawn_at = None
 
     def note(self, sentence: str) -> None:
@@ -142,6 +142,8 @@ class PanelView:
 
     def _footer(self) -> Text:
         room = self._drawn_size[0] - 1
+        if self._scene.leaving:
+            return part(self._scene.leaving[:1].upper() + self._scene.leaving[1:], CARE)
         if (question := self._controls.question) is not None:
             return part(question.text(room), CARE if question.problem else ACCENT)
         keys = self._keys.are_there

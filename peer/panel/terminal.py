@@ -30,6 +30,7 @@ from peer.panel.scene.scene import scene_of
 from peer.panel.scene.updates import (
     Action,
     EndedForGood,
+    Leaving,
     LineLimits,
     LoadingStep,
     Remark,
@@ -47,6 +48,8 @@ MAX_WAITING = 10_000
 """Events kept for an output that takes nothing at the moment (a paused terminal); the log has them all."""
 FAREWELL_SECONDS = 2.0
 """For the last lines; an output that is still blocked then is left alone."""
+
+_LEAVING_WHILE_LOADING = "Leaving; what is being loaded ends first."
 
 
 class Terminal:
@@ -196,7 +199,7 @@ class Terminal:
 
     def _leave(self) -> None:
         self._is_stopping = True
-        self.mention("leaving: finishing the step and the round; once more to leave at once")
+        self.tell(Leaving("leaving: finishing the step and the round; once more to leave at once"))
         self._on_stop()
 
     @contextmanager
@@ -211,6 +214,8 @@ class Terminal:
         def interrupt(number: int, frame: FrameType | None) -> None:
             if self._is_stopping or self._is_loading or self._leaves_at_once:
                 self._is_stopping = True
+                if self._beside is not None and _is_panel(self._view):
+                    self.tell(Leaving(_LEAVING_WHILE_LOADING))  # else its next picture covers what was answered beside
                 raise KeyboardInterrupt
             self._leave()
 
@@ -221,7 +226,7 @@ class Terminal:
         previous = {}
         if threading.current_thread() is threading.main_thread():
             if is_loading:
-                said, is_panel = "Leaving; what is being loaded ends first.", _is_panel(self._view)
+                said, is_panel = _LEAVING_WHILE_LOADING, _is_panel(self._view)
                 self._beside = AnswerBeside(sys.stdout, rf"\033[999;1H\033[2K{said}" if is_panel else rf"{said}\n")
             previous = {number: signal.signal(number, interrupt) for number in _signals()}
             stops = getattr(signal, "SIGTSTP", None)

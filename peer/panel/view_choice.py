@@ -25,7 +25,7 @@ from peer.panel.scene.controls import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.state import PanelState
-from peer.panel.scene.updates import Action, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
+from peer.panel.scene.updates import Action, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
 
 Output = Literal["auto", "panel", "plain", "verbose", "json"]
@@ -109,7 +109,7 @@ class _Lines:
         self._notes = notes
 
     def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, Remark):
+        if isinstance(update, Remark | Leaving):
             self.note(update.text)
         elif isinstance(update, OwnAddresses):
             for sentence in update.sentences():

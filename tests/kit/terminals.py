@@ -6,7 +6,7 @@ import threading
 
 from dht.host import PeerId
 from peer.events.peer_events import Event, SwarmLost
-from peer.panel.scene.updates import Remark, ViewUpdate
+from peer.panel.scene.updates import Leaving, Remark, ViewUpdate
 
 
 class StuckView:
@@ -27,7 +27,7 @@ class StuckView:
         pass
 
     def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, Remark):
+        if isinstance(update, Remark | Leaving):
             self.note(update.text)
 
     def suspend_soon(self) -> None:

@@ -66,7 +66,8 @@ class Controls:
         if key != "enter":
             is_figure = key in "0123456789." and len(question.typed) < 9
             typed = question.typed + key if is_figure else question.typed
-            return replace(self, question=replace(question, typed=typed, problem="")), None
+            problem = "" if is_figure else "Expected a number, or Esc to go back."
+            return replace(self, question=replace(question, typed=typed, problem=problem)), None
         try:
             mbit = float(question.typed) if question.typed else None
         except ValueError:

@@ -24,7 +24,16 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
 from peer.panel.scene.state import PanelState, fold
-from peer.panel.scene.updates import EndedForGood, LineLimits, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
+from peer.panel.scene.updates import (
+    EndedForGood,
+    Leaving,
+    LineLimits,
+    LoadingStep,
+    Remark,
+    Resting,
+    RunFacts,
+    ViewUpdate,
+)
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
@@ -50,6 +59,8 @@ class Scene:
     news: tuple[NewsLine, ...] = ()
     limits: LineLimits = field(default_factory=LineLimits)
     is_resting: bool = False
+    leaving: str = ""
+    """What is still done before this peer has left; empty: nobody asked it to leave."""
     addresses: tuple[str, ...] = ()
     given_command: str = ""
     """What others type to join here, as far as it was said."""
@@ -200,6 +211,8 @@ def with_update(scene: Scene, update: ViewUpdate, at: float = 0.0) -> Scene:
             return replace(scene, limits=update)
         case Resting():
             return replace(scene, is_resting=update.is_resting)
+        case Leaving():
+            return replace(scene, leaving=update.text)
         case EndedForGood():
             return replace(scene, is_ended_for_good=True)
         case OwnAddresses():

@@ -80,11 +80,18 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The owner wants to leave; the text is what is still done first."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndedForGood:
     """This peer ends for a reason that the next start would meet again: revoked, too old, or with the wrong files."""
 
 
-ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | EndedForGood | SwarmSeen | OwnAddresses
+ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | Leaving | EndedForGood | SwarmSeen | OwnAddresses
 
 Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

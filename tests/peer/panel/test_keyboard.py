@@ -15,7 +15,7 @@ import pytest
 
 from peer.panel.keyboard import Keys, keys_in
 from peer.panel.live_panel import PanelView
-from peer.panel.scene.updates import Action, LineLimits
+from peer.panel.scene.updates import Action, Leaving, LineLimits
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal
 
@@ -123,6 +123,28 @@ def test_the_panel_does_what_its_keys_say(board: Board) -> None:
     assert done == ["rest", LineLimits(2.0, None), "leave"]
     view.close()
     assert board.flags == before
+
+
+@pytest.mark.parametrize("page", ["", "?", "d", "i", "l2\x1b"])
+def test_every_page_says_at_once_that_the_peer_is_leaving(board: Board, page: str) -> None:
+    terminal = StringTerminal()
+
+    def act(action: Action) -> None:
+        assert action == "leave"
+        view.tell(Leaving("leaving: finishing the step"))
+
+    view = PanelView(terminal, an_evening(), act, board.stream, {"TERM": "xterm"})
+    view.tick(NOW)
+    board.type(page)
+    view.tick(NOW + 0.1)
+    assert "Leaving" not in terminal.getvalue()
+    board.type("q")
+    view.tick(NOW + 0.2)
+    assert "Leaving: finishing the step" in terminal.getvalue()
+    terminal.truncate(0)
+    view.tick(NOW + 9.0)
+    assert "q leave" not in terminal.getvalue()
+    view.close()
 
 
 def test_the_terminal_is_given_back_even_if_the_output_is_stuck(board: Board) -> None:
