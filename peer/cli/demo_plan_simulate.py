@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.named_run import named_run, names_run
+from peer.cli.named_run import named_run, names_run, near_run
 from peer.cli.options import PAGE_PORT, AsJson, LookTimeout, Port, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -85,9 +85,11 @@ def plan(
     if run is None and not table:
         raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), RUN (its id or page), or --table.")
     if run is not None and not Path(run).exists() and not names_run(run):
+        near = near_run(run)
+        remedy = f"did you mean {near}?" if near else "check the path."
         raise UsageFault(
             f"{run}: No such file or directory; expected a readable run file or manifest, or RUN (its id, page or "
-            "link); check the path."
+            f"link); {remedy}"
         )
     if run is None:
         from peer.plan.report import show_table

@@ -22,6 +22,10 @@ Run = Annotated[
 ]
 
 
+NEAR = 0.8
+"""Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
+
+
 class NamedRun(NamedTuple):
     """Run id, addresses of members, and the run's end, if it is a page that told it; None: nothing was given."""
 
@@ -38,6 +42,8 @@ def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) 
         NobodyReachable: the page does not answer.
     """
     if run is None:
+        if run_id is not None and (near := near_run(run_id)):
+            say(_did_you_mean(run_id, near))
         return NamedRun(run_id, list(peers) if peers else None)
     found, known, end = _meant(run)
     if run_id not in (None, found):
@@ -91,6 +97,21 @@ def runs_here() -> list[str]:
     return found
 
 
+def near_run(text: str) -> str | None:
+    """The run of this machine whose id or name a mistyped one comes near; None: it is one itself, or none is near."""
+    known = runs_here()
+    if not known or text in known:
+        return None
+    from difflib import get_close_matches
+
+    text = text.lower()
+    if "." not in text:
+        names = {one.partition(".")[0]: one for one in known}
+        return next((names[name] for name in get_close_matches(text, names, 1)), None)
+    begun = (one for one in known if one.startswith(text))
+    return next(iter(get_close_matches(text, known, 1, NEAR)), next(begun, None))
+
+
 def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
@@ -113,5 +134,15 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
             return same[0], (), None
         if same:
             raise UsageFault(f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}.")
-    split_run_id(text)
+    near = near_run(text)
+    try:
+        split_run_id(text)
+    except UsageFault as fault:
+        raise UsageFault(_did_you_mean(text, near)) if near else fault from None
+    if near:
+        say(_did_you_mean(text, near))
     return text, (), None
+
+
+def _did_you_mean(text: str, near: str) -> str:
+    return f"{text[:80]!a} is no run of this machine; did you mean {near}?"

@@ -9,7 +9,7 @@ import pytest
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.cli.named_run import named_run
+from peer.cli.named_run import named_run, near_run
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.observe import run_page
@@ -74,6 +74,23 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
         named_run("demo", None, None)
     with pytest.raises(UsageFault, match="Two runs are named"):
         named_run(RUN_ID, OTHER_ID, None)
+
+
+def test_a_mistyped_run_is_named_as_it_is_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert near_run(RUN_ID) is None
+    (home / RUN_ID).mkdir(parents=True)
+    wrong = RUN_ID.replace("demo", "dem0")
+    for typed in ("demi", "DEMO", RUN_ID[:-1], RUN_ID[:9]):
+        with pytest.raises(UsageFault, match=f"'{typed}' is no run of this machine; did you mean {RUN_ID}?"):
+            named_run(typed, None, None)
+    for run, run_id in ((wrong, None), (None, wrong)):
+        # It may be a run of its own, so it is only said.
+        assert named_run(run, run_id, None).run_id == wrong
+        assert capsys.readouterr().err == f"peer: '{wrong}' is no run of this machine; did you mean {RUN_ID}?\n"
+    assert (near_run("another"), near_run(RUN_ID)) == (None, None)
+    of_two_owners = [make_run_id("x" * 40, Identity.from_seed(bytes([seed]) * 32).public_key) for seed in (1, 2)]
+    (home / of_two_owners[0]).mkdir()
+    assert near_run(of_two_owners[1]) is None
 
 
 def test_the_page_in_the_manifest_gives_addresses_to_whoever_comes_back(asked: list[str]) -> None:
