@@ -11,6 +11,7 @@ import typer
 from dht.errors import UsageFault
 from peer.console.first_lines import say
 from peer.observe.ended_run import RunEnd
+from peer.observe.run_names import near_run, runs_here
 
 Run = Annotated[
     str | None,
@@ -20,10 +21,6 @@ Run = Annotated[
         show_default=False,
     ),
 ]
-
-
-NEAR = 0.8
-"""Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
 
 
 class NamedRun(NamedTuple):
@@ -77,39 +74,6 @@ def names_run(text: str) -> bool:
         split_run_id(text)
         return True
     return any(known.partition(".")[0] == text for known in runs_here())
-
-
-def runs_here() -> list[str]:
-    """Ids of the runs with a folder on this machine, by name."""
-    from dht.identity.keys import split_run_id
-    from peer.observe.remembered_folders import known_places
-    from peer.user_folders import user_data_dir_here
-
-    try:
-        names = {folder.name for folder in user_data_dir_here().iterdir()}
-    except (OSError, UsageFault):
-        return []
-    found = []
-    for name in sorted(names | {run_id for run_id, _ in known_places()}):
-        with contextlib.suppress(UsageFault):
-            split_run_id(name)
-            found.append(name)
-    return found
-
-
-def near_run(text: str) -> str | None:
-    """The run of this machine whose id or name a mistyped one comes near; None: it is one itself, or none is near."""
-    known = runs_here()
-    if not known or text in known:
-        return None
-    from difflib import get_close_matches
-
-    text = text.lower()
-    if "." not in text:
-        names = {one.partition(".")[0]: one for one in known}
-        return next((names[name] for name in get_close_matches(text, names, 1)), None)
-    begun = (one for one in known if one.startswith(text))
-    return next(iter(get_close_matches(text, known, 1, NEAR)), next(begun, None))
 
 
 def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -15,11 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault
-from peer.cli.named_run import Run, named_run, runs_here
+from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
+from peer.observe.run_names import runs_here
 
 commands = Commands()
 
@@ -91,7 +93,10 @@ def stop(
         print(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
         return 0
     if len(found) > 1:
-        raise _several([one.folder for one in found], "peer stop")
+        shown = "; ".join(
+            f"`{shlex.join(['peer', 'stop', '--data-dir', str(one.folder)])}` ends {one.words}" for one in found
+        )
+        raise UsageFault(f"{len(found)} peers are meant; expected one: {shown}.")
     ask_to_leave(found[0])
     print(f"Asked {found[0].words} to leave: it finishes its step and its round.", flush=True)
     if not has_left(found[0], timeout):
@@ -111,40 +116,43 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, metavar="N", help="How many.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
 ) -> int:
-    """Print what the peer on this machine has done, one sentence for each event, newest last."""
-    from peer.events.log_tail import last_events, newer_events
+    """Print what the peer on this machine has done, one sentence for each event, newest last.
+
+    Of several that run, all are shown, each line with the name of its folder.
+    """
+    from peer.events.log_tail import LogReader
+    from peer.observe.running_peer import running_in
 
     named = named_run(run, run_id, None)[0]
     folders = [one for one in _folders(named, data_dir) if (one / "events.jsonl").exists()]
-    if len(folders) > 1:
-        from peer.observe.running_peer import running_in
-
-        running = [one for one in folders if running_in(one) is not None]
-        if not running:
-            running = [max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)]
-            where = shlex.join(["--data-dir", str(running[0])])
-            print(f"Shown is the newest of {len(folders)} logs here: {where}", file=sys.stderr)
-        folders = running
     if not folders:
         what = f"of {named} " if named else ""
         raise UsageFault(
             f"No peer {what}has written a log {f'in {data_dir}' if data_dir else 'on this machine'}; expected the run "
             "of a peer that runs or ran here; `peer runs` lists them."
         )
-    if len(folders) > 1:
-        raise _several(folders, "peer logs")
-    path = folders[0] / "events.jsonl"
+    running = {folder: one.words for folder in folders if len(folders) > 1 and (one := running_in(folder)) is not None}
+    if len(folders) > 1 and not running:
+        newest = max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)
+        where = shlex.join(["--data-dir", str(newest)])
+        print(f"Shown is the newest of {len(folders)} logs here: {where}", file=sys.stderr)
+        folders = [newest]
+    labels = _labels(list(running) or folders)
+    if len(labels) > 1:
+        for folder, label in labels.items():
+            print(f"{label}: {running[folder]}, {folder}", file=sys.stderr)
     try:
-        shown, position = last_events(path, lines)
-        _print(shown)
+        reader = LogReader([folder / "events.jsonl" for folder in labels])
+        _print(reader.last(lines), labels)
         while follow:
             time.sleep(LOOK_SECONDS)
-            newer, position = newer_events(path, position)
-            _print(newer)
+            _print(reader.newer(), labels)
     except BrokenPipeError:
         raise  # whoever reads this has gone
     except OSError as error:
-        raise LocalFault(f"{path} cannot be read ({error.strerror or error}); expected a log of your own") from error
+        raise LocalFault(
+            f"{error.filename} cannot be read ({error.strerror or error}); expected a log of your own"
+        ) from error
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0
@@ -242,12 +250,15 @@ def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
     return [one.folder for named in ([run_id] if run_id else runs_here()) for one in own_runs(named)]
 
 
-def _several(folders: list[Path], command: str) -> UsageFault:
-    shown = ", ".join(shlex.join(["--data-dir", str(folder)]) for folder in folders[:8])
-    return UsageFault(f"{len(folders)} peers are meant; expected one; add one of these to `{command}`: {shown}.")
+def _labels(folders: list[Path]) -> dict[Path, str]:
+    """What stands before lines of each: its name without the fingerprint, or its path where two would be the same."""
+    short = {folder: re.sub(r"\.[a-z2-7]{20}", "", folder.name) for folder in folders}
+    is_clear = len(set(short.values())) == len(folders)
+    return short if is_clear else {folder: str(folder) for folder in folders}
 
 
-def _print(events: Any) -> None:
-    for event in events:
+def _print(events: Any, labels: dict[Path, str]) -> None:
+    for path, event in events:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
-        print(f"{clock}  {event.sentence()}", flush=True)
+        label = f"{labels[path.parent]}  " if len(labels) > 1 else ""
+        print(f"{clock}  {label}{event.sentence()}", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dht.regular_files import open_regular
@@ -62,6 +62,33 @@ def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
         content = file.read(LOG_TAIL_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
     return list(events_in(whole.splitlines())), begin + len(whole)
+
+
+class LogReader:
+    """The events of one or more logs, in the order of their times, each with the path of its log.
+
+    Raises:
+        OSError: of each method: a log cannot be read.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._positions: dict[Path, int] = {}
+
+    def last(self, count: int) -> list[tuple[Path, Event]]:
+        """The newest `count` of all together."""
+        return self._read(lambda path: last_events(path, count))[-count:]
+
+    def newer(self) -> list[tuple[Path, Event]]:
+        """Those that were written since the last call."""
+        return self._read(lambda path: newer_events(path, self._positions[path]))
+
+    def _read(self, read: Callable[[Path], tuple[list[Event], int]]) -> list[tuple[Path, Event]]:
+        found = []
+        for path in self._paths:
+            events, self._positions[path] = read(path)
+            found += [(path, event) for event in events]
+        return sorted(found, key=lambda one: one[1].at)
 
 
 def _tail_of(path: Path, num_bytes: int) -> bytes:

@@ -9,11 +9,12 @@ import pytest
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.cli.named_run import named_run, near_run
+from peer.cli.named_run import named_run
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.observe import run_page
 from peer.observe.known_addresses import check_addresses
+from peer.observe.run_names import near_run
 from peer.observe.run_page import PageSays
 from peer.observe.target import checked_target
 

@@ -14,7 +14,7 @@ from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.cli import app
 from peer.events.log import to_json
-from peer.events.log_tail import last_events, newer_events
+from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
 from peer.observe.remembered_folders import known_places, remember_place
@@ -109,7 +109,9 @@ def test_of_several_one_must_be_named(home: Path, elsewhere: Path, capsys: pytes
     remember_place(RUN, second)
     locks = [FolderLock(folder, "peer seed") for folder in (elsewhere, second)]
     assert app.run(["stop"]) == 2
-    assert capsys.readouterr().err.startswith("peer: 2 peers are meant; expected one; add one of these to `peer stop`")
+    said = capsys.readouterr().err
+    assert said.startswith("peer: 2 peers are meant; expected one: `peer stop --data-dir ")
+    assert f"`peer stop --data-dir {second}` ends process {os.getpid()} (peer seed)" in said
     for lock in locks:
         lock.close()
 
@@ -136,6 +138,42 @@ def test_of_several_old_logs_the_newest_is_shown(
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 2
     assert said.err == f"Shown is the newest of 2 logs here: --data-dir {elsewhere}\n"
+
+
+def test_of_several_that_run_all_are_shown_in_order(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = home / "data" / "murmuration" / RUN
+    second = usual.with_name(f"{RUN}-2")
+    for folder, times in ((usual, (1, 4, 6)), (second, (2, 5))):
+        folder.mkdir(parents=True)
+        lines = [to_json(Event(1_700_000_000.0 + at, LEFT.peer_id, LeftRun(f"at {at}", 0, 0, 0))) for at in times]
+        (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    locks = [FolderLock(usual, "peer seed"), FolderLock(second, "peer join")]
+    assert app.run(["logs", "demo", "-n", "4"]) == 0
+    said = capsys.readouterr()
+    told = [line.split("  ")[1:] for line in said.out.splitlines()]
+    assert [(label, sentence[14:18]) for label, sentence in told] == [
+        *(("demo-2", "at 2"), ("demo", "at 4"), ("demo-2", "at 5"), ("demo", "at 6"))
+    ]
+    legend = said.err.splitlines()
+    assert legend[0].startswith("demo: process ")
+    assert "(peer seed)" in legend[0]
+    assert legend[1].endswith(f", {second}")
+    locks[1].close()
+    assert app.run(["logs", "demo"]) == 0
+    assert "demo" not in capsys.readouterr().out.splitlines()[0]
+    locks[0].close()
+
+
+def test_newer_events_of_several_logs_come_together(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b")]
+    for path in paths:
+        path.write_text(f"{to_json(LEFT)}\n")
+    reader = LogReader(paths)
+    assert reader.last(1) == [(paths[1], LEFT)]
+    with paths[0].open("a") as log:
+        log.write(f"{to_json(LEFT)}\n")
+    assert reader.newer() == [(paths[0], LEFT)]
+    assert reader.newer() == []
 
 
 def test_a_log_is_followed_by_whole_lines_and_from_the_start_of_a_new_one(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Ids and names of the runs that have a folder on this machine. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import contextlib
+from difflib import get_close_matches
+
+from dht.errors import UsageFault
+from dht.identity.keys import split_run_id
+from peer.observe.remembered_folders import known_places
+from peer.user_folders import user_data_dir_here
+
+NEAR = 0.8
+"""Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
+
+
+def runs_here() -> list[str]:
+    """Ids of the runs with a folder on this machine, by name."""
+    try:
+        names = {folder.name for folder in user_data_dir_here().iterdir()}
+    except (OSError, UsageFault):
+        return []
+    found = []
+    for name in sorted(names | {run_id for run_id, _ in known_places()}):
+        with contextlib.suppress(UsageFault):
+            split_run_id(name)
+            found.append(name)
+    return found
+
+
+def near_run(text: str) -> str | None:
+    """The run of this machine whose id or name a mistyped one comes near; None: it is one itself, or none is near."""
+    known = runs_here()
+    if not known or text in known:
+        return None
+    text = text.lower()
+    if "." not in text:
+        names = {one.partition(".")[0]: one for one in known}
+        return next((names[name] for name in get_close_matches(text, names, 1)), None)
+    begun = (one for one in known if one.startswith(text))
+    return next(iter(get_close_matches(text, known, 1, NEAR)), next(begun, None))
