@@ -34,7 +34,7 @@ MAX_LINES = 100_000
 @exits_with_sentence
 def runs(as_json: AsJson = False) -> int:
     """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
-    from peer.observe.runs_here import own_runs, run_line
+    from peer.observe.runs_here import own_runs, run_lines
 
     found = [one for run_id in runs_here() for one in own_runs(run_id)]
     if as_json:
@@ -42,8 +42,8 @@ def runs(as_json: AsJson = False) -> int:
         return 0
     if not found:
         print("You take part in no run here. Join one: peer join https://PAGE. Try it alone: peer demo.")
-    for one in found:
-        print(run_line(one))
+        return 0
+    print("\n".join(run_lines(found)))
     return 0
 
 

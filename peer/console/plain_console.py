@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -29,6 +30,16 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **options})
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich does it; where no terminal is, without the blanks that fill up a table's lines."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        text = re.sub(r"[ \t]+\n", "\n", captured.get())
+        super().print(Text(text), end="", no_wrap=True, overflow="ignore", crop=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id, verify
 from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
-from peer.console.plain_console import PlainConsole
+from peer.console.plain_console import console_of_output
 
 
 class ReceiptsRefused(LocalFault):
@@ -47,8 +46,7 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
     rounds = counted(receipts.rounds)
     rows = totals(rounds)
     if as_json:
-        json.dump(_facts(receipts, rows, len(rounds)), sys.stdout, indent=2)
-        print()
+        print(json.dumps(_facts(receipts, rows, len(rounds)), indent=2))
     else:
         _print(receipts, rows, len(rounds))
     return 0
@@ -84,7 +82,7 @@ def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
 
 
 def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> None:
-    console = PlainConsole(width=None if sys.stdout.isatty() else 110)
+    console = console_of_output()
     table = Table(box=None, pad_edge=False)
     for title in ("machine", "tokens witnessed", "tokens reported", "rounds", "missed"):
         table.add_column(title, justify="left" if title == "machine" else "right", no_wrap=True)

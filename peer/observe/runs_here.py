@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -132,17 +133,26 @@ def page_here(run_id: str, address: str) -> str | None:
         return None
 
 
-def run_line(run: OwnRun, now: float | None = None) -> str:
-    """One line about it."""
+def run_lines(runs: Sequence[OwnRun], now: float | None = None) -> list[str]:
+    """A heading and one line about each; columns in which nothing stands are left out."""
+    rows = [("run", "state", "folder", "owner", "page")]
+    for run in runs:
+        folder = "" if run.folder.name == run.run_id else str(run.folder)
+        state = _state(run, time.time() if now is None else now)
+        rows.append((run.run_id, state, folder, "you" if run.is_owner else "", run.page or ""))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _state(run: OwnRun, now: float) -> str:
     if run.held_by is not None:
         state = f"running now ({run.held_by})"
     elif run.last_at is not None:
-        age = max(0.0, (time.time() if now is None else now) - run.last_at)
-        state = f"last here {seconds_text(round(age))} ago"
+        state = f"last here {seconds_text(round(max(0.0, now - run.last_at)))} ago"
     else:
         state = "never joined from here"
-    if run.has_ended:
-        state = f"ended, {state}"
-    where = "" if run.folder.name == run.run_id else f"in {run.folder}"
-    parts = (run.run_id, state, where, "yours" if run.is_owner else "", run.page or "")
-    return "  ".join(part for part in parts if part)
+    return f"ended, {state}" if run.has_ended else state

@@ -110,6 +110,15 @@ def test_markup_and_emoji_codes_are_text() -> None:
     assert "[/nope] [link=https://example.org]here[/link] :skull:" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_a_table_in_a_pipe_has_no_blanks_at_the_ends_of_lines() -> None:
+    table = Table("name", "what", box=None, pad_edge=False)
+    table.add_row("a", "short")
+    table.add_row("b", "x" * 200)
+    output = io.StringIO()
+    PlainConsole(file=output, width=300).print(table)
+    assert output.getvalue() == f"name  what\na     short\nb     {'x' * 200}\n"
+
+
 def test_a_view_shows_events_of_others_in_one_plain_line() -> None:
     output = io.StringIO()
     event = Event(1.0, named(1), RefusedPeer(remote=named(2), reason=f"{HOSTILE}\nforged line"))

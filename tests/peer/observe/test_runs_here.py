@@ -28,11 +28,12 @@ def test_a_further_peer_of_a_run_is_listed(
     held = FolderLock(home / f"{RUN_ID}-2", "peer join")
     try:
         assert app.run(["runs"]) == 0
-        first, second, tenth = capsys.readouterr().out.splitlines()
+        heading, first, second, tenth = capsys.readouterr().out.splitlines()
+        assert heading.split() == ["run", "state", "folder"]
         assert first == f"{RUN_ID}  never joined from here"
-        assert "running now" in second
-        assert second.endswith(f"in {home / RUN_ID}-2")
-        assert tenth.endswith(f"in {home / RUN_ID}-10")
+        assert second.startswith("running now", heading.index("state"))
+        for line, end in ((second, "-2"), (tenth, "-10")):
+            assert line[heading.index("folder") :] == f"{home / RUN_ID}{end}"
         assert app.run(["runs", "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert [one["folder"] for one in facts] == [str(home / RUN_ID) + end for end in ("", "-2", "-10")]
