@@ -11,7 +11,8 @@
 A checkpoint is written into a draft folder beside the others, and every file and folder is synced to the disk. Only
 then does the folder get its name. So it is there whole or not at all, and the earlier one stays until then. Memory:
 none to speak of; arrays go to the disk one after the other. Reading trusts nothing. A checkpoint that is not whole, or
-of another run, manifest or layout, is passed over with a sentence. The one before it is then tried.
+of another run, manifest or layout, is passed over with a sentence. The one before it is then tried. A peer gives it
+another name, `unusable-00000007`, so that no newer checkpoint takes its place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,8 @@ TRAINER_FACTS_NAME = "trainer.json"
 USED_NAME = "used"
 """Lies in a checkpoint once a peer has gone on from it: from then on its unsent work may be in the swarm."""
 
-_NAME = re.compile(r"checkpoint-([0-9]{8,15})")
+CHECKPOINT, UNUSABLE = "checkpoint", "unusable"
+_NAME = re.compile(rf"({CHECKPOINT}|{UNUSABLE})-([0-9]{{8,15}})")
 _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
 
@@ -86,6 +88,13 @@ class CheckpointOwner:
     manifest_hash: bytes
     layout_digest: bytes
     sizes: tuple[int, ...]
+
+
+class Unusable(NamedTuple):
+    """A checkpoint that cannot be used, and why."""
+
+    path: Path
+    reason: str
 
 
 class SavedCheckpoint:
@@ -258,7 +267,7 @@ class CheckpointFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self.path.glob(_DRAFT_PREFIX + "*"):
             shutil.rmtree(left, onerror=_note_undeleted)
-        earlier = list_checkpoints(self.path)
+        earlier = _listed(self.path, CHECKPOINT, UNUSABLE)
         number = max(least_number, _number_of(earlier[0]) + 1 if earlier else 1)
         path = draft_path(self.path, number)
         path.mkdir(mode=0o700)
@@ -284,15 +293,28 @@ class CheckpointFolder:
         """Where the newest checkpoint is, usable or not."""
         return next(iter(list_checkpoints(self.path)), None)
 
-    def newest(self) -> tuple[SavedCheckpoint | None, list[str]]:
-        """The newest usable checkpoint, every byte of it checked, and a sentence for each newer one that is not."""
-        complaints: list[str] = []
+    def newest(self) -> tuple[SavedCheckpoint | None, list[Unusable]]:
+        """The newest usable checkpoint, every byte of it checked, and each newer one that is not."""
+        unusable: list[Unusable] = []
         for path in list_checkpoints(self.path):
             try:
-                return self._checked(path), complaints
+                return self._checked(path), unusable
             except ValueError as error:
-                complaints.append(f"the checkpoint {path} was ignored: {error}")
-        return None, complaints
+                unusable.append(Unusable(path, str(error)))
+        return None, unusable
+
+    def put_aside(self, path: Path) -> Path:
+        """Give a checkpoint that cannot be used another name; returns that. The newest `kept` of them stay.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        aside = self.path / f"{UNUSABLE}-{_number_of(path):08d}"
+        path.rename(aside)
+        sync(self.path)
+        for old in _listed(self.path, UNUSABLE)[self.kept :]:
+            shutil.rmtree(old, onerror=_note_undeleted)
+        return aside
 
     def _checked(self, path: Path) -> SavedCheckpoint:
         metadata, owner = _read_metadata(path), self.owner
@@ -323,7 +345,7 @@ def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
 
     Credit does not hang on the values: a new revision of the manifest, or a damaged file, leaves it alone.
     """
-    for path in list_checkpoints(folder):
+    for path in _listed(folder, CHECKPOINT, UNUSABLE):
         try:
             metadata = _read_metadata(path)
         except ValueError as error:
@@ -345,8 +367,12 @@ def _keeps_lineage(path: Path, newest: Path) -> bool:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, the newest first; empty when the folder is not there."""
+    return _listed(folder, CHECKPOINT)
+
+
+def _listed(folder: Path, *kinds: str) -> list[Path]:
     try:
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        found = [path for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) and name[1] in kinds]
     except OSError:
         return []
     return sorted(found, key=_number_of, reverse=True)
@@ -354,7 +380,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def checkpoint_path(folder: Path, number: int) -> Path:
     """Where the checkpoint of this number is, once it is whole."""
-    return folder / f"checkpoint-{number:08d}"
+    return folder / f"{CHECKPOINT}-{number:08d}"
 
 
 def draft_path(folder: Path, number: int) -> Path:

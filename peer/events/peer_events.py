@@ -349,6 +349,27 @@ class CheckpointFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointUnusable(Fact):
+    """A checkpoint of this peer is damaged, or of something else; it stays under another name."""
+
+    reason: str
+    kept_at: str
+    has_earlier: bool
+    """There is an earlier one that is whole."""
+    num_others: int
+    """Members at that moment."""
+
+    def sentence(self) -> str:
+        if self.has_earlier:
+            goes_on = "this peer goes on from the one before it"
+        elif self.num_others:
+            goes_on = "no other one is whole, so this peer takes the model from the other members"
+        else:
+            goes_on = "no other one is whole and nobody else is here, so the model begins anew"
+        return f"A checkpoint cannot be used: {bare(self.reason)}. It is kept as {self.kept_at}; {goes_on}."
+
+
+@dataclass(frozen=True, slots=True)
 class LeftRun(Fact):
     """This peer ended; totals of its session."""
 

@@ -24,6 +24,7 @@ from peer.config.layouts import layout_digest_of, seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codecs_of, limits_of, rule_of
+from peer.console.first_lines import say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
@@ -74,10 +75,13 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     sizes = seed_sizes(manifest)
     # Whose checkpoint it is matters only for that peer's totals.
     owner = CheckpointOwner(source.run_id, peer_id_of(bytes(32)), manifest.hash, layout_digest_of(manifest), sizes)
-    saved, complaints = CheckpointFolder(source.folder / CHECKPOINTS_NAME, owner, math.inf).newest()
+    saved, unusable = CheckpointFolder(source.folder / CHECKPOINTS_NAME, owner, math.inf).newest()
     if saved is None:
-        reason = "; ".join(complaints) or f"{source.folder / CHECKPOINTS_NAME} has none"
+        reason = "; ".join(f"{one.path}: {one.reason}" for one in unusable)
+        reason = reason or f"{source.folder / CHECKPOINTS_NAME} has none"
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
+    for one in unusable:
+        say(f"{one.path} cannot be used: {one.reason}; the one before it is taken.")
     values, facts, codecs = {}, [], codecs_of(manifest, len(sizes))
     for index, size in enumerate(sizes):
         anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))

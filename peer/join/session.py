@@ -40,7 +40,14 @@ from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, make_d
 from peer.config.schedule_section import progress_of
 from peer.config.validation import explain
 from peer.events.log import EventLog
-from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.events.peer_events import (
+    CheckpointFailed,
+    CheckpointUnusable,
+    Event,
+    NetworkRestarted,
+    SwarmLost,
+    WaitingForPeers,
+)
 from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
 from peer.join.checkpoint_room import warn_of_room
@@ -53,7 +60,7 @@ from peer.trainer.loop.local_training import LocalTraining
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_WORTH_A_WARNING = (CheckpointFailed, NetworkRestarted, SwarmLost, WaitingForPeers)
+_WORTH_A_WARNING = (CheckpointFailed, CheckpointUnusable, NetworkRestarted, SwarmLost, WaitingForPeers)
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from averaging.rounds.round_facts import Fact
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.commits import read_commits
-from peer.events.peer_events import CheckpointFailed, CheckpointSaved
+from peer.events.peer_events import CheckpointFailed, CheckpointSaved, CheckpointUnusable
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.mailbox_desk import TrainerDesk
 
@@ -53,11 +53,20 @@ class CheckpointKeeper:
     _is_failing: bool = False
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def find(self) -> SavedCheckpoint | None:
-        """The newest usable checkpoint; None when there is none. Those that are not are named in the log."""
-        saved, complaints = await self.compute(self.folder.newest)
-        for complaint in complaints:
-            log.warning("%s", complaint)
+    async def find(self, num_others: Callable[[], int]) -> SavedCheckpoint | None:
+        """The newest usable checkpoint; None when there is none. Newer ones are put aside, and reported.
+
+        Args:
+            num_others: says how many members are there.
+        """
+        saved, unusable = await self.compute(self.folder.newest)
+        for one in unusable:
+            try:
+                aside = await self.compute(partial(self.folder.put_aside, one.path))
+            except OSError as error:
+                log.warning("%s could not be put aside (%s)", one.path, error.strerror)
+                aside = one.path
+            self.report(CheckpointUnusable(one.reason, str(aside), saved is not None, num_others()))
         return saved
 
     async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint | None = None) -> None:

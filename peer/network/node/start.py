@@ -82,7 +82,7 @@ class Start:
                 await self._restore()
             elif self.keeper is not None:
                 # An earlier process got so far in this very start: what it knew of the checkpoint is known again.
-                saved = await self.keeper.find()
+                saved = await self.keeper.find(self._num_others)
                 is_same = saved is not None and saved.number == self.mailbox.network.restored_moment
                 self._saved = saved if is_same else None
             await self._catch_up()
@@ -141,7 +141,7 @@ class Start:
     async def _restore(self) -> None:
         """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
         network = self.mailbox.network
-        saved = None if self.keeper is None else await self.keeper.find()
+        saved = None if self.keeper is None else await self.keeper.find(self._num_others)
         if saved is None or self.keeper is None:
             network.restored_moment = -1
             return
@@ -155,6 +155,9 @@ class Start:
             persist(self.mailbox, fragment)
             await self.keeper.bring_back_commits(fragment, saved)
         network.restored_moment = saved.number if saved.has_trainer else -1
+
+    def _num_others(self) -> int:
+        return len(self.membership.members())
 
     def _salvage(self, torn: list[int]) -> None:
         """An earlier network process died while it wrote these anchors: anybody else's are better.

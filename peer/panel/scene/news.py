@@ -10,6 +10,7 @@ from dht.quantities import bytes_text, count_text, plural
 from peer.events.peer_events import (
     AnchorDiffered,
     CheckpointFailed,
+    CheckpointUnusable,
     DaemonRestarted,
     Evaluated,
     Event,
@@ -32,7 +33,8 @@ from peer.panel.scene.updates import RunFacts
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(AnchorDiffered, CheckpointFailed, DaemonRestarted, ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
+    *(AnchorDiffered, CheckpointFailed, CheckpointUnusable, DaemonRestarted),
+    *(ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01

@@ -236,8 +236,8 @@ def test_a_file_cut_anywhere_gives_the_checkpoint_before(two: tuple[CheckpointFo
         assert saved is not None
         assert saved.totals.inner_steps == 10
         assert len(complaints) == 1
-        assert str(newer) in complaints[0]
-        assert name in complaints[0]
+        assert complaints[0].path == newer
+        assert name in complaints[0].reason
     (newer / name).write_bytes(whole)
     assert facts_of(restored(folder)[0]) == facts_of(states_of(20)[0])
 
@@ -284,7 +284,7 @@ def test_what_belongs_to_something_else_is_named(
     saved, complaints = folder_at(two[0].path, owner).newest()
     assert saved is None
     assert len(complaints) == 2
-    assert all(said in complaint and "expected" in complaint for complaint in complaints)
+    assert all(said in complaint.reason and "expected" in complaint.reason for complaint in complaints)
 
 
 def test_another_peer_may_use_the_anchors_but_gets_neither_credit_nor_work(two: tuple[CheckpointFolder, Path]) -> None:
@@ -310,14 +310,14 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     save(folder, states)
     saved, complaints = folder.newest()
     assert saved is None
-    assert "not finite" in complaints[0]
+    assert "not finite" in complaints[0].reason
 
 
 def test_a_huge_metadata_file_is_not_read(two: tuple[CheckpointFolder, Path]) -> None:
     folder, newer = two
     with open(newer / METADATA_NAME, "r+b") as file:
         file.truncate(10**12)  # sparse
-    assert "expected at most" in folder.newest()[1][0]
+    assert "expected at most" in folder.newest()[1][0].reason
 
 
 def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
@@ -462,7 +462,45 @@ def test_nothing_is_saved_before_there_is_a_state(tmp_path: Path) -> None:
 def test_nothing_usable_touches_nothing(tmp_path: Path) -> None:
     save(folder_at(tmp_path), states_of(30))
     folder = folder_at(tmp_path, replace(OWNER, manifest_hash=b"n" * 32))
-    assert asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), []).find()) is None
+    assert asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), []).find(lambda: 0)) is None
+
+
+def test_what_cannot_be_used_is_put_aside_and_reported(two: tuple[CheckpointFolder, Path]) -> None:
+    folder, newer = two
+    damaged = newer / "fragment-0000.safetensors"
+    damaged.write_bytes(content := damaged.read_bytes()[:-1])
+    seen: list[Event] = []
+    found = asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), seen).find(lambda: 1))
+    assert found is not None
+    aside = folder.path / "unusable-00000002"
+    assert (aside / "fragment-0000.safetensors").read_bytes() == content
+    assert saved_totals(folder.path, OWNER.run_id, ME).inner_steps == 20  # credit is not lost with it
+    (said,) = [event.sentence() for event in seen]
+    assert said.startswith("A checkpoint cannot be used: fragment-0000.safetensors has ")
+    assert said.endswith(f"It is kept as {aside}; this peer goes on from the one before it.")
+    # No newer checkpoint takes its place, and the last good one is not the one that goes.
+    save(folder, states_of(3))
+    assert aside.exists()
+    assert list_checkpoints(folder.path)[-1] == found.path
+
+
+@pytest.mark.parametrize(("num_others", "said"), [(0, "the model begins anew."), (2, "from the other members.")])
+def test_without_a_whole_checkpoint_it_is_said_what_comes_of_the_model(
+    two: tuple[CheckpointFolder, Path], num_others: int, said: str
+) -> None:
+    folder, seen = folder_at(two[0].path, replace(OWNER, manifest_hash=b"n" * 32)), list[Event]()
+    assert asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), seen).find(lambda: num_others)) is None
+    assert [event.sentence().endswith(said) for event in seen] == [True, True]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["unusable-00000001", "unusable-00000002"]
+
+
+def test_of_what_was_put_aside_the_newest_stay(tmp_path: Path) -> None:
+    folder, moved = folder_at(tmp_path), []
+    for fill in (1, 2, 3):
+        save(folder, states_of(fill))
+        moved.append(folder.put_aside(list_checkpoints(tmp_path)[0]).name)
+    assert moved == ["unusable-00000001", "unusable-00000002", "unusable-00000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == moved[1:]
 
 
 def test_a_file_that_changes_after_its_check_touches_nothing(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_part_of_another_moment_makes_no_checkpoint(tmp_path: Path) -> None:
     saved, complaints = peer.folder.newest()
     assert saved is not None
     assert saved.path == first
-    assert TRAINER_FACTS_NAME in complaints[0]
+    assert TRAINER_FACTS_NAME in complaints[0].reason
 
 
 @pytest.mark.parametrize("name", [TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME])
@@ -185,7 +185,7 @@ def test_a_trainers_file_cut_anywhere_gives_the_pair_before(tmp_path: Path, name
     saved, complaints = peer.folder.newest()
     assert saved is not None
     assert saved.path == older
-    assert name in complaints[0]
+    assert name in complaints[0].reason
     (newer / name).unlink()
     assert peer.folder.newest()[0].path == older  # type: ignore[union-attr]
     (newer / name).write_bytes(whole)

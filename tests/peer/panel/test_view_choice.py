@@ -10,7 +10,15 @@ import os
 import pytest
 
 from peer.events.log import from_json
-from peer.events.peer_events import CatchUpProgressed, Event, JoinedRun, LeftRun, PeerJoined, WaitingForPeers
+from peer.events.peer_events import (
+    CatchUpProgressed,
+    CheckpointUnusable,
+    Event,
+    JoinedRun,
+    LeftRun,
+    PeerJoined,
+    WaitingForPeers,
+)
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
 from peer.panel.scene.scene import scene_of, with_event, with_update
@@ -256,3 +264,13 @@ def test_a_peer_that_found_its_run_waits_for_nobody() -> None:
     waits = with_event(scene, Event(1.0, ME, WaitingForPeers("nobody answers", 1.0)))
     assert summary(waits, 30.0) == "Still waiting for peers."
     assert summary(with_update(waits, LoadingStep("run", "found", is_done=True), 31.0), 60.0) == "Still starting."
+
+
+def test_a_damaged_checkpoint_is_said_to_people_in_plain_lines() -> None:
+    output = io.StringIO()
+    damaged = CheckpointUnusable("trainer.json is damaged", "/data/unusable-00000007", has_earlier=False, num_others=0)
+    PlainView(output).show(Event(NOW, ME, damaged))
+    assert output.getvalue()[9:] == (
+        "A checkpoint cannot be used: trainer.json is damaged. It is kept as /data/unusable-00000007; no other one is "
+        "whole and nobody else is here, so the model begins anew.\n"
+    )
