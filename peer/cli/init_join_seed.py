@@ -26,7 +26,9 @@ from peer.cli.options import (
 )
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.console.first_lines import say
 from peer.console.progress import tell_progress
+from peer.observe.run_names import owned_folders, runs_here
 
 commands = Commands()
 
@@ -95,7 +97,8 @@ def init(
         bool, typer.Option("--example", help="Print a run.toml with comments to begin with, and exit.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
+        bool,
+        typer.Option("--force", help="Sign again over your run NAME, or that in DIR: same owner key, next revision."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -109,6 +112,15 @@ def init(
         raise UsageFault(
             "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
             "prints a run.toml to begin with."
+        )
+    same_name = [one for one in runs_here() if one.partition(".")[0] == name]
+    own = [folder for one in same_name for folder in owned_folders(one)]
+    if out is None and own and force and len(own) == 1:
+        out = own[0]
+    elif out is None and own:
+        raise UsageFault(
+            f"A run of yours has the name {name} already: {', '.join(map(str, own))}; choose another name, give --out "
+            "DIR for one more run of that name, or --force and its folder as --out to sign its manifest again."
         )
     if model is not None:
         tell_progress("loading what describes models")
@@ -146,6 +158,9 @@ def init(
         built=None if model is None else partial(_built, Path(model)),
     )
     remember_place(made.run_id, made.folder)
+    for other in same_name:
+        if other != made.run_id:
+            say(f"{other} has the same name and is known here, too: commands need the whole id of either.")
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed {made.run_id}"
     if out is not None:

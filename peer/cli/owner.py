@@ -419,10 +419,9 @@ def publish(
 
 def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
     """The run in its owner's folder: the one that is named, the usual one, or where `peer init --out` put it."""
-    from peer.observe.remembered_folders import known_places
-    from peer.owner.new_run import OWNER_KEY_NAME
+    from peer.observe.run_names import owned_folders
     from peer.owner.owned_run import open_owned_run
-    from peer.user_folders import expanded, user_data_dir_here
+    from peer.user_folders import expanded
 
     if run is not None and expanded(run).exists():
         if data_dir is not None or run_id is not None:
@@ -433,8 +432,7 @@ def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
         raise UsageFault(f"there is no folder {run}; expected one that `peer init` wrote, or a run id or name")
     named = named_run(run, run_id, None)[0]
     if data_dir is None and named is not None:
-        places = [user_data_dir_here() / named, *(folder for _, folder in known_places(named))]
-        data_dir = next((str(folder) for folder in places if (folder / OWNER_KEY_NAME).exists()), None)
+        data_dir = next(map(str, owned_folders(named)), None)
     return open_owned_run(named, data_dir)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from difflib import get_close_matches
+from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
@@ -26,6 +27,12 @@ def runs_here() -> list[str]:
             split_run_id(name)
             found.append(name)
     return found
+
+
+def owned_folders(run_id: str) -> list[Path]:
+    """Folders of a run with its owner's key, the usual one first."""
+    places = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
+    return [folder for folder in places if (folder / "owner.key").exists()]
 
 
 def near_run(text: str) -> str | None:

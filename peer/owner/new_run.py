@@ -189,6 +189,14 @@ def _with_flag(flag: str, fields: dict[str, Any]) -> RunManifest:
         raise UsageFault(f"{flag}: {error}") from error
 
 
+def _run_in(folder: Path) -> str | None:
+    """Id of the run whose record is there, as the record says; None: there is none that can be read."""
+    try:
+        return claimed_run_id(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES))
+    except OSError:
+        return None
+
+
 def _earlier_manifest(folder: Path) -> RunManifest | None:
     """Of the run that is signed again: what it did not have would make another run of it."""
     try:
@@ -301,8 +309,14 @@ def _write_run(
             return _signed(run_id, _with_own_peer(manifest, folder), folder, owner, files)
     if not replace and (folder / OWNER_KEY_NAME).exists():
         raise UsageFault(
-            f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
-            "give --force to sign the manifest again with that key."
+            f"{folder} holds the owner key of {_run_in(folder) or 'a run'} already; expected an empty folder; choose "
+            "another --out, or give --force to sign the manifest again with that key."
+        )
+    earlier = _run_in(folder)
+    if earlier is not None and earlier.partition(".")[0] != name:
+        raise UsageFault(
+            f"{folder} holds the run {earlier}; expected its name, not {name!r}: with one key and folder the earlier "
+            "run would be lost; choose another --out for a run of another name"
         )
     with _whole_or_nothing(folder):
         make_secret_folder(folder, OTHER_FOLDER)
@@ -376,7 +390,7 @@ def _as_next_revision(
     except OSError as error:
         raise LocalFault(f"{record_path}: {error.strerror}; expected a readable file; check the folder.") from error
     except PeerFault:
-        # Another name with the same key is another run, and a damaged record has no revision to follow.
+        # A damaged record has no revision to follow.
         return manifest
     update: dict[str, Any] = {"revision": max(manifest.revision, earlier.revision + 1)}
     with contextlib.suppress(ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -227,6 +228,31 @@ def test_the_owner_names_a_run_as_everybody_does(home: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("murmuration-invite-")
     assert app.run(["manifest", "edit", "own", "--data-dir", "own", "--page", ""]) == 2
     assert capsys.readouterr().err.startswith("peer: own and --data-dir are given; expected one of them.")
+
+
+def test_a_second_run_of_a_name_is_made_only_where_it_is_asked_for(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["init", "mine", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert app.run(["init", "mine"]) == 2
+    folder = home / "data" / "murmuration" / first["run_id"]
+    assert f"A run of yours has the name mine already: {folder}; choose another name" in capsys.readouterr().err
+    assert app.run(["init", "mine", "--force", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["run_id"], again["revision"]) == (first["run_id"], first["revision"] + 1)
+    assert app.run(["init", "mine", "--out", "other", "--json"]) == 0
+    said = capsys.readouterr()
+    second = json.loads(said.out)["run_id"]
+    assert said.err == (
+        f"peer: {first['run_id']} has the same name and is known here, too: commands need the whole id of either.\n"
+    )
+    assert app.run(["init", "mine", "--force"]) == 2  # of which?
+    assert f"{folder}, {home / 'other'}; " in capsys.readouterr().err
+    before = (home / "other" / "run.record").read_bytes()
+    assert app.run(["init", "yours", "--out", "other", "--force"]) == 2
+    assert f"other holds the run {second}; expected its name, not 'yours'" in capsys.readouterr().err
+    assert (home / "other" / "run.record").read_bytes() == before
 
 
 def test_a_folder_where_nothing_could_run_is_not_remembered(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
