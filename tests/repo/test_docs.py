@@ -20,6 +20,7 @@ from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, Shard
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import NOT_OF_THE_PROTOCOL, PAGES, page
+from peer.cli import app
 from peer.cli.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
@@ -116,6 +117,14 @@ def test_run_files_in_documents_are_manifests(page_name: str, tmp_path: Path) ->
     (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "run.toml").write_text(example)
     assert RunManifest.load_toml(tmp_path / "run.toml").name
+
+
+def test_the_first_run_asks_what_the_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "organiser" / "first-run.md").read_text(encoding="utf-8")
+    example, said = re.findall(r"^```(?:toml)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[:2]
+    (tmp_path / "run.toml").write_text(example)
+    assert app.run(["plan", str(tmp_path / "run.toml")]) == 0
+    assert capsys.readouterr().out == said
 
 
 def test_every_mode() -> None:
