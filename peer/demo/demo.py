@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -75,6 +76,8 @@ START_SECONDS = 240.0
 """For one process to import torch and join: 5 s on an idle machine, 80 s on two cores that twenty others want."""
 SETTLED_SECONDS = 20.0
 """The late peer gets at least this long before the end, whatever --minutes says."""
+CONTRIBUTED_SECONDS = 120.0
+"""For the late peer's first round, beyond that: a second on an idle machine, a minute where twenty others compute."""
 COMMAND_SECONDS = 180.0
 """For an export or the measuring: each loads torch anew, on a machine where four peers train."""
 HURRIED_SECONDS = 5.0
@@ -163,6 +166,14 @@ class Demo:
                 )
             time.sleep(LOOK_SECONDS)
 
+    def wait_contributed(self, peer: DemoPeer) -> None:
+        """Until others have committed work of this peer, or for `CONTRIBUTED_SECONDS`."""
+        end = time.monotonic() + CONTRIBUTED_SECONDS
+        logs = [one.events.log for one in self.swarm.peers]
+        while time.monotonic() < end and not any(peer.peer_id in members for members in rounds_of(logs).values()):
+            self.look()
+            time.sleep(LOOK_SECONDS)
+
     def train_until(self, passed: float) -> None:
         """Until so many seconds of the training have passed."""
         while self.passed() < passed:
@@ -204,6 +215,11 @@ def run_demo(
             print_report(console, summary, words, explained, out, program)
         for problem in summary.problems():
             console.print(f"not as it should be: {problem}", style="red")
+        if summary.problems() and (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
+            console.print(
+                f"This machine is busy (load {load:.0f} on {plural(os.cpu_count() or 1, 'core')}), so they may have "
+                "had too little time: end other programs, or give more --minutes or fewer --peers."
+            )
         page = swarm.page_address
         if page is not None and console.is_terminal and sys.stdin.isatty() and not as_json:
             console.print(f"\nThe page {page} stays until you press Enter.", style="bold")
@@ -260,6 +276,7 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
     assert demo.clock is not None
     view.stage("All train together until the end")
     demo.train_until(demo.clock[1])
+    demo.wait_contributed(late)
 
 
 def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words]:

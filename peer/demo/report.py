@@ -78,8 +78,14 @@ def _findings(summary: Summary) -> list[str]:
         f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
         "each parameter in it, in place of 32.",
         f"Training waited for the network {summary.trainer_wait_fraction:.2%} of the time.",
-        f"All peers hold the same model, bit for bit: {'yes' if summary.anchors_equal else 'NO'}.",
+        f"All peers hold the same model, bit for bit: {_same(summary)}.",
         f"The late peer caught up and took part: {'yes' if summary.late_joiner_caught_up else 'NO'}.",
         f"The demo took {summary.seconds:.0f} s: {summary.start_seconds:.0f} to start, "
         f"{summary.training_seconds:.0f} to train, {summary.end_seconds:.0f} to fetch and measure the model.",
     ]
+
+
+def _same(summary: Summary) -> str:
+    if summary.anchors_equal:
+        return "yes"
+    return "NO" if summary.anchors_differ else "not seen, since they were never at one version"

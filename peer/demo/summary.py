@@ -151,6 +151,8 @@ class Summary:
     bits_per_parameter_down: float
     trainer_wait_fraction: float
     anchors_equal: bool
+    anchors_differ: bool
+    """Neither: no version of each fragment was at all peers, so nothing was shown."""
     versions_compared: int
     late_joiner_caught_up: bool
     late_joiner_contributed: bool
@@ -181,8 +183,10 @@ class Summary:
             problems.append("the anchors could not be fetched to measure the held-out loss")
         elif not self.loss_last < CLEARLY_BELOW * self.loss_first:
             problems.append(f"the held-out loss went from {self.loss_first:.3f} to {self.loss_last:.3f}")
-        if not self.anchors_equal:
+        if self.anchors_differ:
             problems.append("peers hold different anchors at the same version")
+        elif not self.anchors_equal:
+            problems.append("no version of the whole model was at all peers, so nothing shows that theirs are equal")
         if not self.late_joiner_contributed:
             problems.append("the late joiner contributed to no commit")
         return problems
@@ -211,7 +215,7 @@ def summarise(
     ]
     contributors = rounds_of(logs)
     caught_up = [log for log in logs if log.peer_id in late and log.has_caught_up]
-    equal, num_compared = _anchors_equal(shared)
+    equal, differ, num_compared = _compared_anchors(shared)
     late_rounds = [key for key, members in contributors.items() if any(peer_id in members for peer_id in late)]
     return Summary(
         rows=tuple(
@@ -230,6 +234,7 @@ def summarise(
         bits_per_parameter_down=_mean_bits([(event.bytes_down, event.result_values_received) for event in own_rounds]),
         trainer_wait_fraction=max((log.wait_fraction for log in logs), default=0.0),
         anchors_equal=equal,
+        anchors_differ=differ,
         versions_compared=num_compared,
         late_joiner_caught_up=bool(late) and len(caught_up) == len(late) and bool(late_rounds),
         late_joiner_contributed=bool(late_rounds),
@@ -243,8 +248,8 @@ def summarise(
     )
 
 
-def _anchors_equal(logs: Sequence[PeerLog]) -> tuple[bool, int]:
-    """Whether live peers announce one digest per (fragment, version), and how many of these at least two hold.
+def _compared_anchors(logs: Sequence[PeerLog]) -> tuple[bool, bool, int]:
+    """Whether live peers announce one digest per (fragment, version), or two, and how many of these all of them hold.
 
     Every fragment must be among them at a recent version, else nothing was shown.
     """
@@ -257,8 +262,8 @@ def _anchors_equal(logs: Sequence[PeerLog]) -> tuple[bool, int]:
     compared = [key for key, count in holders.items() if count == len(logs)]
     fragments = {fragment for fragment, _ in held}
     all_fragments = {fragment for fragment, _ in compared} == fragments
-    equal = all(len(digests) == 1 for key, digests in held.items() if holders[key] > 1)
-    return equal and bool(compared) and all_fragments and len(logs) > 1, len(compared)
+    differ = any(len(digests) > 1 for digests in held.values())
+    return not differ and bool(compared) and all_fragments and len(logs) > 1, differ, len(compared)
 
 
 def _mean_bits(transfers: Sequence[tuple[int, int]]) -> float:

@@ -6,10 +6,12 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
 from peer.demo.show import Figures
-from peer.demo.summary import LogFollower, PeerLog
+from peer.demo.summary import LogFollower, PeerLog, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.log import EventLog
 from peer.events.peer_events import Event, TrainingProgressed
@@ -56,3 +58,21 @@ def test_what_comes_with_the_goodbyes_changes_no_figure(tmp_path: Path) -> None:
     work(3)
     log.close()
     assert [figures.rows[0].steps for figures in view.seen] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("digests", "problem"),
+    [
+        ([{(0, 1): "a"}, {(0, 1): "a"}], ""),
+        ([{(0, 1): "a"}, {(0, 1): "b"}], "peers hold different anchors at the same version"),
+        ([{(0, 1): "a"}, {(0, 2): "b"}], "no version of the whole model was at all peers"),
+        ([{(0, 1): "a", (1, 1): "c"}, {(0, 1): "a"}], "no version of the whole model was at all peers"),
+    ],
+)
+def test_anchors_that_were_never_compared_are_not_called_different(
+    digests: list[dict[tuple[int, int], str]], problem: str
+) -> None:
+    logs = [PeerLog(str(number), named(number), digests=held) for number, held in enumerate(digests)]
+    found = summarise(logs, [log.peer_id for log in logs], [], 5.0, 1.0, 10, (1.0, 1.0, 1.0))
+    about = [one for one in found.problems() if "anchors" in one or "model" in one]
+    assert [one[: len(problem)] for one in about] == ([problem] if problem else [])

@@ -122,7 +122,7 @@ def test_a_table_leaves_only_what_was_said() -> None:
 def summary(loss_last: float | None = 1.5) -> Summary:
     row = DemoRow("peer-1", ONE, "", 120, 61_440, 44, 2.151)
     return Summary(
-        (row,), 50, 0, 5.31, loss_last, 4.14, 4.16, 0.007, True, 40, True, True, 2.9, 860_000, 20.0, 120.0, 9.0
+        (row,), 50, 0, 5.31, loss_last, 4.14, 4.16, 0.007, True, False, 40, True, True, 2.9, 860_000, 20.0, 120.0, 9.0
     )
 
 
