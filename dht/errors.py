@@ -15,6 +15,7 @@ Every message reads: what was got; what was expected; what to do.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from dht.fields import printable
@@ -81,6 +82,8 @@ def unwritable(path: object, error: OSError, advice: str = "choose another place
     if isinstance(error, FileExistsError | NotADirectoryError):
         what = "is a file" if Path(str(path)).is_file() else "is no folder, or lies in none"
         return UsageFault(f"{path} {what}; expected a folder of your own; {advice}")
+    free = "free some, or " if error.errno == errno.ENOSPC else ""
     return LocalFault(
-        f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; {advice}"
+        f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; "
+        f"{free}{advice}"
     )

@@ -37,6 +37,7 @@ _AS_THEY_ARE = (
     *(ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
+_TOPICS = {AnchorDiffered: "anchor", CheckpointFailed: "checkpoint"}
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
 PRESENCE = "presence"
@@ -99,9 +100,7 @@ def news_of(
         case _ if isinstance(fact, _AS_THEY_ARE):
             if isinstance(fact, ManifestRevised):
                 return [note_of(at, event.sentence())]
-            return [
-                NewsLine(at, "trouble", event.sentence(), topic="anchor" if isinstance(fact, AnchorDiffered) else "")
-            ]
+            return [NewsLine(at, "trouble", event.sentence(), topic=_TOPICS.get(type(fact), ""))]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
 

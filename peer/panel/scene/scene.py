@@ -181,7 +181,10 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, is_unsaved=True)
         case CheckpointSaved():
             scene = replace(scene, is_unsaved=False)
-    return _with_news(scene, news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run))
+    news = news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run)
+    if before.is_unsaved and not scene.is_unsaved:
+        news.append(NewsLine(event.at, "good", "Checkpoints are saved again", topic="checkpoint"))
+    return _with_news(scene, news)
 
 
 def settled(scene: Scene, now: float) -> Scene:

@@ -229,6 +229,11 @@ def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
     assert any("is not saved" in line for line in goodbye(failed, NOW))
     saved = with_event(failed, Event(NOW, ME, CheckpointSaved("there", (1,))))
     assert not any("is not saved" in line for line in goodbye(saved, NOW))
+    # And the panel's news, which said that it failed, say that it is over.
+    assert any("could not be saved" in news.text for news in failed.news)
+    assert [news.text for news in saved.news if news.topic == "checkpoint"] == ["Checkpoints are saved again"]
+    again = with_event(saved, Event(NOW, ME, CheckpointSaved("there", (2,))))
+    assert again.news == saved.news
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
