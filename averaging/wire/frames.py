@@ -17,38 +17,21 @@ from typing import Any
 
 import msgpack
 
+from averaging.wire import cell_messages, messages
 from averaging.wire.cell_checks import CELL_ROUND_CHECKS
-from averaging.wire.cell_messages import (
-    CellOffer,
-    CellPart,
-    CellsCommit,
-    Partial,
-    SliceOrder,
-    SlicePlan,
-    SliceReport,
-)
+from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial
 from averaging.wire.checks import MAX_HEADER_BYTES, Limits, WholeCheck, checks_of, mask_of
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_SHARDS,
-    Abandon,
-    Accusation,
     AuditRequest,
     AuditShare,
     Commit,
-    CommitRequest,
     Contribution,
-    Defence,
     Message,
-    Offer,
     Plan,
-    Redirect,
-    Reduced,
     Result,
-    ResultRequest,
     TopCommit,
-    VersionIs,
-    Wait,
 )
 from dht.errors import PeerFault
 from dht.fields import pack
@@ -61,33 +44,11 @@ _PREFIX = struct.Struct(">BI")
 
 KINDS: dict[str, type[Message]] = {
     kind.KIND: kind
-    for kind in (
-        Offer,
-        Wait,
-        Redirect,
-        Plan,
-        Reduced,
-        Abandon,
-        Commit,
-        CommitRequest,
-        VersionIs,
-        ResultRequest,
-        Contribution,
-        Result,
-        AuditRequest,
-        AuditShare,
-        Accusation,
-        Defence,
-        CellPart,
-        CellOffer,
-        SlicePlan,
-        SliceOrder,
-        Partial,
-        SliceReport,
-        TopCommit,
-        CellsCommit,
-    )
+    for module in (messages, cell_messages)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Message) and kind.KIND
 }
+"""All messages; bases of several have no kind of their own."""
 _WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
 _IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
 
