@@ -17,7 +17,6 @@ MAX_REAL: Final = 1e18
 
 
 def pack(value: Any) -> bytes:
-    """A value as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 

@@ -173,7 +173,6 @@ class CellScope(FlatScope):
 
     @property
     def next_time(self) -> float:
-        """As `FlatScope.next_time`."""
         times = [self._slices.next_time]
         if self._top is not None:
             times.append(self._top.next_time(self._expected))

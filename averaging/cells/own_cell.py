@@ -41,7 +41,6 @@ class Seat:
     _hint: tuple[int, int] = (-1, 0)
 
     def see(self, everyone: tuple[PeerId, ...], num_everyone: int) -> None:
-        """Other members are there."""
         self.everyone, self.num_everyone = everyone, num_everyone
 
     @property

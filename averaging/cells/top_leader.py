@@ -47,7 +47,6 @@ class CellTiming:
 
     @classmethod
     def with_bounds(cls, hard_seconds: float) -> CellTiming:
-        """As `RoundTiming.with_bounds`."""
         learned = partial(LinkDeadlines, highest_seconds=hard_seconds)
         return cls(learned(hard_seconds, LEAST_GRACE_SECONDS), learned(10.0, 1.0), learned(20.0, 1.0))
 
@@ -150,7 +149,6 @@ class TopLeading(Gathering):
         return sorted({sender for sender, _ in self.offers.values()} | self.late)
 
     def next_time(self, expected: Collection[str]) -> float:
-        """When `check` has something to do although nothing arrived."""
         if self.closed or not self.offers:
             return math.inf
         if self.plan is None:
@@ -227,7 +225,6 @@ class Bid:
     is_planned: bool = False
 
     def begin(self, top: PeerId, now: float) -> None:
-        """It is offered to this top leader."""
         self.top, self.heard_at, self.is_planned = top, now, False
 
     def hear(self, now: float, *, is_planned: bool = False) -> None:
@@ -285,7 +282,6 @@ class ClosedRounds:
         self._held: dict[int, tuple[TopCommit, dict[str, Commit]]] = {}
 
     def add(self, upper: TopCommit, parts: dict[str, Commit]) -> None:
-        """A round was closed here."""
         self._held[upper.version] = (upper, parts)
 
     def commit_for(self, version: int, name_of: Callable[[int], str]) -> CellsCommit | None:
@@ -347,7 +343,6 @@ class SliceReducing:
             self.slices[key] = _Waiting(order, leader, position, now, until)
 
     def on_partial(self, sender: PeerId, key: SliceKey, cell: int, now: float) -> None:
-        """A cell's mean of a slice is here."""
         senders = self.arrived.setdefault(key, {})
         if cell in senders:
             return
@@ -358,7 +353,6 @@ class SliceReducing:
             self.timing.partial.observe(PeerId(waiting.order.cells[cell].name), now - waiting.since)
 
     def check(self, now: float) -> list[ReduceSlice]:
-        """What must be averaged at `now`."""
         effects = []
         for key, waiting in self.slices.items():
             if waiting.started or now < max(waiting.until.values(), default=-math.inf):
@@ -372,11 +366,9 @@ class SliceReducing:
 
     @property
     def next_time(self) -> float:
-        """When `check` has something to do although nothing arrived."""
         waiting = (each for each in self.slices.values() if not each.started)
         return min((max(each.until.values(), default=-math.inf) for each in waiting), default=math.inf)
 
     def advance(self) -> None:
-        """The next version begins."""
         self.slices.clear()
         self.arrived.clear()

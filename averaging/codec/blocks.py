@@ -71,7 +71,6 @@ def check_format(codec: str, block_size: int, scale: str = DEFAULT_SCALE) -> Cod
 
 
 def scales_num_bytes(codec: str, block_size: int, num_values: int, scale: str = DEFAULT_SCALE) -> int:
-    """Bytes of all scales of `num_values` values."""
     if not check_format(codec, block_size, scale).has_scales:
         return 0
     return SCALE_BYTES[scale] * -(-num_values // block_size)

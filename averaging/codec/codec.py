@@ -99,7 +99,6 @@ class Codec:
         raise NotImplementedError
 
     def encoded_num_bytes(self, num_values: int) -> int:
-        """Payload bytes of `num_values` values."""
         return encoded_num_bytes(self.name, self.block_size, num_values, self.scale)
 
     def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:

@@ -100,7 +100,6 @@ class CompiledKernels:
     def encode(
         self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int:
-        """As `NumpyKernels.encode`."""
         levels, lines = self._format, (scales.ctypes.data, codes.ctypes.data)
         form = (levels.bits, levels.exponential, levels.top_code, levels.round_up, levels.dropped_bits)
         done: int = self._library.encode(
@@ -109,11 +108,9 @@ class CompiledKernels:
         return done
 
     def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None:
-        """As `NumpyKernels.decode`."""
         self._decode(scales, codes, block_size, 0.0, False, out)
 
     def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None:
-        """As `NumpyKernels.decode_accumulate`."""
         self._decode(scales, codes, block_size, weight, True, out)
 
     def _decode(self, scales: F32, codes: U8, block_size: int, weight: float, is_added: bool, out: F32) -> None:

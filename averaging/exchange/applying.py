@@ -129,12 +129,10 @@ class Applying:
         return False
 
     def mean_made(self, fragment: FragmentRuntime, index: int, digest: bytes) -> None:
-        """A mean of this peer is here."""
         self.result_arrived(fragment)
         self._expect(fragment, index, digest, self._context.me)
 
     def result_arrived(self, fragment: FragmentRuntime) -> None:
-        """A mean is in the fragment's store."""
         for search in self._searches_for(fragment):
             search.note_arrival()
 
@@ -150,7 +148,6 @@ class Applying:
         return False
 
     def say_version(self, fragment: FragmentRuntime, to: PeerId) -> None:
-        """Tell a peer which anchor is here."""
         machine = fragment.machine
         here = VersionIs(fragment.index, machine.version, machine.anchor_digest, machine.lineage_tokens)
         self._context.links.send(to, here)

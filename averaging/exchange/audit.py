@@ -438,7 +438,6 @@ class Audits:
 
 
 async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:
-    """Wait for it, as long as given."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not is_so():
@@ -447,7 +446,6 @@ async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: floa
 
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
-    """What this peer sent for a version."""
     state = fragment.state
     kept = [settled.sent for settled in state.recent if settled.version == version]
     return kept[-1] if kept else state.pending if version == state.version else None

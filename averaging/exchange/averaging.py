@@ -110,7 +110,6 @@ class Averaging:
             self._post(effect.to, header, payload)
 
     def advanced(self, fragment: FragmentRuntime) -> None:
-        """The fragment is at another version."""
         self._deliveries.advanced(fragment.index, fragment.state.version)
 
     # ------------------------------------------------------------------------------------------------------ details

@@ -93,7 +93,6 @@ class CellExchange:
         return True
 
     def perform(self, fragment: FragmentRuntime, effect: CellEffect) -> None:
-        """Do what the machine asks for."""
         if isinstance(effect, SendPartials):
             self._send_partials(fragment, effect)
         elif isinstance(effect, ReduceSlice):

@@ -95,7 +95,6 @@ class Context:
     buffers: Buffers = field(default_factory=Buffers)
 
     def rule_at(self, fragment: FragmentRuntime, version: int) -> OuterRule:
-        """The outer rule of the commit that leaves `version` of a fragment."""
         rule = self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
         return rule.of_buffers() if fragment.of_buffers else rule
 

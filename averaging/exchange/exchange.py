@@ -110,7 +110,6 @@ class Exchange:
         self.set_view(*self._seen)
 
     def peer_lost(self, peer_id: PeerId, reason: str) -> None:
-        """The connection to a peer broke."""
         for fragment in self.fragments:
             self._step(fragment, Lost(peer_id, reason))
 
@@ -131,7 +130,6 @@ class Exchange:
             self._step(fragment, Heard(sender, message))
 
     async def close(self) -> None:
-        """Stop all tasks and timers."""
         self._closed = True
         self.sending.take_part(False)
         for timer in self._timers.values():

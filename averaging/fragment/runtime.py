@@ -34,7 +34,6 @@ class RoundTraffic:
     down_values: int = 0
 
     def begin(self, now: float) -> None:
-        """Count anew."""
         self.began_at = now
         self.up_bytes = self.up_values = self.down_bytes = self.down_values = 0
 
@@ -44,7 +43,6 @@ class RoundTraffic:
         self.up_values += num_values
 
     def received(self, num_bytes: int, num_values: int = 0) -> None:
-        """A frame arrived."""
         self.down_bytes += num_bytes
         self.down_values += num_values
 

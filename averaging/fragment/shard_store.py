@@ -114,7 +114,6 @@ class ShardStore:
         return digest
 
     def result(self, version: int, shard: int, digest: bytes) -> Buffer | None:
-        """The result with this digest, if it is here."""
         return self._results.get((version, shard, digest))
 
     def give(self, version: int, shard: int, digest: bytes, remote: PeerId) -> Buffer | None:

@@ -111,7 +111,6 @@ class UploadRate:
             self._settle(lane)
 
     def lost(self, lane: Hashable) -> None:
-        """`lane` broke."""
         if lane in self._lanes:
             self._lanes[lane] = _Lane(is_waiting=False)
             self._settle(lane)

@@ -284,7 +284,6 @@ class Links:
             self._end(self._lanes[key])
 
     async def close(self) -> None:
-        """End all lanes."""
         self._closed = True
         tasks = [task for lane in self._lanes.values() for task in lane.tasks]
         for lane in list(self._lanes.values()):

@@ -88,7 +88,6 @@ class LinePace:
         ways.append((read_at - asked_at, now - asked_at))
 
     def forget(self, remote: Hashable) -> None:
-        """`remote` is gone."""
         self._ways.pop(remote, None)
 
     def resumed(self, now: float, passed_bytes: float) -> None:

@@ -89,5 +89,4 @@ def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
 
 
 def kept_error_num_bytes(num_values: int) -> int:
-    """Bytes of an error that is kept."""
     return _error_codec().encoded_num_bytes(num_values)

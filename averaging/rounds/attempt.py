@@ -25,7 +25,6 @@ class RoundAttempt:
         self.heard_at = now
 
     def follow(self, plan: Plan, now: float) -> None:
-        """The leader planned."""
         self.plan, self.planned_at, self.heard_at = plan, now, now
 
     def redirect(self) -> int:

@@ -57,7 +57,6 @@ class LearnedDeadline:
 
     @property
     def is_learned(self) -> bool:
-        """Whether enough was seen."""
         return len(self._seen) >= FEWEST_ARRIVALS
 
     @property
@@ -127,7 +126,6 @@ class LinkDeadlines:
         link.misses += 1
 
     def allowance(self, peer_id: PeerId) -> Allowance:
-        """How long to wait for `peer_id`."""
         link = self._links.get(peer_id)
         if link is None or len(link.seen) < FEWEST_ARRIVALS:
             return self.group
@@ -183,7 +181,6 @@ class LearnedPace:
         self._intervals: deque[float] = deque(maxlen=8)
 
     def observe(self, now: float) -> None:
-        """It happened at `now`."""
         if self._last_at is not None:
             self._intervals.append(now - self._last_at)
         self._last_at = now

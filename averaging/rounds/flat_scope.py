@@ -79,11 +79,9 @@ class FlatScope:
 
     @property
     def max_roster(self) -> int:
-        """Members of one round."""
         return MAX_ROSTER
 
     def see(self, view: View, now: float) -> None:
-        """Take a view of all members."""
         self.trainers, self.num_known = view.trainers, max(len(view.trainers), view.num_known)
 
     def refusal(self, sender: PeerId, offer: Offer) -> Message | None:
@@ -91,7 +89,6 @@ class FlatScope:
         return None
 
     def plan_shards(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
-        """The shards of a roster's reducers."""
         rounds, rates = self._rounds, [offer.upload_bits_per_second for offer in offers]
         reachable = [offer.reachable for offer in offers]
         return plan_shards(rounds.num_values, rounds.block_size, rates, reachable, rounds.most_of_median)

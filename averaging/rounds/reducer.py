@@ -55,7 +55,6 @@ class Reducing:
     _past: dict[Key, float] = field(default_factory=dict)
 
     def expect(self, num_trainers: int) -> None:
-        """So many trainers are there."""
         self.num_trainers = num_trainers
 
     def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
@@ -131,7 +130,6 @@ class Reducing:
         return tuple(found)
 
     def plan_under(self, attempt: int, leader: PeerId) -> Plan | None:
-        """The plan of an attempt under which this peer averages."""
         under = (each.plan for key, each in self.reductions.items() if key[:2] == (attempt, leader))
         return next(under, None)
 
@@ -142,11 +140,9 @@ class Reducing:
 
     @property
     def next_time(self) -> float:
-        """When `check` has something to do although nothing arrived."""
         return min((each.due_at for each in self.reductions.values() if not each.started), default=math.inf)
 
     def advance(self) -> None:
-        """The next version begins."""
         self._past = {key: reduction.planned_at for key, reduction in self.reductions.items()}
         self._missed = {mark for mark in self._missed if any(key[:2] == mark[:2] for key in self._past)}
         self.reductions.clear()

@@ -451,7 +451,6 @@ class RoundMachine:
         self.send(to, commit if commit is not None else self.version_is())
 
     def version_is(self) -> VersionIs:
-        """Where this peer is."""
         return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
 
     def start_over(self, now: float) -> None:
@@ -526,7 +525,6 @@ class RoundMachine:
         return waiting
 
     def tell(self, effect: Effect) -> None:
-        """Ask for an effect."""
         self._effects.append(effect)
 
     def send(self, to: PeerId, message: Message) -> None:

@@ -28,7 +28,6 @@ class Chain:
 
     @property
     def tokens(self) -> int:
-        """In all of them."""
         return sum(commit.tokens for commit in self.commits)
 
     def anchors(self) -> dict[int, bytes]:

@@ -69,7 +69,6 @@ class CommitLog:
 
     @property
     def tokens(self) -> int:
-        """In all commits that are here."""
         return sum(kept.tokens for kept in self._kept.values())
 
     def frames_to(self, version: int) -> tuple[bytes, ...]:

@@ -120,7 +120,6 @@ def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest
 
 
 def accusation_statement(scope: Scope, said: Accusation) -> bytes:
-    """What an auditor signs."""
     return _statement(ACCUSATION_DOMAIN, scope, said.fragment, said.version, said.shard, said.digest)
 
 
@@ -183,7 +182,6 @@ class Checker:
         return self._holds(member, contribution_statement(self.scope, sent, digest), sent.signature)
 
     def is_accusers(self, auditor: PeerId, said: Accusation) -> bool:
-        """Whether an accusation is signed by who made it."""
         return self._holds(auditor, accusation_statement(self.scope, said), said.signature)
 
     def _holds(self, peer_id: PeerId, statement: bytes, signature: bytes) -> bool:
@@ -210,7 +208,6 @@ class Notary(Checker):
         return self._sign(mean_statement(self.scope, round_, leader, mean))
 
     def sign_commit(self, commit: Commit) -> Commit:
-        """The commit with its leader's signature."""
         return replace(commit, signature=self._sign(leader_statement(self.scope, commit.plain)))
 
     def sign_slices(self, message: OfSlices) -> OfSlices:
@@ -228,5 +225,4 @@ class Notary(Checker):
         return self._sign(contribution_statement(self.scope, sent, digest))
 
     def sign_accusation(self, said: Accusation) -> bytes:
-        """This auditor's signature."""
         return self._sign(accusation_statement(self.scope, said))

@@ -22,7 +22,6 @@ class ChunkQueue:
 
     @property
     def num_missing(self) -> int:
-        """Chunks that have not arrived."""
         return len(self._missing)
 
     def take(self, donor: PeerId, most: int) -> range | None:

@@ -70,7 +70,6 @@ class Transfer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every chunk has arrived."""
         return self._queue.num_missing == 0
 
     async def take_kept(self) -> None:

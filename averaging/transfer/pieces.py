@@ -29,9 +29,7 @@ class ChunkedPiece(Protocol):
         """BLAKE3 of each chunk, 32 bytes each."""
         ...
 
-    def chunk_bytes(self, index: int) -> int:
-        """Length of one chunk."""
-        ...
+    def chunk_bytes(self, index: int) -> int: ...
 
     def request(self, part: range) -> list[Any]:
         """The message that asks a donor for a range of chunks; a donor that has them answers its kind alone."""

@@ -77,7 +77,6 @@ class _Guest:
     """Of state, without headers and old commits."""
 
     def took(self, num_bytes: int) -> None:
-        """Its remote has taken a chunk."""
         self.num_state_bytes += num_bytes
 
     @property

@@ -153,7 +153,6 @@ class HeldSnapshots:
 
     @property
     def num_bytes(self) -> int:
-        """Of all copies together."""
         return sum(held.num_bytes for held in self._held)
 
     async def newest(self, fragment: int, remote: PeerId) -> HeldSnapshot | None:

@@ -135,7 +135,6 @@ class BlameBook:
         return Verdict(True, record.excluded_seconds)
 
     def excluded(self, now: float) -> set[PeerId]:
-        """Everybody who is left out at `now`."""
         return {peer_id for peer_id, record in self._records.items() if now < record.excluded_until}
 
     def counts(self, peer_id: PeerId) -> dict[Offence, int]:

@@ -26,7 +26,6 @@ class FailedCommits:
         """Fragment -> (version, digest of a commit -> (not before, last pause in seconds))."""
 
     def note(self, commit: Commit, now: float) -> None:
-        """It could not be applied."""
         version, failed = self._failed.get(commit.fragment, (-1, {}))
         if version != commit.version:
             failed = {}

@@ -118,7 +118,6 @@ class Guard:
             self._ports.on_exclusion()
 
     def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:
-        """Those of `peer_ids` that are left out now."""
         now = self._clock()
         return self.book.excluded(now).intersection(peer_ids)
 

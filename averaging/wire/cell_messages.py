@@ -169,7 +169,6 @@ class CellsCommit(Commit):
 
     @property
     def cells(self) -> tuple[CellRow, ...]:
-        """All cells of the round."""
         return self.upper.cells
 
     @property
@@ -179,12 +178,10 @@ class CellsCommit(Commit):
 
     @property
     def num_members(self) -> int:
-        """In all cells."""
         return sum(row.num_members for row in self.cells)
 
     @property
     def results(self) -> tuple[SliceResult, ...]:
-        """What is applied."""
         return self.upper.slices
 
     @property
@@ -199,7 +196,6 @@ class CellsCommit(Commit):
         return self._shard_around(result.start).included if self.cell in result.included else ()
 
     def cells_in(self, index: int) -> tuple[CellRow, ...]:
-        """Cells whose work is in result `index`."""
         return tuple(self.cells[cell] for cell in self.upper.slices[index].included)
 
     def holder(self, index: int) -> PeerId:

@@ -79,8 +79,6 @@ def peer_id(value: Any, _limits: Limits) -> PeerId:
 
 
 def octets(what: str, num_bytes: int) -> Check:
-    """Exactly so many bytes."""
-
     def check(value: Any, _limits: Limits) -> bytes:
         if type(value) is not bytes or len(value) != num_bytes:
             raise fail(value, f"{what} of {num_bytes} bytes")

@@ -190,7 +190,6 @@ class Plan(OfAttempt):
     commit_deadline_seconds: Seconds
 
     def reducer_of(self, shard: int) -> PeerId:
-        """The reducer of a shard."""
         return self.roster[self.shards[shard].reducer].peer_id
 
 
@@ -475,7 +474,6 @@ def fields_of_commit(commit: Commit) -> dict[str, Any]:
 
 
 def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:
-    """(index, entry) of a peer in a roster, or None."""
     for index, entry in enumerate(roster):
         if entry.peer_id == peer_id:
             return index, entry

@@ -104,7 +104,6 @@ class Admission:
         return dict(self._users)
 
     def set_rules(self, rules: MemberRules) -> None:
-        """These count from now on."""
         self._rules = rules
 
     def note_user(self, serial: bytes, peer_id: PeerId) -> None:

@@ -133,7 +133,6 @@ def decode_pass(data: bytes) -> Pass:
 
 
 def is_signed_by_owner(run_id: str, ticket: Ticket, owner_public_key: bytes) -> bool:
-    """Whether the run's owner signed this ticket for this run."""
     return verify_key(owner_public_key, _ticket_message(run_id, ticket), ticket.signature)
 
 

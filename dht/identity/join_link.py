@@ -55,7 +55,6 @@ class JoinLink:
 
     @property
     def command(self) -> str:
-        """The line that joins."""
         return f"peer join {self.word}"
 
 

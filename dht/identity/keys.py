@@ -207,7 +207,6 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
 
 
 def peer_id_bytes(peer_id: PeerId) -> bytes:
-    """The binary form of a PeerId."""
     content: bytes = base58.b58decode(peer_id)
     return content
 

@@ -122,7 +122,6 @@ class HivemindStore:
     async def publish_peer(
         self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
     ) -> int:
-        """Store a peer's own record; see the port."""
         keys = [peers_key(run_id, key_at(peer_id, level)) for level in levels]
         return max(await asyncio.gather(*(self._publish(key, peer_id, record, expires_at) for key in keys)))
 
@@ -146,7 +145,6 @@ class HivemindStore:
         return await self._publish(key, contributor_id, record, expires_at)
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:
-        """All live profiles that the reachable holders have; see the port."""
         keys = [profiles_key(run_id, shard) for shard in range(NUM_PEER_SHARDS)]
         return await self._newest(keys)
 

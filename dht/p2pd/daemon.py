@@ -90,7 +90,6 @@ def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> lis
 
 
 def _free_port(addresses: list[Multiaddr], port_range: range | None) -> int:
-    """One that is free at all `addresses`."""
     first, *others = addresses
     if port_range is None:
         port = _bind_once(first)

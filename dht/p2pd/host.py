@@ -130,7 +130,6 @@ class P2pdHost:
 
     @property
     def is_up(self) -> bool:
-        """Whether the daemon runs and answers."""
         return self.daemon.is_up
 
     def pace_of(self, protocol: str) -> Pace | None:
@@ -217,7 +216,6 @@ class P2pdHost:
 
     @property
     def options(self) -> DaemonOptions:
-        """What kind of member the daemon is."""
         return self.daemon.options
 
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
@@ -251,7 +249,6 @@ class P2pdHost:
         return peer_id
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
-        """Open a stream to a known peer; see the port."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
             connection = await control.open_stream(peer_id, protocol, timeout_seconds)
         paces = Paces(self._line_paces.get(protocol, self._paces.upload), self._paces.download)

@@ -36,7 +36,6 @@ class SocketDirectory:
         self.path, self._lock = claimed
 
     def remove(self) -> None:
-        """Delete the directory and everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._lock)

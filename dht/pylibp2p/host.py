@@ -147,7 +147,6 @@ class Libp2pHost:
         return peer_id
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
-        """Open a stream to a known peer; see the port."""
         stream = await self.open_bytes(peer_id, protocol, timeout_seconds)
         return FramedStream(stream, stream, peer_id)
 

@@ -149,7 +149,6 @@ class YamuxStream:
         self._finish("it was closed on this side")
 
     def abort(self) -> None:
-        """Drop the stream at once."""
         if self._end is None:
             self._muxer.reply(_WINDOW_UPDATE, _RST, self._stream_id, 0)
             self._finish("it was given up on this side")

@@ -52,7 +52,6 @@ TURN_SECONDS_PER_KEY: Final = 1.5
 
 
 def num_keys(level: int) -> int:
-    """Keys of a level."""
     return NUM_PEER_SHARDS << level
 
 

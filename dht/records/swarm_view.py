@@ -174,7 +174,6 @@ class SwarmView:
         return tuple(record for record in self._members if record.expires_at > now)
 
     def get(self, peer_id: PeerId, now: float) -> PeerRecord | None:
-        """The record of one live peer, or None."""
         record = self._current.get(peer_id)
         return record if record is not None and record.expires_at > now and record.state != "left" else None
 

@@ -354,7 +354,6 @@ class MemoryHost:
         return self._line.is_up and not self._is_closed
 
     def addresses(self) -> list[str]:
-        """See the port."""
         number = self._line.number
         return [f"/ip4/10.{number >> 16}.{number >> 8 & 255}.{number & 255}/tcp/4001/p2p/{self.peer_id}"]
 
@@ -363,7 +362,6 @@ class MemoryHost:
         self._handlers[protocol] = handler
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
-        """See the port."""
         peer_id, place = parse_peer_multiaddr(multiaddr)
         host = await self._dial(peer_id, timeout_seconds)
         if host.addresses() != [str(place.with_peer_id(peer_id))]:
@@ -371,7 +369,6 @@ class MemoryHost:
         return peer_id
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
-        """See the port."""
         called = await self._dial(peer_id, timeout_seconds)
         handler = called._handlers.get(protocol)
         if handler is None:

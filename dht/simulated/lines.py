@@ -276,7 +276,6 @@ class MemoryStream:
         await self._outgoing.send(memoryview(frame).cast("B"))
 
     async def receive(self, max_bytes: int) -> bytes:
-        """See the port."""
         self._check_open()
         try:
             frame = await self._incoming.receive(max_bytes)

@@ -68,7 +68,6 @@ class MemoryStore:
         return self._publish(f"{run_id}/run", record, float(decoded.revision), expires_at)
 
     async def fetch_run(self, run_id: str) -> bytes | None:
-        """See the port."""
         entries = self._visible(f"{run_id}/run")
         return max(entries, key=lambda entry: (entry.rank, entry.record)).record if entries else None
 
@@ -120,7 +119,6 @@ class MemoryStore:
         return [max(entries, key=lambda entry: (entry.rank, entry.record)).record for entries in visible if entries]
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
-        """See the port."""
         for multiaddr in multiaddrs:
             if multiaddr in self._host.addresses():
                 continue

@@ -117,7 +117,6 @@ class Pace:
             self._within.count(num_bytes)
 
     async def let_pass(self, num_bytes: int) -> None:
-        """Return when `num_bytes` may pass."""
         if self._bucket is not None:
             wait_seconds = self._bucket.take(num_bytes, self._clock())
             if wait_seconds > 0:
