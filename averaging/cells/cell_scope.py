@@ -257,7 +257,7 @@ class CellScope(FlatScope):
             return
         part = self._parts[commit_digest_whole(commit)] = as_part(commit)
         self._bid = Bid(commit, self._weigh(self.cell, commit), self.me, 0, now, now + HEARTBEAT_SECONDS)
-        self._offer_cell(self._bid, self._seat.tops(self._given_up)[0], now)
+        self._offer_cell(self._bid, self._seat.tops(self._given_up)[0], 0, now)
         for entry in commit.roster:
             if entry.peer_id != self.me:
                 self._rounds.send(entry.peer_id, part)
@@ -271,18 +271,17 @@ class CellScope(FlatScope):
 
     # ------------------------------------------------------------------------------ above: a cell and the top leader
 
-    def _offer_cell(self, bid: Bid, top: PeerId, now: float) -> None:
-        bid.begin(top, now)
+    def _offer_cell(self, bid: Bid, top: PeerId, attempt: int, now: float) -> None:
+        bid.begin(top, attempt, now)
         rounds = self._rounds
         offer = CellOffer(rounds.fragment, rounds.version, bid.attempt, rounds.anchor_digest, bid.row, bid.part)
         rounds.send(top, offer)
 
     def _next_top(self, bid: Bid, reason: str, now: float) -> None:
         self._given_up.add(bid.top)
-        bid.fail()
-        rounds = self._rounds
-        rounds.tell(RoundAbandoned(rounds.fragment, rounds.version, bid.attempt, reason))
-        self._offer_cell(bid, self._seat.tops(self._given_up)[0], now)
+        rounds, attempt = self._rounds, bid.attempt + 1
+        rounds.tell(RoundAbandoned(rounds.fragment, rounds.version, attempt, reason))
+        self._offer_cell(bid, self._seat.tops(self._given_up)[0], attempt, now)
 
     def _top_silent_at(self, bid: Bid) -> float:
         if bid.top == self.me:
@@ -302,8 +301,7 @@ class CellScope(FlatScope):
                 answer = Abandon(self._rounds.fragment, self._rounds.version, bid.part.attempt, message.reason)
                 self._rounds.send(peer_id, answer)
         elif bid.attempt < MAX_PARTS and message.leader not in self._given_up:
-            bid.fail()
-            self._offer_cell(bid, message.leader, now)
+            self._offer_cell(bid, message.leader, bid.attempt + 1, now)
 
     def _hear_cell(self, sender: PeerId, offer: CellOffer, now: float) -> None:
         rounds, tops = self._rounds, self._seat.tops(self._given_up)

@@ -224,16 +224,12 @@ class Bid:
     heartbeat_at: float
     is_planned: bool = False
 
-    def begin(self, top: PeerId, now: float) -> None:
-        self.top, self.heard_at, self.is_planned = top, now, False
+    def begin(self, top: PeerId, attempt: int, now: float) -> None:
+        self.top, self.attempt, self.heard_at, self.is_planned = top, attempt, now, False
 
     def hear(self, now: float, *, is_planned: bool = False) -> None:
         """The top leader gave a sign of life, or planned."""
         self.heard_at, self.is_planned = now, self.is_planned or is_planned
-
-    def fail(self) -> None:
-        """The next offer is another attempt."""
-        self.attempt += 1
 
     def beats(self, now: float) -> bool:
         """Whether members hear a sign of life now."""

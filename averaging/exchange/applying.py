@@ -27,8 +27,7 @@ from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
-from averaging.outer.shard_mean import shard_rates
+from averaging.outer.outer_step import OuterRule, shard_rates
 from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import (
@@ -136,9 +135,7 @@ class Applying:
         for search in self._searches_for(fragment):
             search.note_arrival()
 
-    def give_result(
-        self, fragment: FragmentRuntime, to: PeerId, request: ResultRequest, _: memoryview, _frame_bytes: int
-    ) -> bool:
+    def give_result(self, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
         """Send a result that is kept here, or say how far this peer is."""
         found = stored_result(fragment, to, request)
         if found is None:
@@ -148,13 +145,9 @@ class Applying:
         return False
 
     def say_version(self, fragment: FragmentRuntime, to: PeerId) -> None:
-        machine = fragment.machine
-        here = VersionIs(fragment.index, machine.version, machine.anchor_digest, machine.lineage_tokens)
-        self._context.links.send(to, here)
+        self._context.links.send(to, fragment.machine.version_is())
 
-    def hear_version(
-        self, fragment: FragmentRuntime, sender: PeerId, theirs: VersionIs, _: memoryview, _frame_bytes: int
-    ) -> bool:
+    def hear_version(self, fragment: FragmentRuntime, sender: PeerId, theirs: VersionIs) -> bool:
         """Another member says how far it is: perhaps nobody keeps any more what is searched here."""
         for search in self._searches_for(fragment):
             if search.commit is fragment.machine.applying:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 
 from averaging.fragment.shard_store import terms_of
-from averaging.outer.outer_step import (
-    OuterRule,
-    outer_lr_of,
-    outer_momentum_of,
-    raw_weight,
-    staleness_factor,
-    weights_of,
-)
-from averaging.outer.shard_mean import shard_rates
+from averaging.outer.outer_step import OuterRule, rates_at, raw_weight, shard_rates, staleness_factor, weights_of
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import CellRow, Commit
 
@@ -42,10 +34,10 @@ def rates_of(commit: Commit, index: int, rule: OuterRule) -> tuple[float, float]
         return shard_rates([terms_of(rule, commit, member) for member in commit.members_in(index)], rule)
     tokens = sum(row.fresh_tokens for row in cells)
     if not tokens:
-        return outer_lr_of(0.0, 0.0, rule), outer_momentum_of(0.0, rule)
+        return rates_at(0.0, 0.0, rule)
     mean_rho = math.fsum(row.rho_tokens for row in cells) / tokens
     rounds_late = sum(row.late_tokens for row in cells) / tokens
-    return outer_lr_of(mean_rho, rounds_late, rule), outer_momentum_of(rounds_late, rule)
+    return rates_at(mean_rho, rounds_late, rule)
 
 
 def own_share_of(commit: Commit, own_index: int, rule: OuterRule) -> float:

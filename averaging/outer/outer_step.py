@@ -188,35 +188,29 @@ def raw_weight(term: Terms, rule: OuterRule) -> float:
     )
 
 
-def effective_outer_lr(terms: Sequence[Terms], rule: OuterRule) -> float:
-    """eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), rounded to float32; 0 when nothing counts.
+def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
+    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it.
 
-    The mean of rho is weighted by tokens; lag is the token-weighted mean staleness plus one round. Contributions
-    beyond the staleness limit count in neither. A lower rate under delay: arXiv 2502.12996, table 2.
+    The means of rho and of the staleness are weighted by tokens. Contributions beyond the staleness limit count in
+    neither.
     """
-    rho = _token_mean(terms, rule, [staleness_factor(term.staleness, rule) for term in terms])
-    rounds_late = _token_mean(terms, rule, [term.staleness for term in terms])
-    return outer_lr_of(rho, rounds_late, rule)
+    rho = _token_mean(included, rule, [staleness_factor(term.staleness, rule) for term in included])
+    return rates_at(rho, _token_mean(included, rule, [term.staleness for term in included]), rule)
 
 
-def outer_lr_of(mean_rho: float, rounds_late: float, rule: OuterRule) -> float:
-    """eta_r from the means of rho and of the staleness, rounded to float32."""
-    return float(np.float32(rule.outer_lr * mean_rho / (1.0 + rule.lag_penalty * rounds_late)))
+def rates_at(mean_rho: float, rounds_late: float, rule: OuterRule) -> tuple[float, float]:
+    """(eta_r, beta_r), rounded to float32; `rounds_late` is the mean staleness, which is the lag less one round.
 
+    eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), 0 when nothing counts. A lower rate under delay: arXiv
+    2502.12996, table 2.
 
-def outer_momentum_of(rounds_late: float, rule: OuterRule) -> float:
-    """beta_r from the mean staleness, rounded to float32."""
-    return float(np.float32(rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)))
-
-
-def effective_outer_momentum(terms: Sequence[Terms], rule: OuterRule) -> float:
-    """beta_r = beta0 / (1 + kappa * max(0, lag - 1)), rounded to float32, with the lag of `effective_outer_lr`.
-
-    Momentum on stale work is what makes late updates oscillate (arXiv 2401.09135). The one round of delay that every
-    mode but sync implies is beta0's business, because it is there in every round. It is 0.9 in lock step, 0.5
-    otherwise.
+    beta_r = beta0 / (1 + kappa * max(0, lag - 1)). Momentum on stale work is what makes late updates oscillate (arXiv
+    2401.09135). The one round of delay that every mode but sync implies is beta0's business, because it is there in
+    every round. It is 0.9 in lock step, 0.5 otherwise.
     """
-    return outer_momentum_of(_token_mean(terms, rule, [term.staleness for term in terms]), rule)
+    outer_lr = rule.outer_lr * mean_rho / (1.0 + rule.lag_penalty * rounds_late)
+    outer_momentum = rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)
+    return float(np.float32(outer_lr)), float(np.float32(outer_momentum))
 
 
 def _token_mean(terms: Sequence[Terms], rule: OuterRule, values: Sequence[float]) -> float:
@@ -316,15 +310,10 @@ def overlay_of(
 def anchor_digest(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
     """32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
 
-    The two levels let a joiner check every chunk as it arrives. `known`: as `chunk_digests` has it.
-    """
-    return digest_of_chunks(chunk_digests(anchor, momentum, known))
-
-
-def chunk_digests(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> list[bytes]:
-    """BLAKE3 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Both: float32 [n], contiguous.
+    The two levels let a joiner check every chunk as it arrives.
 
     Args:
+        anchor, momentum: float32 [n], contiguous.
         known: per chunk the digests of its A and m, where they are known already.
     """
     digests = []
@@ -333,7 +322,7 @@ def chunk_digests(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, b
         for index, start in enumerate(range(0, values.size, step)):
             chunk = values[start : start + step]
             digests.append(known[index][part] if known and index in known else array_digest(chunk))
-    return digests
+    return digest_of_chunks(digests)
 
 
 def digest_of_chunks(digests: Sequence[bytes]) -> bytes:

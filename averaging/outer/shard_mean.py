@@ -1,4 +1,4 @@
-"""How one shard's contributions become the encoded mean that everybody applies, and at which rates. Pure.
+"""How one shard's contributions become the encoded mean that everybody applies. Pure.
 
 What a reducer's broadcasts lost in encoding is kept at 8 bits until the next broadcast of the same values. Float32 took
 a copy of the model over the number of members, and as much again while rounds are open. At 8 bits at most 1/254 of the
@@ -14,7 +14,7 @@ from functools import cache
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
-from averaging.outer.outer_step import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
+from averaging.outer.outer_step import OuterRule
 from averaging.outer.robust_mean import RefusedMember, ShardContribution, combine
 
 
@@ -61,11 +61,6 @@ def reduce_shard(
         # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
         return None
     return Reduction(encoded, combined.included, keep_error(mean), combined.refused)
-
-
-def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
-    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it."""
-    return effective_outer_lr(included, rule), effective_outer_momentum(included, rule)
 
 
 @cache

@@ -32,8 +32,8 @@ from dht.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.newest import Newest
-from dht.records.key_levels import keys_for, peers_key
-from dht.records.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
+from dht.records.key_levels import keys_for, peers_key, shard_of
+from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.signed_records import (
     RunRecord,
     VerifiedRecords,
@@ -64,8 +64,6 @@ MAX_PROVEN_PEERS: Final = 1024
 """Members that have shown a proof to this process; others are greeted before they are asked anything."""
 
 EXPIRY_ROUNDING_SECONDS: Final = 1e-3
-
-AdmitPeer = Callable[[PeerId], bool]
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +142,7 @@ class SignedRecords:
             profile = decode_profile(data, run_id=run_id, now=now)
             if not abs(profile.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
                 raise ValueError(f"a profile signed until {profile.expires_at} and stored until {expires_at}")
-            expected_key = profiles_key(run_id, profile_shard_of(profile.contributor_id))
+            expected_key = profiles_key(run_id, shard_of(profile.contributor_id))
             expected_subkey = MSGPackSerializer.dumps(profile.contributor_id)
         else:
             record = decode_peer_record(data, run_id=run_id, now=now, verified=self._verified)
@@ -181,13 +179,12 @@ class Gate:
 
     Args:
         p2p: the connected `hivemind.p2p.P2P`.
-        admit: whether a peer is a member; asked on every call, so a revocation works at once.
-        admission: makes and checks the proofs of a private run; without one nobody shows any.
+        admission: makes and checks the proofs of a private run; asked on every call, so a revocation works at once.
+            Without one everybody is a member.
     """
 
-    def __init__(self, p2p: Any, admit: AdmitPeer, admission: Admission | None = None) -> None:
+    def __init__(self, p2p: Any, admission: Admission | None = None) -> None:
         self._p2p = p2p
-        self._admit = admit
         self._admission = admission
         self._proven: Newest[bytes, None] = Newest(MAX_PROVEN_PEERS)
         self._is_open = asyncio.Event()
@@ -275,7 +272,7 @@ class Gate:
         text = _peer_text(remote)
         if self._is_private and (text is None or self._is_excluded(text)):
             raise GateRefusal("")
-        if text is None or not self._admit(text) or self._is_excluded(text):
+        if text is None or self._is_excluded(text):
             raise GateRefusal(f"peer {text or remote.hex()[:16]} is no member here; expected a member; ask the owner")
         if node_id and node_id != node_id_of(remote).to_bytes():
             raise GateRefusal(

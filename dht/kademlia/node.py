@@ -25,7 +25,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.kademlia.bounded_storage import BoundedStorage
-from dht.kademlia.dht_guards import AdmitPeer, Gate, SignedRecords, node_id_of
+from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport
 from dht.newest import Newest
 
@@ -102,7 +102,6 @@ class HivemindNode:
     Args:
         host: a started host.
         open_line: attaches hivemind's calls to the host, anew after each restart.
-        admit: whether a PeerId is a member.
         now: returns unix seconds.
         records: the validator, which also ranks revisions.
         serves: whether others may ask us, and count on us as a holder of records.
@@ -115,7 +114,6 @@ class HivemindNode:
         self,
         host: DhtHost,
         open_line: Callable[[], Awaitable[RpcTransport]],
-        admit: AdmitPeer,
         now: Callable[[], float],
         records: SignedRecords,
         serves: bool,
@@ -130,7 +128,6 @@ class HivemindNode:
         self._host = host
         self._open_line = open_line
         self._serves = serves
-        self._admit = admit
         self._admission = admission
         self._now = now
         self._records = records
@@ -246,7 +243,7 @@ class HivemindNode:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
                 self._line = await self._open_line()
-                gate = Gate(self._line, self._admit, self._admission)
+                gate = Gate(self._line, self._admission)
                 self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)

@@ -57,8 +57,8 @@ async def attach_to_daemon(host: P2pdHost) -> RpcTransport:
         P2PDaemonError, OSError, EOFError: the daemon does not answer.
     """
     # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
-    private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.socket_directory}/"})
-    p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.control_socket}"))
+    private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.daemon.directory}/"})
+    p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.daemon.control_socket}"))
     control = p2p._client.control  # type: ignore[attr-defined]
     for task in (control._read_task, control._write_task):
         task.add_done_callback(_note_end)

@@ -26,7 +26,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.kademlia.dht_guards import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
+from dht.kademlia.dht_guards import SignedRecords, key_id_of, pack_value, unpack_value
 from dht.kademlia.node import (
     BEAM_SIZE,
     BUCKET_SIZE,
@@ -39,8 +39,8 @@ from dht.kademlia.node import (
 )
 from dht.kademlia.rpc import ByteHost, RpcTransport, StreamCalls, attach_to_daemon
 from dht.p2pd.host import P2pdHost
-from dht.records.key_levels import key_at, peers_key
-from dht.records.profiles import profile_shard_of, profiles_key
+from dht.records.key_levels import key_at, peers_key, shard_of
+from dht.records.profiles import profiles_key
 from dht.records.signed_records import run_key
 from dht.store import LEVEL_0_KEYS, NUM_HOLDERS_READ, NUM_PEER_SHARDS, PeerKey
 
@@ -62,7 +62,6 @@ class HivemindStore:
 
     Args:
         host: a started `P2pdHost`, after each restart of whose daemon the store is rebuilt, or a `Libp2pHost`.
-        admit: whether a PeerId is a member; everybody by default.
         now: returns unix seconds.
         serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
             others: an observer that comes and goes must not be counted on. Without a daemon there is no other kind.
@@ -77,7 +76,6 @@ class HivemindStore:
         self,
         host: P2pdHost | StreamHost,
         *,
-        admit: AdmitPeer = lambda peer_id: True,
         now: Callable[[], float] = time.time,
         serves: bool = True,
         admission: Admission | None = None,
@@ -88,7 +86,7 @@ class HivemindStore:
         self._now = now
         self._records = SignedRecords(now)
         serves = serves and isinstance(host, P2pdHost)
-        self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves, admission)
+        self._member = HivemindNode(host, _lines_of(host), now, self._records, serves, admission)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}
 
@@ -141,7 +139,7 @@ class HivemindStore:
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
         """Store a contributor's profile; see the port. One older than a holder's is refused there."""
-        key = profiles_key(run_id, profile_shard_of(contributor_id))
+        key = profiles_key(run_id, shard_of(contributor_id))
         return await self._publish(key, contributor_id, record, expires_at)
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:

@@ -24,7 +24,8 @@ from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.streams.byte_stream import ByteStream
-from dht.streams.framing import READ_BUFFER_BYTES, ByteReader
+from dht.streams.framing import ByteReader
+from dht.streams.remote_memory import READ_BUFFER_BYTES
 
 allow_parts_of_hivemind()
 from hivemind.proto.p2pd_pb2 import (  # noqa: E402

@@ -150,16 +150,6 @@ class P2pdHost:
             if pace is not None:
                 pace.limit(bits)
 
-    @property
-    def socket_directory(self) -> Path:
-        """Private directory of this host's sockets; callers of the daemon put their own sockets there."""
-        return self.daemon.directory
-
-    @property
-    def control_socket(self) -> Path:
-        """Unix socket of the daemon's control protocol."""
-        return self.daemon.control_socket
-
     async def start(self) -> None:
         """Start the daemon and its supervision.
 
@@ -339,7 +329,7 @@ class P2pdHost:
                 await self.daemon.wait_up()
                 if self.daemon.is_closed:
                     raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
-                yield P2pdControl(self.control_socket, self.memory.read_buffer_bytes)
+                yield P2pdControl(self.daemon.control_socket, self.memory.read_buffer_bytes)
         except TimeoutError as error:
             raise PeerUnreachable(
                 peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
@@ -396,7 +386,7 @@ class P2pdHost:
 
     @property
     def _streams_socket(self) -> Path:
-        return self.socket_directory / "streams.sock"
+        return self.daemon.directory / "streams.sock"
 
     async def _register_all(self) -> None:
         registered: set[str] = set()

@@ -106,7 +106,7 @@ class P2pdSupervisor:
 
     @property
     def directory(self) -> Path:
-        """Private directory for sockets, made by `open_directory`."""
+        """Private directory for sockets, made by `open_directory`; callers of the daemon put theirs there, too."""
         if self._directory is None:
             raise LocalFault("the network host was used before it started; expected start() first; this is a bug")
         return self._directory.path

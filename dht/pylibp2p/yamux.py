@@ -146,12 +146,12 @@ class YamuxStream:
         """Send the rest and tell the remote that this was all. What it still sends is thrown away."""
         await self.drain()
         self._muxer.reply(_WINDOW_UPDATE, _FIN, self._stream_id, 0)
-        self._finish("it was closed on this side")
+        self.finish("it was closed on this side")
 
     def abort(self) -> None:
         if self._end is None:
             self._muxer.reply(_WINDOW_UPDATE, _RST, self._stream_id, 0)
-            self._finish("it was given up on this side")
+            self.finish("it was given up on this side")
 
     def on_data(self, data: bytes) -> None:
         """Keep a piece of what the remote sent; `take_credit` has checked it."""
@@ -176,16 +176,13 @@ class YamuxStream:
     def on_flags(self, flags: int) -> None:
         """The remote ended its direction, or the whole stream."""
         if flags & _RST:
-            self._finish("the remote reset the stream")
+            self.finish("the remote reset the stream")
         elif flags & _FIN:
             self._remote_ended = True
             self._readable.set()
 
-    def on_lost(self, reason: str) -> None:
-        """The connection below is gone."""
-        self._finish(reason)
-
-    def _finish(self, reason: str) -> None:
+    def finish(self, reason: str) -> None:
+        """Nothing comes or goes any more; the first reason counts."""
         if self._end is None:
             self._end = reason
             self._muxer.forget(self._stream_id)
@@ -249,7 +246,7 @@ class Yamux:
             self._end = reason
             self._ended.set()
             for stream in list(self._streams.values()):
-                stream.on_lost(f"the connection ended: {reason}")
+                stream.finish(f"the connection ended: {reason}")
 
     async def open(self) -> YamuxStream:
         """A new stream; the remote may still refuse it.

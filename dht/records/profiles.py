@@ -17,7 +17,6 @@ from dht.errors import PeerFault
 from dht.fields import check_real, check_text, check_whole, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
-from dht.records.key_levels import shard_of
 from dht.records.signed_records import (
     HEAD_BYTES,
     MAX_LABEL_LENGTH,
@@ -27,7 +26,6 @@ from dht.records.signed_records import (
     open_envelope,
     seal,
 )
-from dht.store import NUM_PEER_SHARDS
 
 MAX_PROFILE_BYTES: Final = 3072
 """64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""
@@ -127,13 +125,8 @@ def contributor_id_of(record: PeerRecord) -> str:
 
 
 def profiles_key(run_id: str, shard: int) -> str:
-    """DHT key of one part of the profiles: a dictionary from contributor id to profile."""
+    """DHT key of one part of the profiles: a dictionary from contributor id to profile; `shard_of` says which."""
     return f"{run_id}/profiles/{shard}"
-
-
-def profile_shard_of(contributor_id: PeerId) -> int:
-    """The part that holds a contributor's profile."""
-    return shard_of(contributor_id, NUM_PEER_SHARDS)
 
 
 def _pack(profile: Profile) -> bytes:

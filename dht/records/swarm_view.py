@@ -131,18 +131,12 @@ class SwarmView:
         self._first_issued = _changed(before._first_issued, issued) if issued else before._first_issued
         self._members = None
 
-    def _lone_session(self, peer_id: PeerId) -> _Session | None:
-        """What is known of a peer with one session."""
-        record = self._current.get(peer_id)
-        return None if record is None else _Session(record, self._first_issued[peer_id])
-
     def _sessions_of(self, peer_id: PeerId) -> Mapping[int, _Session]:
         """Session -> what is known of it."""
-        several = self._several.get(peer_id)
-        if several is not None:
-            return several
-        lone = self._lone_session(peer_id)
-        return {} if lone is None else {lone.record.session: lone}
+        if peer_id in self._several:
+            return self._several[peer_id]
+        lone = self._current.get(peer_id)
+        return {} if lone is None else {lone.session: _Session(lone, self._first_issued[peer_id])}
 
     def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
         """What is left of the peers of which something has expired, and when the next of all others does."""

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
 from dht.streams.rate_limits import URGENT_BYTES, Pace, Paces
+from dht.streams.remote_memory import RemoteMemory
 
 MAX_FRAME_BYTES = 2**32 - 1
-
-READ_BUFFER_BYTES = 1024 * 1024
-"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream.
-Asyncio's own limit of 64 KiB would stop and resume the transport sixty times for one 4 MiB frame.
-"""
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """A sender waits while more than this is queued: about what one local socket takes at once."""
@@ -61,14 +56,6 @@ class ByteWriter(Protocol):
     async def wait_closed(self) -> None: ...
 
 
-class FrameMemory(Protocol):
-    """What `FramedStream` asks before it reads a frame."""
-
-    async def reserve(self, remote: PeerId, num_bytes: int, /) -> None: ...
-
-    def release(self, remote: PeerId, num_bytes: int, /) -> None: ...
-
-
 def frame_header(num_bytes: int) -> bytes:
     """The header of a frame of `num_bytes`.
 
@@ -77,13 +64,7 @@ def frame_header(num_bytes: int) -> bytes:
     """
     if not 0 <= num_bytes <= MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {num_bytes} bytes; expected 0 to {MAX_FRAME_BYTES}; send it in parts")
-    return struct.pack(">I", num_bytes)
-
-
-def parse_frame_header(header: bytes) -> int:
-    """The length announced by a 4-byte header."""
-    (num_bytes,) = struct.unpack(">I", header)
-    return int(num_bytes)
+    return num_bytes.to_bytes(FRAME_HEADER_BYTES, "big")
 
 
 class FramedStream:
@@ -99,7 +80,7 @@ class FramedStream:
         writer: ByteWriter,
         remote: PeerId,
         paces: Paces | None = None,
-        memory: FrameMemory | None = None,
+        memory: RemoteMemory | None = None,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -168,7 +149,7 @@ class FramedStream:
         self._check_open()
         try:
             if self._announced_bytes is None:
-                self._announced_bytes = parse_frame_header(await self._reader.readexactly(FRAME_HEADER_BYTES))
+                self._announced_bytes = int.from_bytes(await self._reader.readexactly(FRAME_HEADER_BYTES), "big")
             if self._announced_bytes > max_bytes:
                 announced_bytes = self._announced_bytes
                 self._abort("the remote announced a frame that is too long")

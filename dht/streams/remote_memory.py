@@ -12,11 +12,14 @@ from typing import Final
 
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.streams.framing import READ_BUFFER_BYTES
 from dht.streams.rate_limits import URGENT_BYTES
 
 DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024
 """Until a run says how large its frames are, and where its owner has not said otherwise."""
+READ_BUFFER_BYTES: Final = 1024 * 1024
+"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream.
+Asyncio's own limit of 64 KiB would stop and resume the transport sixty times for one 4 MiB frame.
+"""
 SMALLEST_READ_BUFFER_BYTES: Final = 16 * 1024
 
 

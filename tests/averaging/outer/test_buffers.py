@@ -9,8 +9,8 @@ from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import build_layout, with_buffers
-from averaging.outer.outer_step import OuterRule, Terms
-from averaging.outer.shard_mean import reduce_shard, shard_rates
+from averaging.outer.outer_step import OuterRule, Terms, shard_rates
+from averaging.outer.shard_mean import reduce_shard
 
 
 def test_buffers_are_one_more_fragment_and_change_the_digest() -> None:

@@ -15,8 +15,8 @@ from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
-from averaging.outer.shard_mean import add_error, keep_error, reduce_shard, shard_rates
+from averaging.outer.outer_step import OuterRule, Terms
+from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8
@@ -393,11 +393,6 @@ def test_what_a_broadcast_loses_comes_with_the_next_one(name):
         # 8 bits for an error: half a step of its largest value over 127 is lost each time.
         kept_too_coarsely += float(np.abs(waits).max()) / 254
         assert float(np.abs(wanted - broadcast - waits).max()) <= kept_too_coarsely
-
-
-@given(st.lists(st.builds(Terms, st.integers(1, 99), st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=5))
-def test_a_shard_has_the_rates_of_its_own_contributions(terms):
-    assert shard_rates(terms, RULE) == (effective_outer_lr(terms, RULE), effective_outer_momentum(terms, RULE))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode} {rule.overlay_gain}")

@@ -23,13 +23,12 @@ from averaging.outer.outer_step import (
     anchor_digest,
     chunk_digests,
     digest_of_chunks,
-    effective_outer_lr,
-    effective_outer_momentum,
     newcomer_factor,
     outer_step_,
     outer_step_into,
     overlay_of,
     portable_power,
+    shard_rates,
     size_factor,
     staleness_factor,
     staleness_of,
@@ -238,8 +237,8 @@ def test_weights_belong_to_their_contribution_in_any_order(all_terms, rule, rand
     shuffled = weights_of([all_terms[index] for index in order], rule)
     weights = weights_of(all_terms, rule)
     assert shuffled == [weights[index] for index in order]
-    assert effective_outer_lr([all_terms[index] for index in order], rule) == pytest.approx(
-        effective_outer_lr(all_terms, rule), rel=1e-6
+    assert shard_rates([all_terms[index] for index in order], rule)[0] == pytest.approx(
+        shard_rates(all_terms, rule)[0], rel=1e-6
     )
 
 
@@ -262,19 +261,19 @@ def test_older_work_never_weighs_more(rule, staleness):
 @given(rules, st.lists(st.tuples(st.integers(1, 10**9), st.integers(1, 99)), min_size=1, max_size=9))
 def test_fresh_work_gets_the_whole_outer_lr_and_late_work_less(rule, work):
     fresh = [Terms(tokens, steps, 0) for tokens, steps in work]
-    assert effective_outer_lr(fresh, rule) == pytest.approx(rule.outer_lr, rel=1e-6)
+    assert shard_rates(fresh, rule)[0] == pytest.approx(rule.outer_lr, rel=1e-6)
     late = [Terms(tokens, steps, 1) for tokens, steps in work]
     if rule.staleness_limit >= 1:
         expected = rule.outer_lr * 2**-rule.staleness_power / (1 + rule.lag_penalty)
-        assert effective_outer_lr(late, rule) == pytest.approx(expected, rel=1e-6)
-    assert effective_outer_lr([*fresh, *late], rule) <= effective_outer_lr(fresh, rule)
+        assert shard_rates(late, rule)[0] == pytest.approx(expected, rel=1e-6)
+    assert shard_rates([*fresh, *late], rule)[0] <= shard_rates(fresh, rule)[0]
 
 
 @given(rules, st.lists(terms, min_size=1, max_size=6))
 def test_work_beyond_the_limit_changes_nothing(rule, all_terms):
     beyond = Terms(2**40, 1, rule.staleness_limit + 1)
     kept = [term for term in all_terms if term.staleness <= rule.staleness_limit]
-    assert effective_outer_lr([*kept, beyond], rule) == effective_outer_lr(kept, rule)
+    assert shard_rates([*kept, beyond], rule)[0] == shard_rates(kept, rule)[0]
     assert weights_of([*kept, beyond], rule) == [*weights_of(kept, rule), 0.0]
 
 
@@ -314,7 +313,7 @@ def test_a_swarm_of_newcomers_is_not_slowed_down():
     rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=9)
     newcomers = [Terms(10, 2, 0), Terms(30, 2, 0)]
     assert weights_of(newcomers, rule) == pytest.approx(weights_of(newcomers, OuterRule("carry", 0.7, 0.5)), rel=1e-6)
-    assert effective_outer_lr(newcomers, rule) == effective_outer_lr(newcomers, OuterRule("carry", 0.7, 0.5))
+    assert shard_rates(newcomers, rule)[0] == shard_rates(newcomers, OuterRule("carry", 0.7, 0.5))[0]
 
 
 @given(rules, st.lists(terms, max_size=8), st.floats(0, 10))
@@ -323,7 +322,7 @@ def test_momentum_falls_with_the_mean_staleness_and_never_below_its_share(rule, 
     counted = [term for term in all_terms if term.staleness <= rule.staleness_limit]
     tokens = sum(term.tokens for term in counted)
     mean = sum(term.tokens * term.staleness for term in counted) / tokens if tokens else 0.0
-    beta = effective_outer_momentum(all_terms, rule)
+    beta = shard_rates(all_terms, rule)[1]
     assert beta == pytest.approx(rule.outer_momentum / (1 + penalty * mean), rel=1e-6)
     assert beta == float(np.float32(beta))
 

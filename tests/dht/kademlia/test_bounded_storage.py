@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.identity.keys import Identity, make_run_id, public_key_of
-from dht.records.key_levels import MAX_LEVEL, key_at, keys_for, num_keys, peers_key
-from dht.records.profiles import Profile, encode_profile, profile_shard_of, profiles_key
+from dht.records.key_levels import MAX_LEVEL, key_at, keys_for, num_keys, peers_key, shard_of
+from dht.records.profiles import Profile, encode_profile, profiles_key
 from dht.records.signed_records import (
     PeerRecord,
     encode_peer_record,
@@ -181,7 +181,7 @@ def profile_value(person: Identity, sequence: int, life_seconds: float) -> tuple
     """(key, subkey, value, expiry) of a contributor's profile."""
     expires_at = NOW + life_seconds
     profile = Profile(RUN_ID, person.peer_id, sequence, NOW, expires_at, "", "", True, ())
-    key = profiles_key(RUN_ID, profile_shard_of(person.peer_id))
+    key = profiles_key(RUN_ID, shard_of(person.peer_id))
     subkey: bytes = MSGPackSerializer.dumps(person.peer_id)
     return key, subkey, pack_value(key, encode_profile(profile, person)), expires_at
 
@@ -345,7 +345,7 @@ def peer_bytes(identity: Identity) -> bytes:
 def gate_of(identity: Identity, *members: Identity) -> Gate:
     admitted = {member.peer_id for member in members}
     p2p = SimpleNamespace(peer_id=PeerID(peer_bytes(identity)))
-    return Gate(p2p, lambda peer_id: peer_id in admitted)
+    return Gate(p2p, SimpleNamespace(is_private=False, is_excluded=lambda peer_id: peer_id not in admitted))
 
 
 def test_the_gate_admits_members_with_their_own_node_id_only() -> None:
@@ -422,7 +422,7 @@ def test_calls_of_one_remote_at_once_are_counted_and_others_are_answered() -> No
             await going_on.wait()
             return "answered"
 
-        gate = Gate(SimpleNamespace(peer_id=None, add_protobuf_handler=register), lambda peer_id: True)
+        gate = Gate(SimpleNamespace(peer_id=None, add_protobuf_handler=register))
         gate.open()
         await gate.add_protobuf_handler("find", answer, None)
 
@@ -447,4 +447,4 @@ def test_calls_of_one_remote_at_once_are_counted_and_others_are_answered() -> No
 def test_an_id_whose_key_is_hidden_is_no_member() -> None:
     rsa_like = bytes.fromhex("1220") + bytes(32)
     with pytest.raises(GateRefusal):
-        Gate(SimpleNamespace(peer_id=None), lambda peer_id: True)._check_remote(rsa_like, b"")
+        Gate(SimpleNamespace(peer_id=None))._check_remote(rsa_like, b"")

@@ -33,7 +33,7 @@ def test_close_leaves_no_process_and_no_socket() -> None:
     async def check() -> None:
         host = P2pdHost(Identity.generate(), LOOPBACK)
         await host.start()
-        directory, process_id = host.socket_directory, host.daemon.process_id
+        directory, process_id = host.daemon.directory, host.daemon.process_id
         assert process_id is not None
         assert sorted(path.name for path in directory.iterdir()) == ["control.sock", "owner.lock", "streams.sock"]
         assert directory.stat().st_mode & 0o077 == 0
@@ -51,7 +51,7 @@ def test_a_close_that_is_cancelled_half_way_leaves_nothing_either(num_turns: int
     async def check() -> None:
         host = P2pdHost(Identity.generate(), LOOPBACK)
         await host.start()
-        directory, process_id = host.socket_directory, host.daemon.process_id
+        directory, process_id = host.daemon.directory, host.daemon.process_id
         assert process_id is not None
         closing = asyncio.create_task(host.close())
         for _ in range(num_turns):
@@ -72,7 +72,7 @@ from dht.p2pd.host import P2pdHost
 async def main():
     host = P2pdHost(Identity.generate(), ["/ip4/127.0.0.1/tcp/0"])
     await host.start()
-    print(host.daemon.process_id, host.socket_directory, flush=True)
+    print(host.daemon.process_id, host.daemon.directory, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -42,7 +42,7 @@ class P2pdNetwork(HostNetwork):
 
     async def send_partial_frame(self, host: Host, to: Host, protocol: str, data: bytes) -> bool:
         assert isinstance(host, P2pdHost)
-        writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
+        writer = await P2pdControl(host.daemon.control_socket).open_stream(to.peer_id, protocol, 10.0)
         writer.write(data)
         writer.close()
         await writer.wait_closed()

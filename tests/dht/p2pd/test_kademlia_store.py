@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from dht.admission.admission import Admission, MemberRules
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
@@ -22,7 +23,7 @@ from dht.records.signed_records import (
     run_key,
 )
 from dht.store import PeerKey
-from tests.kit.network.signed_records import OWNER, RUN_ID, run_record, signed_record
+from tests.kit.network.signed_records import OWNER, RUN_ID, open_admission, run_record, signed_record
 
 pytest.importorskip("hivemind")
 
@@ -61,10 +62,10 @@ class Members:
     def __init__(self) -> None:
         self.all: list[Member] = []
 
-    async def add(self, admit: Callable[[PeerId], bool] = lambda peer_id: True) -> Member:
+    async def add(self, admission: Admission | None = None) -> Member:
         identity = Identity.generate()
         host = P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0"])
-        member = Member(identity, host, HivemindStore(host, admit=admit))
+        member = Member(identity, host, HivemindStore(host, admission=admission))
         self.all.append(member)
         await host.start()
         await member.store.start()
@@ -324,15 +325,15 @@ def test_the_swarm_outlives_the_member_everybody_joined_through() -> None:
 
 def test_strangers_are_kept_out() -> None:
     async def check(members: Members) -> None:
-        admitted: set[PeerId] = set()
-        guarded = await members.add(admit=lambda peer_id: peer_id in admitted)
         stranger = await members.add()
+        admission = open_admission(stranger.peer_id)
+        guarded = await members.add(admission)
         await guarded.publish()
         assert await stranger.store.bootstrap(guarded.host.addresses()) == 0
         assert await stranger.publish() == 0
         assert len(await seen_by(stranger)) == 1
         assert guarded.store.num_members == 0
-        admitted.add(stranger.peer_id)
+        admission.set_rules(MemberRules("open", OWNER.public_key))
         assert await stranger.store.bootstrap(guarded.host.addresses()) == 1
         assert await stranger.publish(life_seconds=95.0) == 1
         assert len(await seen_by(guarded)) == 2
@@ -343,7 +344,7 @@ def test_strangers_are_kept_out() -> None:
 def test_close_leaves_no_process_and_no_socket() -> None:
     async def check(members: Members) -> None:
         swarm = await members.swarm(2)
-        directories = [member.host.socket_directory for member in swarm]
+        directories = [member.host.daemon.directory for member in swarm]
         processes = [member.host.daemon.process_id for member in swarm]
         for member in swarm:
             await member.close()

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from dht.admission.admission import Admission
 from dht.errors import PeerUnreachable
-from dht.host import Host, PeerId, Stream, StreamHandler
+from dht.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.host import P2pdHost
@@ -30,7 +31,7 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.pylibp2p import connections
 from dht.pylibp2p.host import MAX_INCOMING_STREAMS_PER_PEER, Libp2pHost
 from dht.pylibp2p.messages import KAD_PROTOCOL
-from tests.kit.network.signed_records import RUN_ID, run_record, signed_record
+from tests.kit.network.signed_records import RUN_ID, open_admission, run_record, signed_record
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 CHECK_SECONDS = 90.0
@@ -76,11 +77,11 @@ class Members:
     def __init__(self) -> None:
         self._stack = contextlib.AsyncExitStack()
 
-    async def add(self, kind: type[AnyHost], *, admit: Callable[[PeerId], bool] = lambda peer_id: True) -> Member:
+    async def add(self, kind: type[AnyHost], *, admission: Admission | None = None) -> Member:
         identity = Identity.generate()
         host: AnyHost = Libp2pHost(identity) if kind is Libp2pHost else P2pdHost(identity, LOOPBACK)
         await self._stack.enter_async_context(host)
-        store = HivemindStore(host, admit=admit)
+        store = HivemindStore(host, admission=admission)
         await store.start()
         self._stack.push_async_callback(store.close)
         return Member(identity, host, store)
@@ -159,10 +160,11 @@ def test_an_observer_reads_everything_and_is_in_nobodys_way() -> None:
 
 def test_strangers_are_kept_out_whatever_carries_their_calls() -> None:
     async def check(members: Members) -> None:
-        guarded = await members.add(P2pdHost, admit=lambda peer_id: False)
+        strangers = [await members.add(kind) for kind in (P2pdHost, Libp2pHost)]
+        admission = open_admission(*(stranger.identity.peer_id for stranger in strangers))
+        guarded = await members.add(P2pdHost, admission=admission)
         await guarded.publish()
-        for kind in (P2pdHost, Libp2pHost):
-            stranger = await members.add(kind)
+        for stranger in strangers:
             assert await stranger.store.bootstrap(guarded.host.addresses()) == 0
             assert await stranger.seen() == set()
             answer = await (await stranger.store._member.ready()).protocol.call_find(

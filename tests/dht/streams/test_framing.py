@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES
 from dht.identity.keys import Identity
-from dht.streams.framing import MAX_FRAME_BYTES, READ_BUFFER_BYTES, FramedStream, frame_header, parse_frame_header
+from dht.streams.framing import MAX_FRAME_BYTES, FramedStream, frame_header
+from dht.streams.remote_memory import READ_BUFFER_BYTES
 
 REMOTE = Identity.generate().peer_id
 FRAMES = st.lists(st.binary(max_size=300), max_size=8)
@@ -42,7 +43,7 @@ def test_header_round_trip(num_bytes: int) -> None:
     header = frame_header(num_bytes)
     assert len(header) == FRAME_HEADER_BYTES
     assert header == num_bytes.to_bytes(4, "big")
-    assert parse_frame_header(header) == num_bytes
+    assert int.from_bytes(header, "big") == num_bytes
 
 
 @pytest.mark.parametrize("num_bytes", [-1, MAX_FRAME_BYTES + 1])
@@ -166,7 +167,7 @@ def test_frames_of_concurrent_senders_do_not_mix() -> None:
             received += await loop.sock_recv(far, 1 << 20)
         await sending
         for _ in frames:
-            num_bytes = parse_frame_header(bytes(received[:FRAME_HEADER_BYTES]))
+            num_bytes = int.from_bytes(received[:FRAME_HEADER_BYTES], "big")
             frame = received[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + num_bytes]
             assert len(set(frame)) == 1
             assert num_bytes == 700_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity
-from dht.streams.framing import READ_BUFFER_BYTES, FramedStream
+from dht.streams.framing import FramedStream
 from dht.streams.rate_limits import (
     BURST_SECONDS,
     LINE_BYTES_PER_BYTE,
@@ -22,6 +22,7 @@ from dht.streams.rate_limits import (
     RateLimits,
     TokenBucket,
 )
+from dht.streams.remote_memory import READ_BUFFER_BYTES
 from tests.kit.clock import Clock
 
 REMOTE = Identity.generate().peer_id

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from dht.admission.admission import Admission, MemberRules
+from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import (
     encode_peer_record,
@@ -33,3 +35,9 @@ def signed_record(
 
 def run_record(revision: int) -> bytes:
     return encode_run_record(sign_run_record(RUN_ID, b'{"revision":%d}' % revision, OWNER))
+
+
+def open_admission(*revoked: PeerId) -> Admission:
+    """Of a member of the open run `RUN_ID`, which has revoked these keys."""
+    rules = MemberRules("open", OWNER.public_key, revoked=frozenset(revoked))
+    return Admission(Identity.generate(), RUN_ID, time.time, lambda: bytes(16), rules=rules)
