@@ -50,7 +50,6 @@ from averaging.rounds.events import (
     SendPartials,
     SendResult,
     SendShards,
-    SendSlice,
     ShardReduced,
     SliceReduced,
     Tick,
@@ -271,11 +270,10 @@ class ScaleSwarm:
                 self.now, name, ShardReduced(effect.plan.attempt, effect.leader, effect.shard, digest, effect.members)
             )
         elif isinstance(effect, SendResult):
-            shard = effect.plan.shards[effect.shard]
-            header = Result(0, 0, effect.shard, shard.start, shard.end)
-            self.early[name].add(effect.shard)
+            header = effect.result
+            self.early[name].add(header.shard)
             for to in effect.to:
-                self._send(name, to, header, CODEC.encoded_num_bytes(shard.end - shard.start))
+                self._send(name, to, header, CODEC.encoded_num_bytes(header.end - header.start))
             self._check(name)
         elif isinstance(effect, SendPartials):
             order = effect.order
@@ -289,13 +287,6 @@ class ScaleSwarm:
         elif isinstance(effect, ReduceSlice):
             digest = self._digest("slice", effect.order.leader, effect.order.numbers[effect.position])
             self._at(self.now, name, SliceReduced(effect.order, effect.position, digest, effect.cells))
-        elif isinstance(effect, SendSlice):
-            row, number = effect.order.slices[effect.position], effect.order.numbers[effect.position]
-            header = Result(0, 0, number, row.start, row.end)
-            self.early[name].add(number)
-            for to in effect.to:
-                self._send(name, to, header, CODEC.encoded_num_bytes(row.end - row.start))
-            self._check(name)
         elif isinstance(effect, Apply):
             self.commits[name] = effect.commit
             self._check(name)

@@ -30,7 +30,7 @@ from averaging.rounds.events import (
     Ready,
     Repair,
     SendPartials,
-    SendSlice,
+    SendResult,
     SliceReduced,
     View,
 )
@@ -60,6 +60,7 @@ from averaging.wire.messages import (
     Message,
     Offer,
     Redirect,
+    Result,
     ShardPlan,
     TopCommit,
     Wait,
@@ -393,7 +394,8 @@ class CellScope(FlatScope):
         rounds.send(order.leader, SliceReport(*of_round, number, event.digest, event.included, signature))
         others = self._slices.arrived.get(key, {}).values()
         to = {*self._cellmates(order, waiting.leader), *others} - {self.me}
-        rounds.tell(SendSlice(order, event.position, tuple(sorted(to))))
+        header = Result(rounds.fragment, rounds.version, number, row.start, row.end)
+        rounds.tell(SendResult(header, tuple(sorted(to))))
 
     # ------------------------------------------------------------------------------------------------------ commits
 

@@ -104,7 +104,6 @@ def members_of_cells(peer_ids: Sequence[PeerId], names: Iterable[str]) -> Mappin
 
 
 def site_cell(site: str) -> str:
-    """The cell of all peers of a site."""
     return f"site {site}"
 
 

@@ -85,7 +85,7 @@ class _Audit:
 
     @property
     def reducer(self) -> PeerId:
-        return self.commit.roster[self.commit.shards[self.shard].reducer].peer_id
+        return self.commit.holder(self.shard)
 
     @property
     def is_complete(self) -> bool:
@@ -171,7 +171,7 @@ class Audits:
         foreign = [
             index
             for index, shard in enumerate(commit.shards)
-            if shard.digest and commit.roster[shard.reducer].peer_id != self._context.me and index in payloads
+            if shard.digest and commit.holder(index) != self._context.me and index in payloads
         ]
         if not foreign:
             return
@@ -222,7 +222,7 @@ class Audits:
         foreign = {
             index: fragment.state.codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
             for index, payload in payloads.items()
-            if commit.roster[commit.shards[index].reducer].peer_id != self._context.me
+            if commit.holder(index) != self._context.me
         }
         return suspicious(commit, foreign, _own_work(fragment, commit, self._context.me), fragment.state.codec)
 
@@ -417,7 +417,7 @@ class Audits:
         if not fragment.machine.notary.is_accusers(sender, said):
             raise PeerFault(sender, "sent an accusation that it has not signed")
         commit = held[0]
-        if commit.roster[commit.shards[said.shard].reducer].peer_id != self._context.me:
+        if commit.holder(said.shard) != self._context.me:
             self._begin(fragment, commit, said.shard, sender)
             return
         inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
@@ -429,7 +429,7 @@ class Audits:
         held, key = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
         if held is None or said.shard >= len(held[0].shards) or key in self._defences:
             return
-        if held[0].roster[held[0].shards[said.shard].reducer].peer_id != sender:
+        if held[0].holder(said.shard) != sender:
             return
         self._defences[key] = said
         for audit in [audit for other, audit in self._open.items() if other[:3] == key]:

@@ -105,9 +105,9 @@ class Averaging:
 
     def send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
         """Send a mean of this peer that was not delivered before."""
-        header, payload = _own_result(fragment, effect.plan, effect.shard)
-        if not self._deliveries.has(header, payload):
-            self._post(effect.to, header, payload)
+        payload = fragment.store.own_result(effect.result)
+        if not self._deliveries.has(effect.result, payload):
+            self._post(effect.to, effect.result, payload)
 
     def advanced(self, fragment: FragmentRuntime) -> None:
         self._deliveries.advanced(fragment.index, fragment.state.version)
@@ -125,10 +125,12 @@ class Averaging:
         mine = (own[0], terms_of(self._context.rule, plan, own[0]), blocks)
         return sorted([*contributions, mine], key=lambda one: one[0])
 
-    async def _deliver(self, fragment: FragmentRuntime, plan: Plan, shard: int) -> None:
+    async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:
         """Send a mean of this peer; returns when another member has read it, or its round is over."""
         to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self._context.me)
-        header, payload = _own_result(fragment, plan, shard)
+        shard = plan.shards[index]
+        header = Result(fragment.index, plan.version, index, shard.start, shard.end)
+        payload = fragment.store.own_result(header)
         # Nobody says that what is short was read; and it is out at once.
         if not to or len(frames.encode(header)) + len(payload) <= ACKNOWLEDGED_BYTES:
             return
@@ -162,7 +164,6 @@ class Deliveries:
         return read
 
     def has(self, header: Result, payload: Buffer) -> bool:
-        """Whether this mean went out."""
         return bytes(payload) in self._unread.get(frames.encode(header), {})
 
     def advanced(self, fragment: int, version: int) -> None:
@@ -189,10 +190,3 @@ class Deliveries:
         if kind == Contribution.KIND:
             return version < now
         return kind == Result.KIND and version < now - HISTORY_COMMITS
-
-
-def _own_result(fragment: FragmentRuntime, plan: Plan, index: int) -> tuple[Result, Buffer]:
-    """The frame of a mean of this peer."""
-    shard = plan.shards[index]
-    payload = fragment.store.own_result(plan.version, index, shard.start, shard.end)
-    return Result(fragment.index, plan.version, index, shard.start, shard.end), payload

@@ -28,7 +28,6 @@ from averaging.rounds.events import (
     ReduceShard,
     ReduceSlice,
     SendPartials,
-    SendSlice,
     ShardReduced,
     SliceReduced,
 )
@@ -38,7 +37,6 @@ from averaging.wire.messages import CellLevel, Result, TopCommit
 from dht.errors import PeerFault
 from dht.host import PeerId
 
-CellEffect = SendPartials | ReduceSlice | SendSlice
 Key = tuple[int, int, PeerId, int]
 """(version, attempt, leader, shard or slice)."""
 _SIGNED_IN: dict[type, Callable[[Any], Sequence[LedMessage]]] = {
@@ -92,18 +90,22 @@ class CellExchange:
                 self._context.step(fragment, _arrived(sender, message))
         return True
 
-    def perform(self, fragment: FragmentRuntime, effect: CellEffect) -> None:
-        if isinstance(effect, SendPartials):
-            self._send_partials(fragment, effect)
-        elif isinstance(effect, ReduceSlice):
-            self._context.spawn(self._reduce_slice(fragment, effect))
-        else:
-            order, number = effect.order, effect.order.numbers[effect.position]
-            row = order.slices[effect.position]
-            payload = fragment.store.own_result(order.version, number, row.start, row.end)
-            header = Result(fragment.index, order.version, number, row.start, row.end)
-            for peer_id in effect.to:
-                self._context.links.send(peer_id, header, [payload])
+    def reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:
+        """Make the mean of a slice, beside all else."""
+        self._context.spawn(self._reduce_slice(fragment, effect))
+
+    def send_partials(self, fragment: FragmentRuntime, effect: SendPartials) -> None:
+        """Send this peer's cell's means of slices to their owners."""
+        order = effect.order
+        for position, (number, row) in enumerate(zip(order.numbers, order.slices, strict=True)):
+            if row.owner == self._context.me:
+                continue
+            blocks, weight = self._own_slice(fragment, order, effect.leader, position)
+            if blocks is None:
+                continue
+            values, run = (row.start, row.end), (order.run_start, order.run_end)
+            header = Partial(*order.place, order.leader, number, *values, order.cell, weight, *run, order.credential)
+            fragment.traffic.sent(self._context.links.send(row.owner, header, blocks.pack()))
 
     async def reduce(
         self, fragment: FragmentRuntime, effect: ReduceShard, contributions: Sequence[ShardContribution]
@@ -183,18 +185,6 @@ class CellExchange:
                 if encoded is not None:
                     return encoded.slice_blocks(row.start - shard.start, row.end - row.start), weight
         return None, 0.0
-
-    def _send_partials(self, fragment: FragmentRuntime, effect: SendPartials) -> None:
-        order = effect.order
-        for position, (number, row) in enumerate(zip(order.numbers, order.slices, strict=True)):
-            if row.owner == self._context.me:
-                continue
-            blocks, weight = self._own_slice(fragment, order, effect.leader, position)
-            if blocks is None:
-                continue
-            values, run = (row.start, row.end), (order.run_start, order.run_end)
-            header = Partial(*order.place, order.leader, number, *values, order.cell, weight, *run, order.credential)
-            fragment.traffic.sent(self._context.links.send(row.owner, header, blocks.pack()))
 
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:
         order, position = effect.order, effect.position

@@ -193,9 +193,9 @@ class ShardStore:
         self._tentative[(start, end)] = (digest, reduction.error if carries_error else None)
         return digest
 
-    def own_result(self, version: int, shard: int, start: int, end: int) -> Buffer:
-        """Payload of the last own result of this shard."""
-        return self._results[(version, shard, self._tentative[(start, end)][0])]
+    def own_result(self, mean: Result) -> Buffer:
+        """Payload of the last own result of these values."""
+        return self._results[(mean.version, mean.shard, self._tentative[(mean.start, mean.end)][0])]
 
     def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
         """First value of this peer's result with this digest, and the value behind its last, until a commit decides."""

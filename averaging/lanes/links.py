@@ -279,7 +279,6 @@ class Links:
         return is_unread or any(lane.queued_bytes for lane in lanes)
 
     def drop(self, peer_id: PeerId) -> None:
-        """Close the lanes to a peer that has left."""
         for key in [key for key in self._lanes if key[0] == peer_id]:
             self._end(self._lanes[key])
 

@@ -61,7 +61,6 @@ class LearnedDeadline:
 
     @property
     def seconds(self) -> float:
-        """How long to wait now."""
         if self._known is None:
             value = _learned(self._seen) if self.is_learned else self._initial_seconds
             self._known = min(max(value, self._lowest_seconds), self._highest_seconds)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Effect
 from averaging.wire.cell_messages import SliceOrder
-from averaging.wire.messages import Commit, Message, Offer, Plan
+from averaging.wire.messages import Commit, Message, Offer, Plan, Result
 from dht.host import PeerId
 
 # ------------------------------------------------------------------------------------------------- events, in
@@ -167,10 +167,9 @@ class ReduceShard(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendResult(Effect):
-    """Stream the encoded mean of one shard to the other members."""
+    """Stream the encoded mean of a shard, or of a slice of which this peer is the owner."""
 
-    plan: Plan
-    shard: int
+    result: Result
     to: tuple[PeerId, ...]
 
 
@@ -190,15 +189,6 @@ class ReduceSlice(Effect):
     leader: PeerId
     position: int
     cells: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendSlice(Effect):
-    """Stream the encoded mean of a slice of which this peer is the owner."""
-
-    order: SliceOrder
-    position: int
-    to: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)

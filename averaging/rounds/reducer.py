@@ -94,7 +94,6 @@ class Reducing:
             self.timing.contribution.observe(sender, now - planned_at)
 
     def on_lost(self, peer_id: PeerId) -> None:
-        """Nothing more will come from this peer."""
         for reduction in self.reductions.values():
             reduction.stop_waiting_for(peer_id)
 

@@ -59,6 +59,7 @@ from averaging.wire.messages import (
     Plan,
     Redirect,
     Reduced,
+    Result,
     VersionIs,
     Wait,
 )
@@ -149,7 +150,6 @@ class RoundMachine:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that this peer follows in the current version."""
         return self._member.plan if self._member is not None else None
 
     @property
@@ -326,15 +326,15 @@ class RoundMachine:
         reduction = self._reducing.reductions.get((event.attempt, event.leader, event.shard))
         if reduction is None or not event.included:
             return
-        plan = reduction.plan
-        included = event.included
-        result = plan.shards[event.shard].result(event.digest, included)
+        plan, included, shard = reduction.plan, event.included, reduction.plan.shards[event.shard]
+        result = shard.result(event.digest, included)
         signature = self.notary.sign_result(plan, event.leader, result)
         report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
         self.send(event.leader, report)
         if self.scope.is_flat:  # in a cell the mean stays here until the cells have averaged
             to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
-            self._effects.append(SendResult(plan, event.shard, to))
+            header = Result(self.fragment, plan.version, event.shard, shard.start, shard.end)
+            self._effects.append(SendResult(header, to))
 
     # ------------------------------------------------------------------------------------------------- leader
 

@@ -204,7 +204,6 @@ class Notary(Checker):
         self._sign = sign
 
     def sign_result(self, round_: Averaged, leader: PeerId, mean: Mean) -> bytes:
-        """This peer's signature under its mean of a shard or of a slice."""
         return self._sign(mean_statement(self.scope, round_, leader, mean))
 
     def sign_commit(self, commit: Commit) -> Commit:
@@ -221,7 +220,6 @@ class Notary(Checker):
         return self._sign(credential_statement(self.scope, fragment, version, part_digest, reducer, run))
 
     def sign_contribution(self, sent: Contribution | AuditShare, digest: bytes) -> bytes:
-        """This member's signature under one shard of its own contribution."""
         return self._sign(contribution_statement(self.scope, sent, digest))
 
     def sign_accusation(self, said: Accusation) -> bytes:

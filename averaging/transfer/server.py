@@ -128,11 +128,6 @@ class StateServer:
         self._pages = FairTurns(max_transfers, 1)
         host.handle(STATE_PROTOCOL, self._serve)
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of the snapshots that are being served."""
-        return self._snapshots.num_bytes
-
     async def _serve(self, stream: Stream) -> None:
         with self._streams.one_more(stream.remote):
             await greet_incoming(stream, self._doorkeeper)

@@ -90,7 +90,6 @@ class SnapshotCompute(Protocol):
 
 
 async def compute_inline(work: Callable[[], T], /) -> T:
-    """The simplest `SnapshotCompute`."""
     return work()
 
 

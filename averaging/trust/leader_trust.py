@@ -67,7 +67,6 @@ class Leaders:
         self._sent[fragment] = {plan: at for plan, at in sent.items() if plan[0] >= version - 1}
 
     def sent(self, fragment: int, version: int, attempt: int, leader: PeerId, now: float) -> None:
-        """Own work was sent for this plan."""
         self._sent.setdefault(fragment, {}).setdefault((version, attempt, leader), now)
 
     def objection(
@@ -180,7 +179,6 @@ class Leaders:
         return record.seconds
 
     def passed_over(self, now: float) -> set[PeerId]:
-        """Leaders that are not asked to lead now."""
         return {peer_id for peer_id, record in self._records.items() if now < record.passed_over_until}
 
 

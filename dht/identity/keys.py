@@ -54,7 +54,6 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new identity from the operating system's randomness."""
         return cls._from_private_key(Ed25519PrivateKey.generate())
 
     @classmethod

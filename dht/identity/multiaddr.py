@@ -118,7 +118,6 @@ class Multiaddr:
         return None if text is None else int(text)
 
     def with_port(self, port: int) -> Multiaddr:
-        """The same address at another port of its transport."""
         transport = self.transport
         return Multiaddr(tuple((name, str(port) if name == transport else value) for name, value in self.parts))
 

@@ -1,6 +1,6 @@
 """Our own place in the DHT: hivemind's `DHTNode` on a host, rebuilt after each restart of the host's daemon.
 
-It knows members, their clocks, and who holds a key; `dht/kademlia/store.py` reads and writes records through it. The
+It knows members, and who holds a key; `dht/kademlia/store.py` reads and writes records through it. The
 forked `DHT` process is not used: it cannot be rebuilt when the daemon dies.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import statistics
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -27,7 +26,6 @@ from dht.host import PeerId
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport
-from dht.newest import Newest
 
 NUM_REPLICAS: Final = 5
 """With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""
@@ -53,7 +51,6 @@ GLANCE_BEAM_SIZE: Final = 5
 
 MAX_PINGS: Final = 16
 NUM_FRIENDS_PINGED: Final = 3
-MAX_CLOCK_SAMPLES: Final = 32
 
 _CALL_ERRORS: Final = (
     P2PHandlerError,
@@ -129,24 +126,17 @@ class HivemindNode:
         self._open_line = open_line
         self._serves = serves
         self._admission = admission
-        self._now = now
         self._records = records
         self._node: Any = None
         self._line: RpcTransport | None = None
         self._ready = asyncio.Event()
         self._closed = False
         self._holders: dict[DHTID, _Holders] = {}
-        self._clock_offsets: Newest[PeerId, float] = Newest(MAX_CLOCK_SAMPLES)
 
     @property
     def num_members(self) -> int:
         """Members in the routing table, without ourselves."""
         return len(self._node.protocol.routing_table.uid_to_peer_id) if self._node is not None else 0
-
-    @property
-    def clock_offset_seconds(self) -> float | None:
-        """Median over members of their clock minus ours; None before the first answer."""
-        return statistics.median(self._clock_offsets.values()) if self._clock_offsets else None
 
     async def start(self) -> None:
         """Join the daemon as a member that knows nobody yet.
@@ -188,7 +178,7 @@ class HivemindNode:
         peers = [PeerID.from_base58(peer_id) for peer_id in connected]
         strangers = [peer for peer in peers if peer not in known]
         friends = [peer for peer in peers if peer in known]
-        # A few known members too: their clocks, and whether they still live.
+        # A few known members too: whether they still live.
         friends = random.sample(friends, min(NUM_FRIENDS_PINGED, len(friends)))
         strangers = random.sample(strangers, min(MAX_PINGS, len(strangers)))
         await asyncio.gather(*(self._ping(node, peer) for peer in strangers + friends))
@@ -305,14 +295,12 @@ class HivemindNode:
                 logger.debug("the line of the DHT did not close: %s", error or type(error).__name__)
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
-        # Unlike DHTProtocol.call_ping this learns the remote's clock, and the routing table is up to date afterwards.
+        # Unlike after DHTProtocol.call_ping the routing table is up to date afterwards.
         protocol = node.protocol
-        asked_at = self._now()
         try:
             response = await protocol.get_stub(peer).rpc_ping(
                 dht_pb2.PingRequest(peer=protocol.node_info), timeout=CALL_SECONDS
             )
-            answered_at = self._now()
             node_id = DHTID.from_bytes(response.peer.node_id)
         except _CALL_ERRORS as error:
             logger.debug("no DHT answer of %s: %r", peer, error)
@@ -320,7 +308,6 @@ class HivemindNode:
             return
         node.blacklist.register_success(peer)
         await protocol.update_routing_table(node_id, peer, responded=True)
-        self._clock_offsets[PeerId(peer.to_base58())] = response.dht_time - (asked_at + answered_at) / 2
 
     async def _look_around(self, node: Any) -> None:
         try:

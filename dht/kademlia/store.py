@@ -91,16 +91,6 @@ class HivemindStore:
         self._dial_faults: dict[str, str] = {}
 
     @property
-    def num_members(self) -> int:
-        """Members of the DHT that we know, without ourselves."""
-        return self._member.num_members
-
-    @property
-    def clock_offset_seconds(self) -> float | None:
-        """Median over members of their clock minus ours; None before the first answer. Beyond 3 s something is off."""
-        return self._member.clock_offset_seconds
-
-    @property
     def dial_faults(self) -> dict[str, str]:
         """Of the last `bootstrap`: address -> why nobody was reached there."""
         return dict(self._dial_faults)

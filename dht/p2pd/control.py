@@ -91,7 +91,6 @@ class P2pdControl:
         return connections
 
     async def disconnect(self, peer_id: PeerId) -> None:
-        """Close all connections to a peer, with the streams on them."""
         disconnect = DisconnectRequest(peer=peer_id_bytes(peer_id))
         await self._request(Request(type=Request.DISCONNECT, disconnect=disconnect))
 

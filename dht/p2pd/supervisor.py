@@ -126,7 +126,6 @@ class P2pdSupervisor:
 
     @property
     def listens(self) -> list[Multiaddr]:
-        """Where the daemon listens, with its ports."""
         return list(self._listen)
 
     def open_directory(self) -> None:

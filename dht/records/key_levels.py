@@ -76,7 +76,6 @@ def shard_of(peer_id: PeerId, num_shards: int = NUM_PEER_SHARDS) -> int:
 
 
 def key_at(peer_id: PeerId, level: int) -> PeerKey:
-    """Where a record of `peer_id` stands at a level."""
     return PeerKey(level, shard_of(peer_id, num_keys(level)))
 
 
@@ -86,7 +85,6 @@ def is_beacon(peer_id: PeerId, vote: int) -> bool:
 
 
 def may_stand(peer_id: PeerId, vote: int, level: int) -> bool:
-    """Whether a record with this vote belongs under a key of `level`."""
     return 0 <= level <= MAX_LEVEL and (abs(level - vote) <= 1 or (level == 0 and is_beacon(peer_id, vote)))
 
 

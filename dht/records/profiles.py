@@ -16,14 +16,14 @@ from typing import Any, Final
 from dht.errors import PeerFault
 from dht.fields import check_real, check_text, check_whole, clean_text, pack, unpack
 from dht.host import PeerId
-from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
+from dht.identity.keys import PUBLIC_KEY_BYTES, Identity, peer_id_of, public_key_of
 from dht.records.signed_records import (
     HEAD_BYTES,
     MAX_LABEL_LENGTH,
     MAX_RUN_ID_LENGTH,
     PeerRecord,
     check_expiry,
-    open_envelope,
+    open_sealed,
     seal,
 )
 
@@ -95,20 +95,11 @@ def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
     Raises:
         PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
     """
-    public_key, body = open_envelope(data, MAX_PROFILE_BYTES, "profile")
-    contributor_id = peer_id_of(public_key)
-    if not verify_key(public_key, _DOMAIN + public_key + body, bytes(data[:SIGNATURE_BYTES])):
-        raise PeerFault(contributor_id, "a profile whose signature is wrong; expected the key's own; it is ignored")
-    try:
-        profile = _unpack(body, contributor_id)
-        _check(profile)
-        if _pack(profile) != body:
-            raise ValueError("bytes that are not in canonical form; expected one form per profile")
-    except ValueError as error:
-        raise PeerFault(contributor_id, f"sent a profile with {error}; it is ignored") from error
+    profile = open_sealed(data, MAX_PROFILE_BYTES, "profile", _DOMAIN, _unpack, _pack)
+    who = profile.contributor_id
     if profile.run_id != run_id:
-        raise PeerFault(contributor_id, f"sent a profile for run {profile.run_id}; expected {run_id}; it is ignored")
-    check_expiry(contributor_id, "profile", profile.expires_at, now, MAX_PROFILE_LIFE_SECONDS)
+        raise PeerFault(who, f"sent a profile for run {profile.run_id}; expected {run_id}; it is ignored")
+    check_expiry(who, "profile", profile.expires_at, now, MAX_PROFILE_LIFE_SECONDS)
     return profile
 
 
@@ -150,9 +141,10 @@ def _unpack(body: bytes, contributor_id: PeerId) -> Profile:
         raise ValueError(f"machines of a wrong type or length; expected at most {MAX_MACHINES} keys")
     starts = range(0, len(keys), PUBLIC_KEY_BYTES)
     machines = tuple(peer_id_of(keys[start : start + PUBLIC_KEY_BYTES]) for start in starts)
-    return Profile(
-        run_id, contributor_id, sequence, issued_at, expires_at, name, country, is_hidden, machines, *items[9:]
-    )
+    head = (run_id, contributor_id, sequence, issued_at, expires_at)
+    profile = Profile(*head, name, country, is_hidden, machines, *items[9:])
+    _check(profile)
+    return profile
 
 
 def _check(profile: Profile) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from dht.errors import PeerFault, UsageFault
 from dht.fields import (
@@ -62,6 +63,7 @@ MAX_LABEL_LENGTH: Final = 40
 MAX_SOFTWARE_LENGTH: Final = 20
 """Characters of `software`."""
 
+T = TypeVar("T")
 PeerState = Literal["joining", "training", "serving", "leaving", "left"]
 PeerRole = Literal["trainer", "seed"]
 PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "leaving", "left")
@@ -253,17 +255,9 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
 
 
 def _decode_at_any_time(data: bytes, verified: VerifiedRecords | None) -> PeerRecord:
-    public_key, body = open_envelope(data, MAX_PEER_RECORD_BYTES, "peer record")
-    peer_id = peer_id_of(public_key)
-    _check_signature(data, public_key, _PEER_DOMAIN + public_key + body, peer_id, verified)
-    try:
-        record = _unpack_peer_record(body, peer_id)
-        _check_peer_record(record)
-        if _pack_peer_record(record) != body:
-            raise ValueError("bytes that are not in canonical form; expected one form per record")
-    except ValueError as error:
-        raise PeerFault(peer_id, f"sent a peer record with {error}; it is ignored") from error
-    return record
+    return open_sealed(
+        *(data, MAX_PEER_RECORD_BYTES, "peer record", _PEER_DOMAIN), _unpack_peer_record, _pack_peer_record, verified
+    )
 
 
 def sign_run_record(run_id: str, manifest: bytes, owner: Identity) -> RunRecord:
@@ -345,6 +339,32 @@ def run_key(run_id: str) -> str:
 def seal(identity: Identity, domain: bytes, body: bytes) -> bytes:
     """The envelope of what `identity` says, which `open_envelope` opens."""
     return identity.sign(domain + identity.public_key + body) + identity.public_key + body
+
+
+def open_sealed(
+    data: bytes,
+    max_bytes: int,
+    kind: str,
+    domain: bytes,
+    unpack_it: Callable[[bytes, PeerId], T],
+    pack_it: Callable[[T], bytes],
+    verified: VerifiedRecords | None = None,
+) -> T:
+    """What a key says in an envelope that `seal` made; `unpack_it` checks every field, and raises ValueError.
+
+    Raises:
+        PeerFault: too large, bad signature, or wrong in itself.
+    """
+    public_key, body = open_envelope(data, max_bytes, kind)
+    peer_id = peer_id_of(public_key)
+    _check_signature(data, public_key, domain + public_key + body, peer_id, verified)
+    try:
+        said = unpack_it(body, peer_id)
+        if pack_it(said) != body:
+            raise ValueError("bytes that are not in canonical form; expected one form per record")
+    except ValueError as error:
+        raise PeerFault(peer_id, f"sent a {kind} with {error}; it is ignored") from error
+    return said
 
 
 def check_expiry(peer_id: PeerId, kind: str, expires_at: float, now: float, longest: float) -> None:
@@ -435,7 +455,9 @@ def _unpack_peer_record(body: bytes, peer_id: PeerId) -> PeerRecord:
     values["versions"] = tuple(values["versions"])
     values["lineage_tokens"] = tuple(values["lineage_tokens"])
     values["digests"] = tuple(digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES))
-    return PeerRecord(peer_id=peer_id, **values)
+    record = PeerRecord(peer_id=peer_id, **values)
+    _check_peer_record(record)
+    return record
 
 
 def _check_peer_record(record: PeerRecord) -> None:

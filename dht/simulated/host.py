@@ -109,10 +109,6 @@ class MemoryNetwork:
         """Streams that are open on at least one side."""
         return len(self._live_connections())
 
-    def live_peers(self) -> list[PeerId]:
-        """Peers whose host is open and not crashed, sorted."""
-        return sorted(peer_id for peer_id, host in self._hosts.items() if host.is_live)
-
     def latency_between(self, one: PeerId, other: PeerId) -> float:
         """One-way seconds between two peers; the same in both directions."""
         pair = (one, other) if one < other else (other, one)
@@ -126,10 +122,11 @@ class MemoryNetwork:
     def _drawn_latency(self, one: PeerId, other: PeerId) -> float:
         first, second = self._lines.get(one), self._lines.get(other)
         if first is not None and second is not None:
-            if self._same_site_latency_seconds is not None and first.site and first.site == second.site:
+            here, there = first.settings, second.settings
+            if self._same_site_latency_seconds is not None and here.site and here.site == there.site:
                 return self._same_site_latency_seconds
-            if first.latency_seconds is not None and second.latency_seconds is not None:
-                return first.latency_seconds + second.latency_seconds
+            if here.latency_seconds is not None and there.latency_seconds is not None:
+                return here.latency_seconds + there.latency_seconds
         return random.Random(f"{self._seed} latency {one} {other}").uniform(*self._latency_range)
 
     def can_reach(self, one: PeerId, other: PeerId) -> bool:
@@ -257,7 +254,8 @@ class MemoryNetwork:
             self._numbers_of.setdefault(line.peer_id, set()).add(number)
         if len(self._connections) > self._prune_above:
             self._prune_above = 2 * len(self._live_connections()) + 64
-        stream_loss = self._stream_loss if lines[0].stream_loss is None else lines[0].stream_loss
+        own_loss = lines[0].settings.stream_loss
+        stream_loss = self._stream_loss if own_loss is None else own_loss
         if stream_loss and (randomness := random.Random(f"{self._seed} loss {number}")).random() < stream_loss:
             delay = randomness.uniform(0.0, STREAM_LOSS_WITHIN_SECONDS)
             loop = asyncio.get_running_loop()
@@ -322,23 +320,11 @@ class MemoryNetwork:
 class MemoryHost:
     """The `Host` port on a `MemoryNetwork`.
 
-    Args:
-        upload_bits_per_second, download_bits_per_second: this peer's line; the network's default when None.
-        line: everything about the line, in place of the two rates.
-
     Raises:
         ValueError: the PeerId has a live host already.
     """
 
-    def __init__(
-        self,
-        network: MemoryNetwork,
-        peer_id: PeerId,
-        *,
-        upload_bits_per_second: float | None = None,
-        download_bits_per_second: float | None = None,
-        line: LineSettings | None = None,
-    ) -> None:
+    def __init__(self, network: MemoryNetwork, peer_id: PeerId, line: LineSettings | None = None) -> None:
         self._network = network
         self.peer_id = peer_id
         self._handlers: dict[str, StreamHandler] = {}
@@ -346,7 +332,7 @@ class MemoryHost:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
         self._context = copy_context()
-        self._line = network.register(self, line or LineSettings(upload_bits_per_second, download_bits_per_second))
+        self._line = network.register(self, line or LineSettings())
 
     @property
     def is_live(self) -> bool:

@@ -53,11 +53,7 @@ class SimulatedLine:
     is_stalled: bool = False
     group: int = 0
     """Side of the current partition."""
-    site: str = ""
-    latency_seconds: float | None = None
-    """One way to the middle of the network; None when the network draws a latency for each pair."""
-    stream_loss: float | None = None
-    """Of the streams this peer opens; None takes the network's."""
+    settings: LineSettings = LineSettings()
     upload_free_at: float = 0.0
     download_free_at: float = 0.0
     sent_bytes: int = 0
@@ -81,8 +77,7 @@ class SimulatedLine:
         """A host begins on this line; None leaves the rates as they were."""
         self.upload_bits_per_second = settings.upload_bits_per_second or self.upload_bits_per_second
         self.download_bits_per_second = settings.download_bits_per_second or self.download_bits_per_second
-        self.latency_seconds, self.stream_loss = settings.latency_seconds, settings.stream_loss
-        self.site, self.is_up = settings.site, True
+        self.settings, self.is_up = settings, True
 
     def reaches(self, other: SimulatedLine) -> bool:
         """Whether packets pass between the two at the moment."""
@@ -219,7 +214,7 @@ class Pipe:
         num_bytes = segment or 0
         source.upload_free_at = max(loop.time(), source.upload_free_at) + 8 * num_bytes / source.upload_bits_per_second
         source.sent_bytes += num_bytes
-        if source.site != self._target.site:
+        if source.settings.site != self._target.settings.site:
             source.sent_abroad_bytes += num_bytes
         self._crossing.append(segment)
         loop.call_at(source.upload_free_at + self._latency_seconds, self._reach_target, context=self._context)

@@ -138,10 +138,10 @@ def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
     tokens = max(1, round(steps * trainer.tokens / max(1, trainer.inner_steps)))
     entry = RosterEntry(node.me, tokens, steps, machine.version, int(1000 * node.ports.wall_clock()))
     commit = lone_commit(fragment, machine.version, machine.anchor_digest, entry, digest)
-    header = frames.encode(Result(fragment.index, machine.version, 0, 0, size))
-    payload = fragment.store.own_result(machine.version, 0, 0, size)
+    mean = Result(fragment.index, machine.version, 0, 0, size)
+    payload = fragment.store.own_result(mean)
     for peer_id in node.membership.split()[0]:
-        node.links.post(peer_id, [header, memoryview(payload)], "data")
+        node.links.post(peer_id, [frames.encode(mean), memoryview(payload)], "data")
         node.links.post(peer_id, [frames.encode(commit)])
 
 

@@ -271,7 +271,7 @@ def reduce_own(store, seed):
 def test_what_encoding_lost_is_kept_for_the_committed_result_only():
     store = store_of()
     digest, reduction = reduce_own(store, 1)
-    assert payload_digest(store.own_result(7, 0, 0, CUT)) == digest
+    assert payload_digest(store.own_result(Result(0, 7, 0, 0, CUT))) == digest
     assert store.carried_error(0, CUT) is None
     store.settle(committed(b"x" * 16, b""))
     assert store.carried_error(0, CUT) is None
@@ -289,13 +289,13 @@ def test_what_encoding_lost_is_kept_for_the_committed_result_only():
 def test_an_own_result_stays_also_when_another_was_first_with_the_same_bytes():
     store = store_of()
     _, reduction = reduce_own(store, 1)
-    data = store.own_result(7, 0, 0, CUT)
+    data = store.own_result(Result(0, 7, 0, 0, CUT))
     copied_first = store_of()
     assert copied_first.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), memoryview(data))
     copied_first.add_reduction(7, 0, 0, CUT, reduction)
     for number in range(3000):
         copied_first.take_result(PEERS[1], Result(0, 7, 1, CUT, SIZE), memoryview(number.to_bytes(len(data), "little")))
-    assert copied_first.own_result(7, 0, 0, CUT) == data
+    assert copied_first.own_result(Result(0, 7, 0, 0, CUT)) == data
 
 
 def test_an_error_of_zero_replaces_an_older_one():

@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 
+from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import greet_incoming
-from averaging.outer.outer_step import anchor_digest, chunk_digests
+from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
-from averaging.transfer.messages import STATE_PROTOCOL, Header
+from averaging.transfer.messages import STATE_PROTOCOL, Header, chunks_of
 from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -48,7 +49,7 @@ def normal(seed, size=NUM_VALUES):
 
 
 def joined(anchor, momentum):
-    return b"".join(chunk_digests(anchor, momentum))
+    return b"".join(map(digest_of, chunks_of(anchor, momentum)))
 
 
 def raw(values):
@@ -176,7 +177,7 @@ def test_commits_are_checked_like_all_frames(answer):
 @pytest.mark.parametrize("answer", [["chunks", 1], ["later"], ["version", "7"], ["state", 7]])
 def test_a_range_is_given_put_off_or_refused(answer):
     async def ask(joiner):
-        header = Header(7, 99, tuple(chunk_digests(ANCHOR, MOMENTUM)))
+        header = Header(7, 99, tuple(map(digest_of, chunks_of(ANCHOR, MOMENTUM))))
         stream = await ChunkStream.open(joiner, door(JOINER), DONOR, FragmentPiece(0, header, NUM_VALUES))
         try:
             return await stream.ask(range(2))

@@ -178,7 +178,7 @@ def test_a_stream_keeps_no_copy_of_versions_that_are_past() -> None:
             copies.append(copy)
             donor.advance(0)
         await asyncio.sleep(2 * snapshots.HOLD_SECONDS)
-        assert donor.server.held_bytes == 0
+        assert donor.server._snapshots.num_bytes == 0
         assert all(not copy.chunks and not copy.num_bytes for copy in copies)
         await stream.close()
 

@@ -38,7 +38,7 @@ def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:
         assert max(sent) < 1.5 * sum(sent) / len(sent)
         # What nobody asks for is let go.
         await asyncio.sleep(2 * snapshots.HOLD_SECONDS)
-        assert [donor.server.held_bytes for donor in scene.donors] == [0] * 5
+        assert [donor.server._snapshots.num_bytes for donor in scene.donors] == [0] * 5
 
     in_scene(5, play)
 

@@ -171,7 +171,7 @@ def test_strangers_are_kept_out_whatever_carries_their_calls() -> None:
                 PeerID.from_base58(guarded.identity.peer_id), [key_id_of(run_key(RUN_ID))]
             )
             assert answer is None
-        assert guarded.store.num_members == 0
+        assert guarded.store._member.num_members == 0
 
     with_members(check)
 

@@ -38,6 +38,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from dht.simulated.host import MemoryHost
+from dht.simulated.lines import LineSettings
 from peer.events.peer_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -174,7 +175,7 @@ class ChaosPeer:
         self.is_unchecked = [True for _ in scenario.sizes]
         self.largest = [0.0 for _ in scenario.sizes]
         """Absolute value that an anchor had."""
-        self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
+        self.host = MemoryHost(world.network, self.name, LineSettings(self.profile.upload_bits_per_second))
         role = "trainer" if self.profile.is_trainer else "seed"
         self.doorkeeper = doorkeeper = RunDoorkeeper(ACCESS, self.name, role)
         limits = Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))

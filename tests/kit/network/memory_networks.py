@@ -9,6 +9,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import peer_id_of
 from dht.simulated.host import MemoryHost, MemoryNetwork
+from dht.simulated.lines import LineSettings
 
 TALK = "/murmuration/test/talk/1"
 MIB = 1024 * 1024
@@ -50,6 +51,6 @@ class Inbox:
 
 async def talker(network: MemoryNetwork, inbox: StreamHandler, **line: float) -> tuple[MemoryHost, MemoryHost, Stream]:
     """(caller, called, the caller's stream) for a fresh network."""
-    caller, called = MemoryHost(network, named(1), **line), MemoryHost(network, named(2))
+    caller, called = MemoryHost(network, named(1), LineSettings(**line)), MemoryHost(network, named(2))
     called.handle(TALK, inbox)
     return caller, called, await caller.open_stream(named(2), TALK, 10.0)

@@ -9,13 +9,13 @@ from typing import Any
 from averaging.cells.cell_scope import CellScope
 from averaging.cells.formation import CellRule
 from averaging.cells.top_leader import CellTiming
-from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SendSlice, SliceReduced
+from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SliceReduced
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.checks import Limits
 from averaging.wire.frames import commit_digest_whole, decode, encode
-from averaging.wire.messages import CellRow, Commit
+from averaging.wire.messages import CellRow, Commit, Result
 from dht.host import PeerId
 from tests.kit.notaries import CHECKER, notary_of
 from tests.kit.rounds.round_swarm import BLOCK, Member, RoundSwarm, Unit, digest_of
@@ -99,10 +99,6 @@ class CellSwarm(RoundSwarm):
                     self._post(name, row.owner, "data", ("partial", key, order.cell, content))
         elif isinstance(effect, ReduceSlice):
             self.tasks.append(("reduce_slice", name, effect))
-        elif isinstance(effect, SendSlice):
-            number = effect.order.numbers[effect.position]
-            for to in effect.to:
-                self._post(name, to, "data", ("slice", number, self.reduced[(name, effect.order, effect.position)]))  # type: ignore[index]
         else:
             super()._perform(name, effect)
 
@@ -136,6 +132,10 @@ class CellSwarm(RoundSwarm):
         else:
             super()._arrive(sender, to, message)
 
+    def _result(self, name: PeerId, mean: Result) -> tuple[Any, ...]:
+        kind, digest = super()._result(name, mean)
+        return ("slice", mean.shard, digest) if self.scope(name).cell else (kind, digest)
+
     def _reduce(self, name: PeerId, effect: Any) -> None:
         if not self.scope(name).cell:
             super()._reduce(name, effect)
@@ -164,7 +164,7 @@ class CellSwarm(RoundSwarm):
         content: Content = frozenset().union(*(held[cell] for cell in included))
         digest = digest_of(order.version, order.leader, number, sorted(content), included)
         self.contents[digest] = content
-        self.reduced[(name, order, effect.position)] = digest  # type: ignore[index]
+        self.reduced[(name, order.version, number)] = digest
         self.members[name].results.add(digest)
         self.step(name, SliceReduced(order, effect.position, digest, included))
 

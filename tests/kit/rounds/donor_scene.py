@@ -22,6 +22,7 @@ from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
+from dht.simulated.lines import LineSettings
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual
@@ -66,7 +67,7 @@ class Donor:
 
     def __init__(self, network: MemoryNetwork, number: int, world: World, version: int = 5, **line: float) -> None:
         self.peer_id = named(number)
-        self.host = MemoryHost(network, self.peer_id, upload_bits_per_second=line.get("upload", UPLOAD))
+        self.host = MemoryHost(network, self.peer_id, LineSettings(line.get("upload", UPLOAD)))
         self.world = world
         self.versions = [version, version]
         self.lineage = "main"

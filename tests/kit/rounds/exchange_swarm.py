@@ -187,7 +187,7 @@ class Swarm:
         self.set_views()
 
     def live(self):
-        return [self.peers[name] for name in sorted(self.peers) if name in self.network.live_peers()]
+        return [self.peers[name] for name in sorted(self.peers) if self.network._hosts[name].is_live]
 
     def set_views(self, sees=lambda peer, other: True):
         for peer in self.live():

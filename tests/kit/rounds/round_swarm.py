@@ -39,7 +39,7 @@ from averaging.rounds.events import (
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.frames import commit_digest
-from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges
+from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Result, VersionIs, own_ranges
 from dht.host import PeerId
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
@@ -94,7 +94,7 @@ class RoundSwarm:
         self.cut: set[frozenset[PeerId]] = set()
         self.sequence = 0
         self.num_units = 0
-        self.reduced: dict[tuple[PeerId, Plan, int], bytes] = {}
+        self.reduced: dict[tuple[PeerId, int, int], bytes] = {}
         self.max_sizes = dict.fromkeys(PARTS, 0)
         self.members = {name: self._new_member(name, hard_seconds) for name in self.names}
         for name in self.names:
@@ -243,7 +243,7 @@ class RoundSwarm:
             self.tasks.append(("reduce", name, effect))
         elif isinstance(effect, SendResult):
             for to in effect.to:
-                self._post(name, to, "data", ("result", self.reduced[(name, effect.plan, effect.shard)]))
+                self._post(name, to, "data", self._result(name, effect.result))
         elif isinstance(effect, Apply):
             machine = member.machine
             assert effect.commit is machine.applying
@@ -288,6 +288,9 @@ class RoundSwarm:
         if self.members[name].is_live:
             self.step(name, Lost(other, "the link broke"))
 
+    def _result(self, name: PeerId, mean: Result) -> tuple[Any, ...]:
+        return "result", self.reduced[(name, mean.version, mean.shard)]
+
     def _reduce(self, name: PeerId, effect: ReduceShard) -> None:
         member, plan = self.members[name], effect.plan
         arrived = dict(member.contributions.get((plan.version, plan.attempt, effect.leader, effect.shard), {}))
@@ -298,7 +301,7 @@ class RoundSwarm:
         )
         if not included or member.machine.version != plan.version:
             return
-        digest = self.reduced[(name, plan, effect.shard)] = digest_of(plan, effect.shard, included)
+        digest = self.reduced[(name, plan.version, effect.shard)] = digest_of(plan, effect.shard, included)
         member.results.add(digest)
         self.step(name, ShardReduced(plan.attempt, effect.leader, effect.shard, digest, included))
 
