@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,23 +58,11 @@ from averaging.codec.numpy_kernels import (
 
 Rounding = Literal["nearest", "stochastic"]
 KernelChoice = Literal["auto", "numpy", "compiled"]
+Kernels = NumpyKernels | CompiledKernels
+"""Both give the same bits."""
 
 DEFAULT_BLOCK_SIZE = 128
 """4.125 bits a value with int4; half the block costs another 0.125 bits for 8 % less error on normal data."""
-
-
-class Kernels(Protocol):
-    """Block kernels: see `NumpyKernels` for shapes. All implementations give the same bits."""
-
-    name: str
-
-    def encode(
-        self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
-    ) -> int: ...
-
-    def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None: ...
-
-    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None: ...
 
 
 class Codec:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_machine import RoundMachine
+from averaging.signing.chains import Chain
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
 
@@ -100,9 +101,7 @@ class FragmentRuntime:
             before: `known_anchors` of the lineage that was left.
             commits: recent ones of the new lineage.
         """
-        now = {commit.version: commit.anchor_digest for commit in commits}
-        now[self.state.version] = self.state.digest[:DIGEST_BYTES]
-        return max((version for version, digest in before.items() if now.get(version) == digest), default=0)
+        return Chain(tuple(commits), self.state.version, self.state.digest).fork_from(before) or 0
 
     def had(self, version: int, digest: bytes) -> bool:
         """Whether the anchor here is, or was at that version, one whose digest begins so; as far as is remembered."""

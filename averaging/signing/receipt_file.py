@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -127,7 +127,9 @@ def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Rec
     """
     rounds: list[CreditedRound] = []
     sizes: tuple[int, ...] = ()
-    for number, line in _filled(lines):
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             run, commit = read_line(line, verify)
             if run_id and run.run_id != run_id:
@@ -151,10 +153,6 @@ def _commit_in(frame: bytes, run: RunFrame) -> Commit:
     if not isinstance(commit, Commit):
         raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
     return commit
-
-
-def _filled(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def _readable(commit: Commit) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
@@ -22,10 +22,10 @@ from hivemind.utils.logging import use_hivemind_log_handler
 
 from dht.admission.admission import Admission
 from dht.errors import LocalFault
-from dht.host import PeerId
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
-from dht.kademlia.rpc import RpcTransport
+from dht.kademlia.rpc import RpcTransport, StreamHost
+from dht.p2pd.host import P2pdHost
 
 NUM_REPLICAS: Final = 5
 """With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""
@@ -68,24 +68,6 @@ _CALL_ERRORS: Final = (
 logger = logging.getLogger(__name__)
 
 
-class DhtHost(Protocol):
-    """What a DHT member needs of its host besides the lines of its calls."""
-
-    @property
-    def peer_id(self) -> PeerId: ...
-
-    @property
-    def is_up(self) -> bool: ...
-
-    async def wait_up(self, timeout_seconds: float) -> None: ...
-
-    def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None: ...
-
-    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId: ...
-
-    async def connected_addresses(self) -> dict[PeerId, list[str]]: ...
-
-
 @dataclass(slots=True)
 class _Holders:
     nodes: dict[DHTID, PeerID]
@@ -109,7 +91,7 @@ class HivemindNode:
 
     def __init__(
         self,
-        host: DhtHost,
+        host: P2pdHost | StreamHost,
         open_line: Callable[[], Awaitable[RpcTransport]],
         now: Callable[[], float],
         records: SignedRecords,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -41,11 +42,22 @@ class RpcTransport(Protocol):
     async def shutdown(self) -> None: ...
 
 
-class ByteHost(Protocol):
-    """A host that opens streams without frames: `Libp2pHost`."""
+class StreamHost(Protocol):
+    """What a DHT member needs of a host without a daemon: `Libp2pHost`."""
 
     @property
     def peer_id(self) -> PeerId: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    async def wait_up(self, timeout_seconds: float) -> None: ...
+
+    def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None: ...
+
+    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId: ...
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]: ...
 
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
 
@@ -68,7 +80,7 @@ async def attach_to_daemon(host: P2pdHost) -> RpcTransport:
 class StreamCalls:
     """Calls to members over streams of `host`; nobody calls back."""
 
-    def __init__(self, host: ByteHost) -> None:
+    def __init__(self, host: StreamHost) -> None:
         self.peer_id = PeerID.from_base58(host.peer_id)
         self._host = host
 

@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
@@ -34,10 +34,9 @@ from dht.kademlia.node import (
     GLANCE_HOLDER_LIFE_SECONDS,
     NUM_REPLICAS,
     OPERATION_SECONDS,
-    DhtHost,
     HivemindNode,
 )
-from dht.kademlia.rpc import ByteHost, RpcTransport, StreamCalls, attach_to_daemon
+from dht.kademlia.rpc import RpcTransport, StreamCalls, StreamHost, attach_to_daemon
 from dht.p2pd.host import P2pdHost
 from dht.records.key_levels import key_at, peers_key, shard_of
 from dht.records.profiles import profiles_key
@@ -51,10 +50,6 @@ DIAL_SECONDS: Final = 5.0
 MAX_BOOTSTRAP_DIALS: Final = 16
 
 logger = logging.getLogger(__name__)
-
-
-class StreamHost(DhtHost, ByteHost, Protocol):
-    """A host without a daemon: `Libp2pHost`."""
 
 
 class HivemindStore:

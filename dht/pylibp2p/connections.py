@@ -17,9 +17,10 @@ from typing import Final
 from dht.background import Background
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr
-from dht.pylibp2p.handshake import HandshakeError, RawStream, Securer
+from dht.pylibp2p.handshake import HandshakeError, Securer
 from dht.pylibp2p.yamux import Yamux, YamuxStream
 from dht.streams.byte_stream import ByteStream
+from dht.streams.framing import RawStream
 
 MAX_CONNECTIONS: Final = 192
 """Of all remotes. Beyond it the idle one that was used least recently makes room; the daemon prunes at 192."""

@@ -7,7 +7,7 @@ Nothing here is sent or believed before that proof but protocol names.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from libp2p.crypto.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -23,6 +23,7 @@ from noise.exceptions import NoiseHandshakeError, NoiseInvalidMessage, NoiseMaxN
 from dht.delimited import delimited, read_delimited
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
+from dht.streams.framing import RawStream
 
 YAMUX_PROTOCOL: Final = "/yamux/1.0.0"
 MULTISTREAM: Final = "/multistream/1.0.0"
@@ -48,16 +49,6 @@ _NOISE_ERRORS: Final = (
 
 class HandshakeError(Exception):
     """The remote speaks something else, or is somebody else; the text says which."""
-
-
-class RawStream(Protocol):
-    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
-
-    async def readexactly(self, num_bytes: int, /) -> bytes: ...
-
-    def write(self, data: bytes, /) -> None: ...
-
-    async def drain(self) -> None: ...
 
 
 class SecureChannel:

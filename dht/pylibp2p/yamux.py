@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from dht.ending import end_tasks
+from dht.streams.framing import RawStream
 
 WINDOW_BYTES: Final = 256 * 1024
 """What a remote may send before anybody asked for it; the protocol's initial window."""
@@ -45,16 +46,10 @@ class YamuxViolation(Exception):
     """The remote does not keep to the protocol; the text says how."""
 
 
-class Channel(Protocol):
+class Channel(RawStream, Protocol):
     """The encrypted connection below. Reads raise EOFError or OSError at the end."""
 
-    async def readexactly(self, num_bytes: int) -> bytes: ...
-
     async def read_some(self, max_bytes: int) -> bytes: ...
-
-    def write(self, data: bytes) -> None: ...
-
-    async def drain(self) -> None: ...
 
 
 class YamuxStream:

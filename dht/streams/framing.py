@@ -41,6 +41,14 @@ class ByteReader(Protocol):
     async def readexactly(self, num_bytes: int, /) -> bytes: ...
 
 
+class RawStream(ByteReader, Protocol):
+    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
 class ByteWriter(Protocol):
     """What `FramedStream` needs of an `asyncio.StreamWriter`."""
 
