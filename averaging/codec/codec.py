@@ -226,12 +226,8 @@ class BlockCodec(Codec):
                     1.0,
                 )
             raise _refused_value(values, MAX_MAGNITUDE, "2^126")
-        stored = self.stored_scales(scales)
+        stored = (scales >> self.format.dropped_bits).astype(self._scale_dtype)
         return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes), self.scale)
-
-    def stored_scales(self, scale_bits: U32) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Scales, given as the bits of float32, as they are stored."""
-        return (scale_bits >> self.format.dropped_bits).astype(self._scale_dtype)
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)

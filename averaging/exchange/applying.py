@@ -348,7 +348,7 @@ class Applying:
         anchor, plan = self._anchors[fragment.index], fragment.machine.plan
         if (
             plan is None
-            or self._cells.is_in_cell(fragment)
+            or not fragment.machine.scope.is_flat
             or index >= len(plan.shards)
             or not anchor.ahead.is_worth_it
         ):

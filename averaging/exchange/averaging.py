@@ -80,7 +80,7 @@ class Averaging:
         contributions = fragment.store.contributions(context.rule, plan, effect.leader, index, members)
         guard.misfits(plan, members, [member for member, _, _ in contributions])
         contributions = self._with_own(guard.believable(plan, contributions, timing), fragment, plan, index)
-        if self._cells.is_in_cell(fragment):
+        if not fragment.machine.scope.is_flat:
             await self._cells.reduce(fragment, effect, contributions)
             return
         # What earlier broadcasts lost, nobody else can know: nothing is carried where means are audited.
@@ -154,13 +154,10 @@ class Deliveries:
         self._version_of = version_of
         self._unread: dict[bytes, dict[bytes, asyncio.Event]] = {}
         """By header and payload: attempts at one round give different means of the same values."""
-        self._rounds: dict[bytes, Result] = {}
 
     def begin(self, header: Result, payload: Buffer) -> asyncio.Event:
         """A mean goes out; the event is set when a member has read it, or its round is over."""
-        head = frames.encode(header)
-        self._rounds[head] = header
-        read = self._unread.setdefault(head, {})[bytes(payload)] = asyncio.Event()
+        read = self._unread.setdefault(frames.encode(header), {})[bytes(payload)] = asyncio.Event()
         return read
 
     def has(self, header: Result, payload: Buffer) -> bool:
@@ -168,11 +165,8 @@ class Deliveries:
 
     def advanced(self, fragment: int, version: int) -> None:
         """The rounds of a fragment before `version` are over."""
-        over = [
-            head for head, round_ in self._rounds.items() if round_.fragment == fragment and round_.version < version
-        ]
-        for head in over:
-            del self._rounds[head]
+        places = {head: frames.place_of(head) for head in self._unread}
+        for head in [head for head, (_, of, then) in places.items() if of == fragment and then < version]:
             for event in self._unread.pop(head).values():
                 event.set()
 

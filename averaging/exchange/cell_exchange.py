@@ -68,10 +68,6 @@ class CellExchange:
         self._on_mean = on_mean
         self._fragments: dict[int, _Held] = {}
 
-    def is_in_cell(self, fragment: FragmentRuntime) -> bool:
-        """Whether rounds of the current version run on two levels."""
-        return not fragment.machine.scope.is_flat
-
     def take(self, fragment: FragmentRuntime, sender: PeerId, message: CellLevel, payload: memoryview) -> bool:
         """Keep a cell's mean, check what must be signed; returns whether the message is dealt with.
 

@@ -91,17 +91,13 @@ class Admission:
         self._nonces = NonceMemory()
         self._tickets: Newest[bytes, Ticket] = Newest(MAX_KNOWN_TICKETS)
         self._users: dict[bytes, PeerId] = {}
+        """Of each one-time ticket, as far as this peer saw."""
         self._ticket_of: Newest[PeerId, Ticket] = Newest(MAX_KNOWN_TICKETS)
 
     @property
     def is_private(self) -> bool:
         """Whether proofs are needed."""
         return self._rules.mode != "open" if self._rules is not None else self._is_private
-
-    @property
-    def users(self) -> dict[bytes, PeerId]:
-        """The user of each one-time ticket, as far as this peer saw."""
-        return dict(self._users)
 
     def set_rules(self, rules: MemberRules) -> None:
         self._rules = rules

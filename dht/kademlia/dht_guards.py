@@ -35,7 +35,6 @@ from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.signed_records import (
-    RunRecord,
     VerifiedRecords,
     decode_peer_record,
     decode_run_record,
@@ -158,17 +157,14 @@ class SignedRecords:
         """The run id that stored bytes name, which were validated before."""
         return unpack_value(value)[0].partition("/")[0]
 
-    def open_run_record(self, value: bytes) -> RunRecord:
-        """The run record inside stored bytes that were validated before."""
-        key, data = unpack_value(value)
-        return decode_run_record(data, run_id=key.partition("/")[0], verified=self._verified)
-
     def rank_of(self, value: bytes) -> int:
-        """Revision of a run record, sequence of a profile; 0 for peer records."""
+        """Of bytes that were validated: revision of a run record, sequence of a profile; 0 for peer records."""
         key, data = unpack_value(value)
         if "/profiles/" in key:
             return claimed_sequence(data)
-        return self.open_run_record(value).revision if key.endswith("/run") else 0
+        if not key.endswith("/run"):
+            return 0
+        return decode_run_record(data, run_id=key.partition("/")[0], verified=self._verified).revision
 
 
 class Gate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -81,7 +82,6 @@ class HivemindNode:
     Args:
         host: a started host.
         open_line: attaches hivemind's calls to the host, anew after each restart.
-        now: returns unix seconds.
         records: the validator, which also ranks revisions.
         serves: whether others may ask us, and count on us as a holder of records.
         admission: the proofs of a private run.
@@ -93,17 +93,16 @@ class HivemindNode:
         self,
         host: P2pdHost | StreamHost,
         open_line: Callable[[], Awaitable[RpcTransport]],
-        now: Callable[[], float],
         records: SignedRecords,
         serves: bool,
         admission: Admission | None = None,
     ) -> None:
         own_run = None if admission is None else admission.run_id
         self.storage = BoundedStorage(
-            now, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
+            time.time, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
         )
         # hivemind lets strangers write into the cache of others; ours takes nothing.
-        self._cache = BoundedStorage(now, max_keys=0)
+        self._cache = BoundedStorage(time.time, max_keys=0)
         self._host = host
         self._open_line = open_line
         self._serves = serves

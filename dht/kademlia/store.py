@@ -57,7 +57,6 @@ class HivemindStore:
 
     Args:
         host: a started `P2pdHost`, after each restart of whose daemon the store is rebuilt, or a `Libp2pHost`.
-        now: returns unix seconds.
         serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
             others: an observer that comes and goes must not be counted on. Without a daemon there is no other kind.
         admission: the proofs of a private run; without one nobody shows any.
@@ -71,17 +70,15 @@ class HivemindStore:
         self,
         host: P2pdHost | StreamHost,
         *,
-        now: Callable[[], float] = time.time,
         serves: bool = True,
         admission: Admission | None = None,
         after_dial: Callable[[list[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._host = host
         self._after_dial = after_dial
-        self._now = now
-        self._records = SignedRecords(now)
+        self._records = SignedRecords(time.time)
         serves = serves and isinstance(host, P2pdHost)
-        self._member = HivemindNode(host, _lines_of(host), now, self._records, serves, admission)
+        self._member = HivemindNode(host, _lines_of(host), self._records, serves, admission)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}
 
@@ -227,7 +224,7 @@ class HivemindStore:
                     found += remote if remote is not None else await self._search(node, key, key_id)
         except (LocalFault, TimeoutError) as error:
             logger.info("%s was read here only: %s", key, error or "the time was up")
-        return [item for item in found if item[2] > self._now()]
+        return [item for item in found if item[2] > time.time()]
 
     async def _ask_holders(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]] | None:
         """Entries of `NUM_HOLDERS_READ` holders; None when too few answered or they had nothing."""

@@ -58,7 +58,7 @@ class P2pdHost:
     """One libp2p identity on the network. Call `start` once, `close` at the end; or use it with ``async with``.
 
     Args:
-        identity: the peer's key, or the path of its key file.
+        identity: the peer's key.
         listen: multiaddrs to listen on; none: it only dials. Port 0 takes a free port, which stays over restarts.
         announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
         options: reachability, relays, port mapping.
@@ -66,18 +66,17 @@ class P2pdHost:
         memory: what is kept of one remote's frames.
         max_streams_per_peer: that one remote may have open towards us.
         port_range: where port 0 is taken from.
-        binary: another daemon than the one in hivemind's wheel.
 
     Attributes:
         daemon: the child process over all its lives.
 
     Raises:
-        UsageFault: a multiaddr or the key file is wrong.
+        UsageFault: a multiaddr is wrong.
     """
 
     def __init__(
         self,
-        identity: Identity | str | Path,
+        identity: Identity,
         listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
         announce: Sequence[str] = (),
         *,
@@ -86,15 +85,13 @@ class P2pdHost:
         memory: RemoteMemory | None = None,
         max_streams_per_peer: int = MAX_INCOMING_STREAMS_PER_PEER,
         port_range: range | None = None,
-        binary: Path | None = None,
     ) -> None:
-        self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
+        self._identity = identity
         self.daemon = P2pdSupervisor(
             self._identity,
             [parse_multiaddr(text) for text in listen],
             [parse_multiaddr(text) for text in announce],
             options or DaemonOptions(),
-            binary,
             port_range,
             on_launch=self._register_all,
             on_healthy=self._refresh_connections,

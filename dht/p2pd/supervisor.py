@@ -47,7 +47,6 @@ class P2pdSupervisor:
         listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays, unless another program
             has taken it when the daemon must be started again.
         options: reachability, relays, port mapping.
-        binary: another daemon than the one in hivemind's wheel.
         port_range: where port 0 is taken from; None: anywhere.
         on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
         on_healthy: awaited after each answered question.
@@ -65,7 +64,6 @@ class P2pdSupervisor:
         listen: list[Multiaddr],
         announce: list[Multiaddr],
         options: DaemonOptions,
-        binary: Path | None,
         port_range: range | None = None,
         *,
         on_launch: Callable[[], Awaitable[None]],
@@ -78,7 +76,6 @@ class P2pdSupervisor:
         self._asked_announce = announce
         self._announce = announce
         self.options = options
-        self._binary = binary
         self._port_range = port_range
         self._on_launch = on_launch
         self._on_healthy = on_healthy
@@ -140,7 +137,6 @@ class P2pdSupervisor:
             LocalFault: a port is taken, or the daemon cannot run or does not answer.
             UsageFault: an address is wrong.
         """
-        self._binary = self._binary or find_p2pd()
         self._claim(self._listen)
         try:
             await self._launch()
@@ -180,9 +176,8 @@ class P2pdSupervisor:
                 self._directory.remove()
 
     async def _launch(self) -> None:
-        assert self._binary is not None
         self._daemon = await P2pdProcess.start(
-            binary=self._binary,
+            binary=find_p2pd(),
             control_socket=self.control_socket,
             identity=self._identity,
             listen=self._listen,

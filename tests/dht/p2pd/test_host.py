@@ -258,14 +258,16 @@ def test_text_that_is_no_multiaddr_is_a_usage_fault(text: str) -> None:
         asyncio.run(run())
 
 
-def test_a_daemon_that_cannot_run_is_a_local_fault(tmp_path: Path) -> None:
+def test_a_daemon_that_cannot_run_is_a_local_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "p2pd"
     script.write_text("#!/bin/sh\necho it went wrong\nexit 3\n")
     script.chmod(0o700)
+    monkeypatch.setattr(supervisor, "find_p2pd", lambda: script)
     with pytest.raises(LocalFault, match="it went wrong"):
-        start_and_close(P2pdHost(Identity.generate(), LOOPBACK, binary=script))
+        start_and_close(P2pdHost(Identity.generate(), LOOPBACK))
+    monkeypatch.setattr(supervisor, "find_p2pd", lambda: tmp_path / "nothing")
     with pytest.raises(LocalFault, match="cannot be run"):
-        start_and_close(P2pdHost(Identity.generate(), LOOPBACK, binary=tmp_path / "nothing"))
+        start_and_close(P2pdHost(Identity.generate(), LOOPBACK))
 
 
 def test_the_announced_port_is_never_zero() -> None:

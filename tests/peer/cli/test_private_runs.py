@@ -164,7 +164,7 @@ def test_a_damaged_list_of_users(owned: OwnedRun, tmp_path: Path, caplog: pytest
     bad = [b"\xff", b"[" * 200, b"{}", b'{"serial": "0011", "peer_id": "x", "expires_at": 1}', b'{"serial": "00']
     path.write_bytes(path.read_bytes() + b"\n".join(bad))
     again = admission(owned, tmp_path, now)
-    assert again.users == {b"12345678": FRIEND.peer_id}
+    assert again._users == {b"12345678": FRIEND.peer_id}
     assert len(caplog.messages) == len(bad)
     path.unlink()
     path.mkdir()
