@@ -96,8 +96,4 @@ def sync(path: Path) -> None:
 def _check(mode: int, path: str | Path) -> None:
     for is_kind, text, number in _KINDS:
         if is_kind(mode):
-            raise _fault(number, text, path)
-
-
-def _fault(number: int, text: str, path: str | Path) -> OSError:
-    return OSError(number, text, str(path))
+            raise OSError(number, text, str(path))

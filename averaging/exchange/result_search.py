@@ -53,7 +53,8 @@ class ResultSearch:
             holders = self._holders(attempt)
             self._came_at.clear()
             if attempt or not is_member:
-                self._ask({index: holder for index, holder in holders.items() if attempt or self._asks_first(index)})
+                fetches = fragment.machine.scope.fetches
+                self._ask({index: holder for index, holder in holders.items() if attempt or fetches(index)})
             longest = fragment.machine.timing.result.longest(holders.values())
             allowed_seconds = max(longest.seconds, self._line_seconds(holders))
             while True:
@@ -141,10 +142,6 @@ class ResultSearch:
             if holders:
                 found[index] = holders[attempt % len(holders)]
         return found
-
-    def _asks_first(self, index: int) -> bool:
-        """Whether this peer asks before others of its cell had the time to get it for all of them."""
-        return self._fragment.machine.scope.fetches(index)
 
     def _ask(self, holders: dict[int, PeerId]) -> None:
         for index, holder in holders.items():

@@ -133,11 +133,6 @@ class Reducing:
         return next(under, None)
 
     @property
-    def is_active(self) -> bool:
-        """Whether a reduction of the current version is waited for or done."""
-        return bool(self.reductions)
-
-    @property
     def next_time(self) -> float:
         return min((each.due_at for each in self.reductions.values() if not each.started), default=math.inf)
 

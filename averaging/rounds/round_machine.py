@@ -155,7 +155,7 @@ class RoundMachine:
     @property
     def is_reducing(self) -> bool:
         """Whether this peer's reduction in the current version is waited for or done."""
-        return self._reducing.is_active
+        return bool(self._reducing.reductions)
 
     def known_commit(self, version: int) -> Commit | None:
         """The commit that left `version`, as long as its results are kept; also while it is being applied here."""

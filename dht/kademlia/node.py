@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
-from dht.kademlia.rpc import RpcTransport, StreamHost
+from dht.kademlia.rpc import RpcTransport, StreamHost, open_line
 from dht.p2pd.host import P2pdHost
 
 NUM_REPLICAS: Final = 5
@@ -81,7 +80,6 @@ class HivemindNode:
 
     Args:
         host: a started host.
-        open_line: attaches hivemind's calls to the host, anew after each restart.
         records: the validator, which also ranks revisions.
         serves: whether others may ask us, and count on us as a holder of records.
         admission: the proofs of a private run.
@@ -92,7 +90,6 @@ class HivemindNode:
     def __init__(
         self,
         host: P2pdHost | StreamHost,
-        open_line: Callable[[], Awaitable[RpcTransport]],
         records: SignedRecords,
         serves: bool,
         admission: Admission | None = None,
@@ -104,7 +101,6 @@ class HivemindNode:
         # hivemind lets strangers write into the cache of others; ours takes nothing.
         self._cache = BoundedStorage(time.time, max_keys=0)
         self._host = host
-        self._open_line = open_line
         self._serves = serves
         self._admission = admission
         self._records = records
@@ -213,7 +209,7 @@ class HivemindNode:
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
-                self._line = await self._open_line()
+                self._line = await open_line(self._host)
                 gate = Gate(self._line, self._admission)
                 self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:

@@ -62,12 +62,14 @@ class StreamHost(Protocol):
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
 
 
-async def attach_to_daemon(host: P2pdHost) -> RpcTransport:
-    """hivemind's `P2P` on the daemon of `host`.
+async def open_line(host: P2pdHost | StreamHost) -> RpcTransport:
+    """hivemind's `P2P` on the daemon of `host`, or in its place calls over streams.
 
     Raises:
         P2PDaemonError, OSError, EOFError: the daemon does not answer.
     """
+    if not isinstance(host, P2pdHost):
+        return StreamCalls(host)
     # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
     private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.daemon.directory}/"})
     p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.daemon.control_socket}"))

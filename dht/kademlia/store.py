@@ -36,7 +36,7 @@ from dht.kademlia.node import (
     OPERATION_SECONDS,
     HivemindNode,
 )
-from dht.kademlia.rpc import RpcTransport, StreamCalls, StreamHost, attach_to_daemon
+from dht.kademlia.rpc import StreamHost
 from dht.p2pd.host import P2pdHost
 from dht.records.key_levels import key_at, peers_key, shard_of
 from dht.records.profiles import profiles_key
@@ -78,7 +78,7 @@ class HivemindStore:
         self._after_dial = after_dial
         self._records = SignedRecords(time.time)
         serves = serves and isinstance(host, P2pdHost)
-        self._member = HivemindNode(host, _lines_of(host), self._records, serves, admission)
+        self._member = HivemindNode(host, self._records, serves, admission)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}
 
@@ -262,13 +262,6 @@ class HivemindStore:
         if isinstance(item.value, dict):
             return [(name, pack_value(*entry.value), entry.expiration_time) for name, entry in item.value.items()]
         return [(None, pack_value(*item.value), item.expiration_time)]
-
-
-def _lines_of(host: P2pdHost | StreamHost) -> Callable[[], Awaitable[RpcTransport]]:
-    async def open_line() -> RpcTransport:
-        return await attach_to_daemon(host) if isinstance(host, P2pdHost) else StreamCalls(host)
-
-    return open_line
 
 
 async def _found_at(node: Any, key_id: DHTID, peer: PeerID) -> Any:

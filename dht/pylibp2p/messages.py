@@ -57,8 +57,7 @@ def encode_identify(peer_id: PeerId, protocols: Iterable[str]) -> bytes:
         public_key=_PUBLIC_KEY_PREFIX + public_key_of(peer_id),
         protocols=sorted(protocols),
     )
-    data: bytes = message.SerializeToString()
-    return data
+    return bytes(message.SerializeToString())
 
 
 def decode_identify(data: bytes) -> Introduction:
@@ -73,8 +72,7 @@ def decode_identify(data: bytes) -> Introduction:
 
 def encode_find_node(target: PeerId) -> bytes:
     """The question: who is near `target`, and where is it?"""
-    data: bytes = Message(type=Message.FIND_NODE, key=peer_id_bytes(target)).SerializeToString()
-    return data
+    return bytes(Message(type=Message.FIND_NODE, key=peer_id_bytes(target)).SerializeToString())
 
 
 def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
@@ -95,8 +93,7 @@ def encode_hop_connect(target: PeerId) -> bytes:
     """Asks a relay to connect us with `target` (libp2p specification ``relay/circuit-v2``)."""
     message = HopMessage(type=HopMessage.CONNECT)
     message.peer.id = peer_id_bytes(target)
-    data: bytes = message.SerializeToString()
-    return data
+    return bytes(message.SerializeToString())
 
 
 def check_hop_status(data: bytes) -> None:

@@ -35,7 +35,7 @@ def test_a_crash_breaks_streams_on_both_sides_and_stops_handlers() -> None:
         assert now() - began < 1.0
         with pytest.raises(PeerUnreachable):
             await called.open_stream(named(1), TALK, 10.0)
-        assert network.live_peers() == [named(1)]
+        assert [peer for peer, host in network._hosts.items() if host.is_live] == [named(1)]
         assert network.num_streams == 0
 
         network.restore(named(2))

@@ -13,6 +13,7 @@ from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.simulated.host import MemoryHost, MemoryNetwork
+from dht.simulated.lines import LineSettings
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.host_contract import CONTRACT, Check, run_check
 from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
@@ -108,7 +109,7 @@ def test_many_senders_share_the_download_of_one_peer() -> None:
     async def main() -> None:
         network = fixed_network(upload_bits_per_second=1e9)
         inbox = Inbox()
-        MemoryHost(network, named(0), download_bits_per_second=8e6).handle(TALK, inbox)
+        MemoryHost(network, named(0), LineSettings(None, 8e6)).handle(TALK, inbox)
         streams = [await MemoryHost(network, named(n)).open_stream(named(0), TALK, 10.0) for n in range(1, 5)]
         began = now()
         await asyncio.gather(*(stream.send(bytes(MIB - 4)) for stream in streams))

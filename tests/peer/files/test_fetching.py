@@ -21,6 +21,7 @@ from dht.errors import LocalFault, NobodyReachable, PeerFault
 from dht.fields import pack
 from dht.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
+from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest
 from peer.files import draft
 from peer.files.fetching import FetchedFiles, FileOrder, fetch_files
@@ -75,7 +76,7 @@ class Scene:
 
     def serve(self, name: PeerId, most_bits_per_second: float = float("inf")) -> ServedFiles:
         files = ServedFiles(read_served(self.owner, self.manifest))
-        host = MemoryHost(self.network, name, upload_bits_per_second=UPLOAD)
+        host = MemoryHost(self.network, name, LineSettings(UPLOAD))
         door = RunDoorkeeper(RULE, name, "trainer")
         StateServer(
             *(host, door, NoState(), 1),  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ class Scene:
                     asked.append(request[0])
                     await answer(stream, request)
 
-        MemoryHost(self.network, name, upload_bits_per_second=UPLOAD).handle(STATE_PROTOCOL, serve)
+        MemoryHost(self.network, name, LineSettings(UPLOAD)).handle(STATE_PROTOCOL, serve)
         self.there.append(name)
         return asked
 
@@ -417,7 +418,7 @@ def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> N
         fields["files"][1]["digest"] = "ab" * 32
         known = {bytes.fromhex("ab" * 32): files._known[honest]}
         scene.manifest = RunManifest.from_fields({**fields, "files": fields["files"][1:]})
-        host = MemoryHost(scene.network, HONEST, upload_bits_per_second=UPLOAD)
+        host = MemoryHost(scene.network, HONEST, LineSettings(UPLOAD))
         StateServer(host, RunDoorkeeper(RULE, HONEST, "trainer"), NoState(), 1, files=ServedFiles(known))  # type: ignore[arg-type]
         scene.there.append(HONEST)
         with pytest.raises(LocalFault, match=r"expected a manifest that agrees with itself; tell the run's owner"):
