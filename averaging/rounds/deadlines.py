@@ -52,17 +52,13 @@ class LearnedDeadline:
 
     @property
     def num_arrivals(self) -> int:
-        """How many durations it is learned from."""
-        return len(self._seen)
-
-    @property
-    def is_learned(self) -> bool:
-        return len(self._seen) >= FEWEST_ARRIVALS
+        """How many durations it is learned from; 0: from none, it is the first value."""
+        return len(self._seen) if len(self._seen) >= FEWEST_ARRIVALS else 0
 
     @property
     def seconds(self) -> float:
         if self._known is None:
-            value = _learned(self._seen) if self.is_learned else self._initial_seconds
+            value = _learned(self._seen) if self.num_arrivals else self._initial_seconds
             self._known = min(max(value, self._lowest_seconds), self._highest_seconds)
         return self._known
 
@@ -155,7 +151,7 @@ class LinkDeadlines:
     @property
     def group(self) -> Allowance:
         """What holds for a remote that is not known yet."""
-        return Allowance(self._group.seconds, self._group.num_arrivals if self._group.is_learned else 0)
+        return Allowance(self._group.seconds, self._group.num_arrivals)
 
     @property
     def seconds(self) -> float:

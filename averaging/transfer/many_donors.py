@@ -7,7 +7,6 @@ with other donors. The digests of the chunks are known before; every chunk is ch
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -21,6 +20,7 @@ from averaging.transfer.pieces import ChunkedPiece
 from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
+from dht.waiting import set_within
 
 DONORS_AT_ONCE = 6
 """Home lines take five to ten times faster than they send: six donors fill one joiner's line."""
@@ -181,9 +181,7 @@ class Transfer:
 
     async def _wait_for_change(self) -> None:
         # A donor that is slow now may still owe something later that is worth taking over.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RANGE_SECONDS):
-                await self._changed.wait()
+        await set_within(self._changed, RANGE_SECONDS)
 
 
 class _Stalled(PeerUnreachable):

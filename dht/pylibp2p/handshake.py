@@ -122,7 +122,7 @@ class Securer:
         except PeerIDMismatchesPubkey as error:
             raise HandshakeError("another peer lives there") from error
         except _NOISE_ERRORS as error:
-            raise HandshakeError(f"no proof of this PeerId was given ({_reason(error)})") from error
+            raise HandshakeError(f"no proof of this PeerId was given ({str(error) or type(error).__name__})") from error
         channel = _channel_of(session)
         if channel.remote != expected:
             raise HandshakeError("another peer lives there")
@@ -171,10 +171,6 @@ async def _read_line(stream: RawStream) -> str:
 
 def _line(text: str) -> bytes:
     return delimited(text.encode("utf-8") + b"\n")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _channel_of(session: Any) -> SecureChannel:

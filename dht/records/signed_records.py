@@ -244,7 +244,8 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
     """
     record = None if verified is None else verified.peer_record(data)
     if record is None:
-        record = _decode_at_any_time(data, verified)
+        what = (data, MAX_PEER_RECORD_BYTES, "peer record", _PEER_DOMAIN)
+        record = open_sealed(*what, _unpack_peer_record, _pack_peer_record, verified)
         if verified is not None:
             verified.add_peer_record(data, record)
     peer_id = record.peer_id
@@ -252,12 +253,6 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
         raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
     check_expiry(peer_id, "record", record.expires_at, now, MAX_PEER_RECORD_LIFE_SECONDS + record.longer_seconds)
     return record
-
-
-def _decode_at_any_time(data: bytes, verified: VerifiedRecords | None) -> PeerRecord:
-    return open_sealed(
-        *(data, MAX_PEER_RECORD_BYTES, "peer record", _PEER_DOMAIN), _unpack_peer_record, _pack_peer_record, verified
-    )
 
 
 def sign_run_record(run_id: str, manifest: bytes, owner: Identity) -> RunRecord:
