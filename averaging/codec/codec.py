@@ -51,7 +51,6 @@ from averaging.codec.numpy_kernels import (
     DROPPED_SCALE_BITS,
     MAX_MAGNITUDE,
     SMALLEST_SCALE_BITS,
-    CodeLevels,
     NumpyKernels,
     noise_seed,
 )
@@ -175,7 +174,8 @@ class BlockCodec(Codec):
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return _choose_kernels(self.format, self._choice)
+        library = None if self._choice == "numpy" else compiled.kernels()
+        return NumpyKernels(self.format) if library is None else CompiledKernels(self.format, library)
 
     @cached_property
     def _stored_limits(self) -> tuple[np.unsignedinteger[Any], np.unsignedinteger[Any]]:
@@ -377,11 +377,6 @@ def make_codec(
     if kernels == "compiled" and compiled.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
     return BlockCodec(name, block_size, kernels, scale, rounding)
-
-
-def _choose_kernels(block_format: CodeLevels, choice: KernelChoice) -> Kernels:
-    library = None if choice == "numpy" else compiled.kernels()
-    return NumpyKernels(block_format) if library is None else CompiledKernels(block_format, library)
 
 
 def _checked_rounding(rounding: Rounding) -> Rounding:

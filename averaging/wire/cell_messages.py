@@ -54,7 +54,6 @@ class SliceRow:
     owner: PeerOrNobody
 
     def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> SliceResult:
-        """What became of it; void by default."""
         return SliceResult(self.start, self.end, self.cell, self.owner, digest, included, signature)
 
 

@@ -312,7 +312,6 @@ class Commit(OfAttempt):
 
     @property
     def bare(self) -> Commit:
-        """Without any signature: what its digest is of."""
         shards = tuple(replace(shard, signature=b"") for shard in self.shards)
         return replace(self.plain, shards=shards, signature=b"")
 

@@ -48,15 +48,10 @@ class Side:
     num_members: int
     version: int = 0
 
-    @property
-    def weight(self) -> tuple[int, int, bytes]:
-        """What decides in a view, where commits are not known: members, then tokens, then the digest."""
-        return (self.num_members, self.lineage_tokens, self.digest)
-
 
 def heaviest_side(sides: Iterable[Side]) -> Side:
-    """Of the sides in a view, the one with most members: tokens there are claims."""
-    return max(sides, key=lambda side: side.weight)
+    """Of the sides in a view, where commits are not known: by members, then tokens, which are claims, then digest."""
+    return max(sides, key=lambda side: (side.num_members, side.lineage_tokens, side.digest))
 
 
 def is_majority(num_members: int, num_known: int) -> bool:
