@@ -287,19 +287,21 @@ def parts_of_source(
 
 
 def _hub_ranges(source: str, cache: Path | None, note: Callable[[str], None]) -> list[tuple[int, int]]:
-    """`hub_parts`; while the hub is away, as they were when it was last here."""
-    path = None if cache is None else cache / f"hub-{identity_of(source, is_offline()):08x}.json"
+    """`hub_parts`; while the hub is away, as they were when it was last here, also if nobody may ask it now."""
+    paths = (
+        [] if cache is None else [cache / f"hub-{identity_of(source, way):08x}.json" for way in (is_offline(), False)]
+    )
     try:
         ranges = hub_parts(source, MAX_HUB_PARTS)
     except UsageFault:
         raise
     except LocalFault as fault:
-        kept = None if path is None else _kept_ranges(path)
+        kept = next((ranges for ranges in map(_kept_ranges, paths) if ranges is not None), None)
         if kept is None:
             raise
         note(f"data cannot be had now: {fault}; going on with what is here")
         return kept
-    if path is not None:
+    for path in paths[:1]:
         with contextlib.suppress(OSError):  # it says so when it keeps the text
             path.parent.mkdir(parents=True, exist_ok=True)
             write_new(path, json.dumps(ranges).encode())

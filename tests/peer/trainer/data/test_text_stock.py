@@ -405,11 +405,14 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
     first.held_out()
     assert first.open(0) is not None
     is_away.set()
-    again = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-    assert notes[-1] == "data cannot be had now: the hub is away; going on with what is here"
-    assert (again.identity, again.num_groups) == (first.identity, 2)
-    assert again.held_out()[0].num_tokens == first.held_out()[0].num_tokens
-    assert again.open(0) is not None
+    for offline in ("0", "1"):
+        # What was streamed is here, too, for a person that wants no network now.
+        monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+        again = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
+        assert notes[-1] == "data cannot be had now: the hub is away; going on with what is here"
+        assert (again.identity, again.num_groups) == (first.identity, 2)
+        assert again.held_out()[0].num_tokens == first.held_out()[0].num_tokens
+        assert again.open(0) is not None
     for text in ("[[0]]", "nonsense", "7"):
         next(tmp_path.glob("hub-*.json")).write_text(text)
         with pytest.raises(LocalFault, match="the hub is away"):
