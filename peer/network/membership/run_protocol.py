@@ -16,10 +16,9 @@ import msgpack
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.hello import check_reply, make_refusal
 from dht.admission.proofs import MAX_PROOF_BYTES
-from dht.errors import PeerFault, PeerUnreachable, UsageFault
+from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import unpack
 from dht.host import Host, PeerId, Stream
-from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import (
     MAX_RUN_ID_LENGTH,
@@ -29,6 +28,7 @@ from dht.records.signed_records import (
     encode_run_record,
 )
 from dht.streams.fair_turns import StreamCounts
+from peer.network.membership.mistyped_run_id import answer_to_other_run, other_run
 
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
@@ -39,9 +39,6 @@ MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
 """Run id, proof and framing of a newcomer's first frame."""
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
-
-_TRAINS = "of the run "
-"""What stands before a member's run id, in its answer to those who ask for another run."""
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +94,7 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
                         return
                     if not admission.is_private:
                         # An open run's id is public; somebody who has mistyped it is told.
-                        await _send_last(stream, make_refusal(f"{_TRAINS}{record.run_id}"))
+                        await _send_last(stream, make_refusal(answer_to_other_run(record.run_id)))
                     raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
         except TimeoutError as error:
             raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
@@ -120,21 +117,6 @@ async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord 
         except (PeerFault, TimeoutError) as fault:
             log.debug("%s did not say which run is its own: %s", address, fault)
     return None
-
-
-def in_other_run(asked: str, other: str) -> str:
-    """What is said when members train another run than the one that was named."""
-    return f"The members there train {other}, not {asked}; did you mean that? Check the run id, or the address."
-
-
-def other_run(refusal: str) -> str | None:
-    """The run id in a member's refusal, which may say anything; None: it names none."""
-    said = refusal.partition(_TRAINS)[2]
-    try:
-        split_run_id(said)
-    except UsageFault:
-        return None
-    return said
 
 
 class _Refused(PeerFault):
