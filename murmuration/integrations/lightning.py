@@ -100,16 +100,12 @@ class SwarmCallback(Callback):
             gives_up=lambda: bool(trainer.received_sigterm),
         )
         self._last_step = trainer.global_step
-        swarm = self._session.swarm
-        if swarm is not None and swarm.manifest.training.schedule.changes_rate:
-            if schedulers:
-                log.warning(
-                    "the run has a schedule of the learning rate, which %d schedulers of the module would override; "
-                    "expected none: return optimizers alone from configure_optimizers",
-                    len(schedulers),
-                )
-            for optimizer in trainer.optimizers:
-                swarm.scheduler(optimizer)
+        if schedulers and self._session.has_schedule:
+            log.warning(
+                "the run has a schedule of the learning rate, which %d schedulers of the module would override; "
+                "expected none: return optimizers alone from configure_optimizers",
+                len(schedulers),
+            )
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Count what is read."""

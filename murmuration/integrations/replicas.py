@@ -33,11 +33,6 @@ class Replicas:
         self._seen = -1
 
     @property
-    def size(self) -> int:
-        """Number of processes."""
-        return distributed.get_world_size() if _is_distributed() else 1
-
-    @property
     def is_main(self) -> bool:
         """Whether this process is the one that joins."""
         return not _is_distributed() or distributed.get_rank() == 0
@@ -54,7 +49,7 @@ class Replicas:
         merges = 0 if swarm is None else swarm.training.link.num_merges
         has_changed, stops = merges != self._seen, swarm is not None and swarm.should_stop
         self._seen = merges
-        if self.size == 1:
+        if not _is_distributed():
             return stops
         device = self._parameters[0].device
         said = torch.tensor([has_changed, stops], dtype=torch.int32, device=device)

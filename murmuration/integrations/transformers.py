@@ -143,7 +143,8 @@ class SwarmCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Put the anchor beside the live model."""
-        parts: list[Any] = [part for part in _saved(given) if hasattr(part, "save_pretrained")]
+        kept = (given["model"], given.get("processing_class"))
+        parts: list[Any] = [part for part in kept if hasattr(part, "save_pretrained")]
         folder = Path(args.output_dir or ".", f"checkpoint-{state.global_step}", ANCHOR_FOLDER)
         if parts:
             self._session.save_anchor(lambda: [part.save_pretrained(folder) for part in parts])
@@ -151,7 +152,3 @@ class SwarmCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Leave."""
         self._session.leave()
-
-
-def _saved(given: Mapping[str, Any]) -> list[Any]:
-    return [given["model"], given.get("processing_class")]

@@ -206,8 +206,7 @@ class CheckpointDraft:
         trainer = None
         if has_trainer:
             part = _read_trainer(self.path, self.number)
-            told = {"inner_steps": part.inner_steps, "tokens": part.tokens, "reads": part.reads}
-            totals = totals.model_copy(update=told)
+            totals = totals.model_copy(update=part.model_dump(include={"inner_steps", "tokens", "reads"}))
             trainer = measure_file(self.path / TRAINER_FACTS_NAME)
         content = Metadata(
             format_version=FORMAT_VERSION,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from averaging.outer.layout import FragmentLayout, build_layout, with_buffers
@@ -20,14 +20,18 @@ PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
 """These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
 
 
-def parameter_shapes(shape: ModelSection) -> list[tuple[str, tuple[int, ...]]]:
+Shapes = list[tuple[str, tuple[int, ...]]]
+"""(name, shape) of parameters or buffers, in order."""
+
+
+def parameter_shapes(shape: ModelSection) -> Shapes:
     """(name, shape) of the parameters of `build_model(shape, ...)`, in order, without making any.
 
     Making the model would tell the same, and load torch: a second, and 200 MB in each process that only wants to know
     sizes.
     """
     width, hidden = shape.d_model, hidden_width(shape.d_model)
-    shapes: list[tuple[str, tuple[int, ...]]] = [("embedding.weight", (shape.vocab_size, width))]
+    shapes: Shapes = [("embedding.weight", (shape.vocab_size, width))]
     for layer in range(shape.num_layers):
         of_layer = {
             "attention_norm": (width,),
@@ -99,11 +103,12 @@ def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple
     return trained_parameters(module), shared_buffers(module) if manifest.model.buffers == "mean" else []
 
 
-def layout_of(
-    manifest: RunManifest,
-    shapes: Sequence[tuple[str, tuple[int, ...]]],
-    buffer_shapes: Sequence[tuple[str, tuple[int, ...]]] = (),
-) -> FragmentLayout:
+def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:
+    """(name, shape) of each (name, tensor)."""
+    return [(name, tuple(tensor.shape)) for name, tensor in tensors]
+
+
+def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | None = None) -> FragmentLayout:
     """The fragments of a model under a manifest: of its parameters, and of its buffers where these are averaged.
 
     Raises:
@@ -111,7 +116,7 @@ def layout_of(
     """
     try:
         layout = build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
-        return with_buffers(layout, buffer_shapes)
+        return with_buffers(layout, buffer_shapes or [])
     except ValueError as error:
         raise Incompatible(
             f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
@@ -128,7 +133,7 @@ def seed_layout(manifest: RunManifest) -> FragmentLayout:
     return layout_of(manifest, shapes_of(manifest), buffer_shapes_of(manifest))
 
 
-def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
+def shapes_of(manifest: RunManifest) -> Shapes:
     """(name, shape) of the parameters of a run's model; of a model of another kind one flat tensor, for its size."""
     if manifest.model.kind != "gpt":
         assert manifest.model.num_parameters is not None
@@ -136,7 +141,7 @@ def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
     return parameter_shapes(manifest.model)
 
 
-def buffer_shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
+def buffer_shapes_of(manifest: RunManifest) -> Shapes:
     """The same of the buffers that a run averages: one flat tensor, for its size, or none."""
     num_values = manifest.model.num_buffer_values
     return [] if num_values is None else [("buffers", (num_values,))]

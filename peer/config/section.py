@@ -23,7 +23,7 @@ _LATER: dict[str, JsonValue] = {"later": True}
 
 
 class Section(BaseModel):
-    """A part of the manifest: frozen, and nothing in it is guessed."""
+    """A part of a manifest, or of another file that is read strictly: frozen, and nothing in it is guessed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -19,10 +19,10 @@ PIPE_COLUMNS = 4096
 """Of a pipe or a file, which has no width: nothing in it is cut or broken."""
 
 
-def console_of_output() -> PlainConsole:
-    """For standard output: as wide as the terminal, or as its lines are where it is a pipe or a file."""
+def console_of_output(**options: Any) -> PlainConsole:
+    """For standard output: as wide as the terminal, or as its lines are in a pipe or a file. Options are rich's."""
     is_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return PlainConsole() if is_terminal else PlainConsole(width=PIPE_COLUMNS)
+    return PlainConsole(**options) if is_terminal else PlainConsole(width=PIPE_COLUMNS, **options)
 
 
 class PlainConsole(Console):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,14 +18,14 @@ from torch import nn
 
 from averaging.arrays import F32
 from dht.regular_files import read_regular
-from peer.config.layouts import layout_of, trained_parameters
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.demo.measured import ANCHORS_NAME, MANIFEST_NAME, Words
+from peer.export.formats.custom import fill_module
+from peer.export.opened_model import OpenedModel
+from peer.export.sample import written
 from peer.trainer.data.corpus import open_run_corpus
-from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.model.evaluation import held_out_loss, load_anchors
-from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text
+from peer.trainer.model.evaluation import held_out_loss
 
 PROMPT = "def "
 SEED = 7
@@ -53,26 +53,16 @@ def measure(
         loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         if anchors is None:
             return Words(loss_first, said_first)
-        layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
-        load_anchors(model, layout, anchors)
+        fill_module(model, manifest, anchors)
         loss_last, said_last = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         return Words(loss_first, said_first, loss_last, said_last)
 
 
 def _said(model: nn.Module, manifest: RunManifest, tokenizer: Path | None) -> str:
-    def drawn(begin: list[int], num_tokens: int, num_choices: int) -> Iterator[int]:
-        options = {"num_tokens": num_tokens, "seed": SEED, "num_choices": num_choices}
-        return sample_tokens(model, begin, temperature=TEMPERATURE, **options)
-
-    pieces: Iterable[str]
-    if tokenizer is None:
-        prompt = PROMPT.encode()
-        pieces = shown_text(drawn(list(prompt), NUM_BYTE_TOKENS, NUM_BYTES), prompt)
-        return "".join(pieces)
-    words = load_tokenizer(tokenizer)
-    begin: list[int] = words.encode([PROMPT])[0].tolist()
-    tokens = drawn(begin, NUM_WORD_TOKENS, min(manifest.model.vocab_size, words.vocab_size))
-    return PROMPT + "".join(spoken_text(tokens, begin, words.decode))
+    """What `peer sample` would print of it."""
+    opened = OpenedModel(model, manifest, manifest.name, (), 0, tokenizer)
+    num_tokens = NUM_BYTE_TOKENS if tokenizer is None else NUM_WORD_TOKENS
+    return "".join(written(opened, model, PROMPT, num_tokens, TEMPERATURE, SEED))
 
 
 def main(folder: Path, data: str, tokenizer: str) -> None:

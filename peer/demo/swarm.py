@@ -151,12 +151,12 @@ class DemoSwarm:
             raise LocalFault(f"{what} failed:\n{said.strip()[-1500:]}")
         return shown
 
-    def stop_peers(self, seconds: float = STOP_SECONDS) -> None:
-        """Ask all peers to leave, and end those that do not within `seconds`."""
-        _end([peer.process for peer in self.peers], seconds)
+    def stop_peers(self) -> None:
+        """Ask all peers to leave, and end those that do not within `STOP_SECONDS`."""
+        _end([peer.process for peer in self.peers], STOP_SECONDS)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """The same for all processes, the page included; interrupted, it ends them at once. None is left."""
+        """The same for all, the page included, within `seconds`; interrupted, it ends them at once. None is left."""
         page = [] if self.page is None else [self.page]
         _end([*(peer.process for peer in self.peers), *self.calls, *page], seconds)
 

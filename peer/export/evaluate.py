@@ -15,7 +15,7 @@ from peer.config.data_source import WEB, source_here
 from peer.export.formats.model_card import loss_text
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import loadable_folder, open_model
-from peer.export.task_scores import check_harness, score_tasks
+from peer.export.task_scores import load_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
@@ -84,7 +84,7 @@ def evaluate_tasks(source: ModelSource, tasks: str, limit: int | None, device_na
     Raises:
         LocalFault: the model cannot be had, a task is not known, or lm-eval is not installed; the sentence says which.
     """
-    check_harness()
+    load_harness()
     device = select_device(device_name)
     with tempfile.TemporaryDirectory(prefix="murmuration-") as temporary:
         folder, facts = loadable_folder(source, Path(temporary))

@@ -37,11 +37,6 @@ class OpenedModel:
     tokenizer: Path | None = None
     """The run's tokenizer.json, checked by its digest; None: it has none, or none is beside this model."""
 
-    @property
-    def reads_bytes(self) -> bool:
-        """Whether its tokens are the bytes of text."""
-        return self.manifest.data.has_byte_tokens
-
 
 def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
     """The model of any source, on the CPU.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -42,12 +43,7 @@ def sample_model(
     pieces = written(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-
-    def write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    write_pieces(pieces, write)
+    write_pieces(pieces, partial(print, end="", flush=True))
     return 0
 
 
@@ -83,7 +79,7 @@ def written(
         tokenizer = load_tokenizer(opened.tokenizer)
         text = chat_prompt(opened.tokenizer, prompt) if is_chat else prompt
         return _from_tokenizer(tokenizer, text, drawn, opened.manifest.model.vocab_size, is_chat)
-    if not opened.reads_bytes or opened.manifest.model.vocab_size < NUM_BYTES:
+    if not opened.manifest.data.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
         raise Incompatible(
             f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
             "the model; expected a run that reads bytes or brings its tokenizer; export the model as a folder"

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dht.fields import printable
 from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written
+from peer.trainer.devices.rank_groups import end_with
 
 NICENESS = 10
 """A tenth of the processor beside somebody who computes: a sample may take minutes. The lowest priority, 19, gets a
@@ -74,7 +74,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    end_with(sys.stdin.buffer, _end)
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -91,9 +91,7 @@ def main() -> int:
     return 0
 
 
-def _end_with_input() -> None:
-    while sys.stdin.buffer.read(1024):
-        pass
+def _end() -> None:
     # With the daemon that it started, where it has a group of its own.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

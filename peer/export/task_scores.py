@@ -34,15 +34,6 @@ class Score:
     num_samples: int
 
 
-def check_harness() -> None:
-    """Before anything is downloaded.
-
-    Raises:
-        UsageFault: the harness, or a library that it needs, is not installed.
-    """
-    _harness()
-
-
 def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> list[Score]:
     """Scores of the model in `folder`, which transformers loads, in the order of the tasks.
 
@@ -55,7 +46,7 @@ def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> lis
         UsageFault: a task is not known, or cannot be loaded.
         LocalFault: the harness failed with this model.
     """
-    harness, manager_class = _harness()
+    harness, manager_class = load_harness()
     with _quiet():
         specs, manager = _specs_of(tasks, manager_class)
         try:
@@ -83,7 +74,12 @@ def score_tasks(folder: Path, tasks: str, limit: int | None, device: str) -> lis
     return list(_scores(found))
 
 
-def _harness() -> tuple[Any, Any]:
+def load_harness() -> tuple[Any, Any]:
+    """lm-eval and what manages its tasks; called also before anything is downloaded.
+
+    Raises:
+        UsageFault: the harness, or a library that it needs, is not installed.
+    """
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars are for terminals
     with needing("`peer evaluate --tasks`", "lm-eval", "eval"):

@@ -8,23 +8,18 @@ Without averaged buffers it has parameters alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from averaging.wire.file_chunks import MAX_FILE_BYTES
 from dht.errors import Incompatible
 from dht.regular_files import read_regular
-from peer.config.layouts import layout_digest_of, layout_of
+from peer.config.layouts import Shapes, layout_digest_of, layout_of
 from peer.config.manifest import RunManifest
 
 LAYOUT_NAME = "layout.json"
 
-Shapes = list[tuple[str, tuple[int, ...]]]
 
-
-def layout_content(
-    shapes: Sequence[tuple[str, tuple[int, ...]]], buffer_shapes: Sequence[tuple[str, tuple[int, ...]]] = ()
-) -> bytes:
+def layout_content(shapes: Shapes, buffer_shapes: Shapes) -> bytes:
     """The content of `LAYOUT_NAME` for (name, shape) of all trained parameters and averaged buffers, in the module's
     order."""
     parts = {"parameters": shapes, "buffers": buffer_shapes}

@@ -15,7 +15,7 @@ from dht.errors import Incompatible
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import saved_totals
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.config.layouts import layout_digest_of, layout_of
+from peer.config.layouts import Shapes, layout_digest_of, layout_of, tensor_shapes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.run_rules import sent_bytes_of
@@ -99,7 +99,7 @@ class RunConnection:
             Incompatible: they are not those of the run.
             LocalFault: no memory for the mailbox.
         """
-        parts = [[(name, tuple(tensor.shape)) for name, tensor in part] for part in (parameters, buffers)]
+        parts = [tensor_shapes(part) for part in (parameters, buffers)]
         layout = fitting_layout(manifest, *parts)
         totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
         self.totals = totals
@@ -149,8 +149,8 @@ class RunConnection:
 
 def fitting_layout(
     manifest: RunManifest,
-    shapes: Sequence[tuple[str, tuple[int, ...]]],
-    buffer_shapes: Sequence[tuple[str, tuple[int, ...]]] = (),
+    shapes: Shapes,
+    buffer_shapes: Shapes,
 ) -> FragmentLayout:
     """The fragments of a module's parameters and averaged buffers, checked against the run's.
 

@@ -15,7 +15,12 @@ from peer.owner.publish import live_records
 def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> dict[str, Any]:
     """Everything `peer members` shows, as plain values."""
     rules = member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING)
-    records, unseen = _live(owned, addresses, timeout_seconds)
+    records: list[PeerRecord] = []
+    unseen = ""
+    try:
+        records = live_records(owned, addresses, timeout_seconds)
+    except NobodyReachable as fault:
+        unseen = str(fault)
     now = time.time()
     invites = []
     for given in owned.given():
@@ -58,11 +63,3 @@ def show_members(facts: dict[str, Any]) -> None:
 
 def _state(peer: dict[str, Any] | None) -> str:
     return "" if peer is None else f"{peer['role']}, {peer['state']}"
-
-
-def _live(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> tuple[list[PeerRecord], str]:
-    """Live records, and why there are none."""
-    try:
-        return live_records(owned, addresses, timeout_seconds), ""
-    except NobodyReachable as fault:
-        return [], str(fault)

@@ -25,7 +25,7 @@ from dht.records.signed_records import (
 )
 from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
-from peer.config.layouts import OwnModule, shared_buffers, trained_parameters
+from peer.config.layouts import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.config.section import Section, is_later
@@ -149,10 +149,8 @@ def create_custom_run(
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
     earlier = None if place is None else _earlier_manifest(place)
     shared = chosen_buffers(module, buffers if earlier is None else buffers or earlier.model.buffers)
-    shapes, buffer_shapes = (
-        [(name, tuple(tensor.shape)) for name, tensor in tensors]
-        for tensors in (trained_parameters(module), shared_buffers(module) if shared == "mean" else [])
-    )
+    shapes = tensor_shapes(trained_parameters(module))
+    buffer_shapes = tensor_shapes(shared_buffers(module)) if shared == "mean" else []
     brings_layout = earlier is None or LAYOUT_NAME in {file.name for file in earlier.files}
     with tempfile.TemporaryDirectory() as drafts:
         if LAYOUT_NAME not in {path.name for path in paths} and brings_layout:

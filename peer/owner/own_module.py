@@ -29,9 +29,8 @@ def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
         raise UsageFault(f"buffers is {asked!r}; expected 'local' or 'mean'; leave it out for the usual choice.")
     if asked == "mean" and not num_values:
         raise UsageFault("buffers is 'mean', and the module has none of real numbers that are saved; leave it out.")
-    if asked is None:
-        return "mean" if averages_few_buffers(num_values, num_parameters) else "local"
-    return "mean" if asked == "mean" else "local"
+    is_mean = averages_few_buffers(num_values, num_parameters) if asked is None else asked == "mean"
+    return "mean" if is_mean else "local"
 
 
 def frozen_digest(module: OwnModule) -> str | None:

@@ -45,9 +45,9 @@ from peer.user_folders import expanded, user_data_dir_here
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
 LEDGER_NAME = "invites.jsonl"
+"""One line for each invite that was given; it holds no secrets."""
 MAX_LEDGER_BYTES = 64 << 20
 """A line of about 150 bytes for each invite: more than anybody gives."""
-"""One line for each invite that was given; it holds no secrets."""
 LONGEST_INVITE_SECONDS = 366 * 86400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -143,7 +143,7 @@ def _usual_version(versions: Sequence[tuple[int, ...]]) -> int:
 
 
 def _check_lead(owned: OwnedRun, held: RunRecord | None, newest_version: int) -> None:
-    known = [] if held is None else _changes_in(held)
+    known = [] if held is None else RunManifest.from_bytes(held.manifest).model_dump(mode="json")["changes"]
     for change in owned.manifest.changes:
         is_new = change.model_dump(mode="json") not in known
         if is_new and change.outer_lr is not None and change.at_version < newest_version + LEAST_LEAD_VERSIONS:
@@ -152,8 +152,3 @@ def _check_lead(owned: OwnedRun, held: RunRecord | None, newest_version: int) ->
                 f"{newest_version}; expected at least {newest_version + LEAST_LEAD_VERSIONS}, so that it reaches every "
                 "peer before that round; edit with a later --at-version and sign again"
             )
-
-
-def _changes_in(record: RunRecord) -> list[object]:
-    """The changes in a record, as plain values."""
-    return list(RunManifest.from_bytes(record.manifest).model_dump(mode="json")["changes"])

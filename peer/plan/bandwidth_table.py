@@ -49,7 +49,10 @@ class TableRow:
 
 
 def bandwidth_table() -> tuple[TableRow, ...]:
-    """Per model the rows of the paper, then this project's with the paper's H and with the default one."""
+    """Per model the rows of the paper, then this project's with the paper's H and with the default one.
+
+    Those are rounds of two peers, 4-bit, in a mode that does not wait.
+    """
     rows: list[TableRow] = []
     for model in PUBLISHED_MODELS:
         for method, listed in zip(PUBLISHED_METHODS, PUBLISHED_GBITS_PER_SECOND[model.name], strict=True):
@@ -58,22 +61,13 @@ def bandwidth_table() -> tuple[TableRow, ...]:
         interval_bits = own_interval_bits(model)
         data_parallel = needed_bandwidths(model, DATA_PARALLEL)
         for sync_every in (PUBLISHED_SYNC_EVERY, AveragingSection().sync_every):
-            own = own_bandwidth(model, sync_every, interval_bits)
+            own = listed_bandwidths(partial(kept_pace, interval_bits, sync_every * model.step_seconds))
             times = tuple(
                 None if there is None or here is None else there / here
                 for there, here in zip(data_parallel, own, strict=True)
             )
             rows.append(TableRow(model.name, f"this project, H = {sync_every}", own, None, times))
     return tuple(rows)
-
-
-def own_bandwidth(model: LayeredModel, sync_every: int, interval_bits: float) -> tuple[float | None, ...]:
-    """Listed bits/s per target for this project's rounds of two peers, 4-bit, in a mode that does not wait.
-
-    Args:
-        interval_bits: see `own_interval_bits`.
-    """
-    return listed_bandwidths(partial(kept_pace, interval_bits, sync_every * model.step_seconds))
 
 
 def own_interval_bits(model: LayeredModel) -> float:

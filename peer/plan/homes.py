@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from dht.errors import UsageFault
 from peer.config.peer_config import BaseBits, flag_of
+from peer.config.section import Section
 from peer.config.validation import explain, read_toml
 from peer.plan.round_traffic import MemberLink
 
@@ -15,11 +16,7 @@ MAX_GROUPS = 32
 """More kinds of homes than anyone tells apart; the report has a row for each."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class HomeGroup(_Section):
+class HomeGroup(Section):
     """Homes that are alike."""
 
     name: str = Field(
@@ -45,7 +42,7 @@ class HomeGroup(_Section):
         )
 
 
-class Goal(_Section):
+class Goal(Section):
     """What is looked for."""
 
     tokens: int = Field(
@@ -60,7 +57,7 @@ class Goal(_Section):
     )
 
 
-class PlanProfile(_Section):
+class PlanProfile(Section):
     """All homes of a run; the defaults are four alike."""
 
     peers: tuple[HomeGroup, ...] = Field(

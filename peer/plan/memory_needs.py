@@ -14,9 +14,8 @@ from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.spill import copies_bytes, is_spilled
 from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.round_traffic import MemberTraffic
-
-FLOAT_BYTES = 4
 
 VELOCITY_MODES = ("eager", "own")
 """Modes with one more copy, this peer's velocity (`averaging.outer.outer_step.uses_velocity`)."""
@@ -107,7 +106,7 @@ def network_memory(
     """
     encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
     in_memory = sum(_past_rounds_bytes(codec.encoded_num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, codec)
-    reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
+    reduced = [size - part.values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
         mailbox_bytes=mailbox_num_bytes(sizes, [codec.encoded_num_bytes(size) for size in sizes]),
         # Each fragment has one contribution under way.

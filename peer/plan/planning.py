@@ -19,8 +19,9 @@ from dht.records.signed_records import MAX_PEER_RECORD_BYTES
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import codec_of, codecs_of
 from peer.memory.base_bits import base_num_bytes
+from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.homes import HomeGroup, PlanProfile
-from peer.plan.memory_needs import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
+from peer.plan.memory_needs import NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
 from peer.plan.round_traffic import (
     LINE_SHARE,
     MemberLink,
@@ -190,6 +191,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         )
     # Of all members and fragments: a member that reduces a small fragment whole sends nothing of it.
     crossing = [part for round_ in rounds for part in round_.traffic] if len(lines) > 1 else []
+    num_crossing = sum(part.values for part in crossing)
     tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
     goal_tokens = profile.goal.tokens
     if "tokens" not in profile.goal.model_fields_set:
@@ -201,12 +203,8 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         interval_seconds=interval,
         round_seconds=slowest_round,
         rounds_per_hour=3600 / interval * len(sizes),
-        contribution_bits_per_parameter=_bits(
-            sum(part.contribution_bytes_up for part in crossing), sum(part.contribution_values for part in crossing)
-        ),
-        result_bits_per_parameter=_bits(
-            sum(part.result_bytes_down for part in crossing), sum(part.result_values for part in crossing)
-        ),
+        contribution_bits_per_parameter=_bits(sum(part.contribution_bytes_up for part in crossing), num_crossing),
+        result_bits_per_parameter=_bits(sum(part.result_bytes_down for part in crossing), num_crossing),
         tokens_per_second=tokens_per_second,
         goal_tokens=goal_tokens,
         goal_seconds=goal_tokens / tokens_per_second,

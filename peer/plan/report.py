@@ -50,7 +50,7 @@ def run_plan(
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))
     elif is_full:
-        _print_plan(console_of_output(), manifest, profile, plan)
+        _print_plan(console_of_output(highlight=False), manifest, profile, plan)
     else:
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
@@ -66,7 +66,7 @@ def show_table(as_json: bool) -> int:
     if as_json:
         print(json.dumps(table_facts(rows)))
     else:
-        _print_table(console_of_output(), rows)
+        _print_table(console_of_output(highlight=False), rows)
     return 0
 
 
@@ -140,13 +140,11 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfi
         f"{manifest.name}  {count_text(float(plan.num_parameters))} parameters in "
         f"{plural(len(plan.fragment_sizes), 'fragment')}  mode {section.mode}  H {section.sync_every}  "
         f"codec {section.codec}  {plural(plan.num_peers, 'peer')}",
-        highlight=False,
     )
     console.print(
         f"A round of each fragment every {seconds_text(plan.interval_seconds)}; from its last offer to its commit "
         f"{seconds_text(plan.round_seconds)} (codec not counted); {plan.contribution_bits_per_parameter:.3f} bits "
         f"per parameter there, {plan.result_bits_per_parameter:.3f} back.\n",
-        highlight=False,
     )
     _print_homes(console, profile, plan)
     _print_memory(console, plan)
@@ -154,11 +152,10 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfi
         f"disk {bytes_text(plan.disk_bytes)} for checkpoints   joining downloads {bytes_text(plan.join_bytes)}   "
         f"{count_text(plan.tokens_per_second)} tokens/s together: {count_text(float(plan.goal_tokens))} tokens in "
         f"{seconds_text(plan.goal_seconds)}\n",
-        highlight=False,
     )
     _print_settings(console, profile, plan)
     for sentence in plan.warnings:
-        console.print(Text.assemble(("Note: ", "yellow"), f"{sentence}."), highlight=False)
+        console.print(Text.assemble(("Note: ", "yellow"), f"{sentence}."))
 
 
 def _print_homes(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
@@ -206,7 +203,7 @@ def _print_memory(console: PlainConsole, plan: RunPlan) -> None:
     console.print(
         f"trainer: {_parts(plan.homes[0].trainer_memory)}; activations not counted", style="dim", highlight=False
     )
-    console.print(f"network: {_parts(plan.homes[0].network_memory)}\n", style="dim", highlight=False)
+    console.print(f"network: {_parts(plan.homes[0].network_memory)}\n", style="dim")
 
 
 def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
@@ -214,7 +211,6 @@ def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) 
     console.print(
         f"Smallest H that computes {_percent(goal.utilisation)} of the time (or would, waiting for late rounds) when "
         f"everybody uploads {goal.upload_mbit_per_second:g} Mbit/s:",
-        highlight=False,
     )
     table = _table(("modes", "P", "H", "tau", "computing", "round"), num_texts=1)
     for setting in plan.settings:
@@ -245,7 +241,6 @@ def _print_table(console: PlainConsole, rows: Sequence[TableRow]) -> None:
     console.print(
         f"{found.exact} of {found.cells} cells are those of arXiv 2501.18512, table 4, and {found.near} are within one "
         "point of its grid. In brackets: the paper's, where it differs.",
-        highlight=False,
     )
 
 

@@ -66,13 +66,11 @@ class MemberTraffic:
     """Bytes of one member in one round, frame headers included; control is a mean over who leads.
 
     Attributes:
-        contribution_values: values it sends to other reducers.
-        result_values: values of means it receives from them.
+        values: of its contribution, that it sends to other reducers; as many of the means come back from them.
         cells_bytes: what it sends to other cells and as many that it receives, in the mean of a cell's members.
     """
 
-    contribution_values: int
-    result_values: int
+    values: int
     contribution_bytes_up: int
     contribution_bytes_down: int
     result_bytes_up: int
@@ -134,8 +132,7 @@ def round_traffic(
     control = _control_bytes(shards, num_members, num_listeners, seconds)
     return tuple(
         MemberTraffic(
-            contribution_values=num_values - own_values[member],
-            result_values=num_values - own_values[member],
+            values=num_values - own_values[member],
             contribution_bytes_up=sum(own_contribution_bytes) - own_contribution_bytes[member],
             contribution_bytes_down=num_others * own_contribution_bytes[member],
             result_bytes_up=num_others * own_result_bytes[member],
@@ -153,16 +150,13 @@ def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink])
 
     Encoding, decoding and averaging are left out; `benchmarks/bench_codec.py` measures them.
     """
-    contributions = max(
-        _line_seconds(member.contribution_bytes_up, member.contribution_bytes_down, line)
-        for member, line in zip(traffic, lines, strict=True)
-    )
-    results = max(
-        _line_seconds(member.result_bytes_up, member.result_bytes_down, line)
-        for member, line in zip(traffic, lines, strict=True)
-    )
-    across = max(
-        _line_seconds(member.cells_bytes, member.cells_bytes, line) for member, line in zip(traffic, lines, strict=True)
+    contributions, results, across = (
+        max(_line_seconds(up, down, line) for (up, down), line in zip(sizes, lines, strict=True))
+        for sizes in (
+            [(member.contribution_bytes_up, member.contribution_bytes_down) for member in traffic],
+            [(member.result_bytes_up, member.result_bytes_down) for member in traffic],
+            [(member.cells_bytes, member.cells_bytes) for member in traffic],
+        )
     )
     num_messages = (ONE_WAY_MESSAGES if len(lines) > 1 else 0) + (CELL_MESSAGES if across else 0)
     return contributions + results + across + num_messages * max(line.latency_seconds for line in lines)

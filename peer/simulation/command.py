@@ -9,7 +9,7 @@ import time
 
 from dht.errors import EXIT_INTERRUPTED
 from dht.quantities import plural, seconds_text
-from peer.simulation.result import SimulationResult, summary_of
+from peer.simulation.result import summary_of
 from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
@@ -45,15 +45,8 @@ def _run(spec: SimulationSpec, as_json: bool) -> int:
         print(f"peer: interrupted after {seconds_text(line.done_seconds)} of virtual time.", file=sys.stderr)
         return EXIT_INTERRUPTED
     line.clear()
-    print(json.dumps(_plain(result)) if as_json else summary_of(result))
+    print(json.dumps(dataclasses.asdict(result)) if as_json else summary_of(result))
     return 1 if result.violations else 0
-
-
-def _plain(result: SimulationResult) -> dict[str, object]:
-    fields = dataclasses.asdict(result)
-    # JSON has no number keys; sorted as numbers, not as texts.
-    fields["staleness"] = {str(versions): count for versions, count in result.staleness.items()}
-    return fields
 
 
 class _ProgressLine:

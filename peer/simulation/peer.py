@@ -88,7 +88,8 @@ class World:
 
 def workload_of(spec: SimulationSpec) -> Workload:
     """What the peers of a simulation learn."""
-    return GptWorkload(spec.manifest) if spec.quadratic is None else QuadraticWorkload(spec.manifest, spec.quadratic)
+    is_gpt = spec.workload.kind == "gpt"
+    return GptWorkload(spec.manifest) if is_gpt else QuadraticWorkload(spec.manifest, spec.workload)
 
 
 class Life:

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,9 +20,10 @@ from torch import Tensor
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout, build_layout
 from dht.host import PeerId
+from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
-from peer.simulation.scenarios.spec import Quadratic
+from peer.simulation.scenarios.spec import WorkloadSection
 from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -56,32 +56,16 @@ class LocalWork:
     step: Callable[[], object]
 
 
-class Workload(Protocol):
-    """What the peers of one simulation learn together."""
-
-    @property
-    def layout(self) -> FragmentLayout: ...
-
-    def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
-        """A new life of a peer, with the initial parameters."""
-        ...
-
-    def loss(self, anchors: Mapping[int, F32] | None) -> float:
-        """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
-        ...
-
-
 class GptWorkload:
     """The model of the manifest on text of a Markov chain; loss in nats per token."""
 
     def __init__(self, manifest: RunManifest) -> None:
         self._manifest = manifest
         self._corpus = markov_corpus(manifest.seed, manifest.model.vocab_size)
-        shapes = [(name, tuple(p.shape)) for name, p in build_model(manifest.model, 0).named_parameters()]
-        section = manifest.averaging
-        self.layout = build_layout(shapes, section.num_fragments, section.fragment_by)
+        self.layout = seed_layout(manifest)
 
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
+        """A new life of a peer, with the initial parameters."""
         manifest = self._manifest
         model = build_model(manifest.model, manifest.seed)
         trained = dict(model.named_parameters())
@@ -99,6 +83,7 @@ class GptWorkload:
         return LocalWork(link, parameters, lambda: trainer.training, trainer.step)
 
     def loss(self, anchors: Mapping[int, F32] | None) -> float:
+        """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
         model = build_model(self._manifest.model, self._manifest.seed)
         if anchors is not None:
             load_anchors(model, self.layout, anchors)
@@ -109,7 +94,7 @@ class GptWorkload:
 class QuadraticWorkload:
     """See the module docstring."""
 
-    def __init__(self, manifest: RunManifest, chosen: Quadratic) -> None:
+    def __init__(self, manifest: RunManifest, chosen: WorkloadSection) -> None:
         num_values, learning_rate, noise = chosen.num_values, chosen.learning_rate, chosen.noise
         section = manifest.averaging
         self.layout = build_layout([("x", (num_values,))], section.num_fragments, "balanced")
@@ -125,6 +110,7 @@ class QuadraticWorkload:
         self._noise: F32 = (learning_rate * noise * 2.0**-20 * whole).astype(np.float32)
 
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
+        """See `GptWorkload.begin`."""
         live: F32 = np.zeros(self._num_values, dtype=np.float32)
         link = _link_of({"x": torch.from_numpy(live)}, self._manifest, self.layout, mailbox, clock)
         offsets, move = random.Random(f"{self._manifest.seed} noise {peer_id} {clock()}"), np.empty_like(live)
@@ -140,6 +126,7 @@ class QuadraticWorkload:
         return LocalWork(link, {"x": live}, lambda: _until_flushed(link), step)
 
     def loss(self, anchors: Mapping[int, F32] | None) -> float:
+        """See `GptWorkload.loss`."""
         place = 0
         total = 0.0
         for fragment in self.layout.fragments:
@@ -150,6 +137,10 @@ class QuadraticWorkload:
             total += float(np.dot(self._curvature[there], off * off))
             place = there.stop
         return total / (2 * self._num_values)
+
+
+Workload = GptWorkload | QuadraticWorkload
+"""What the peers of one simulation learn together."""
 
 
 @contextmanager

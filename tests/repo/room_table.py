@@ -217,8 +217,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.rounds peer peer.console peer.config peer.files peer.events "
-        "peer.trainer.data peer.trainer.prepare peer.trainer.hf peer.trainer.model peer.observe peer.owner",
+        "dht.identity averaging averaging.rounds peer peer.console peer.config peer.files peer.events peer.export "
+        "peer.export.formats peer.trainer.data peer.trainer.prepare peer.trainer.hf peer.trainer.model peer.observe "
+        "peer.owner",
         False,
         "numpy rich torch",
     ),

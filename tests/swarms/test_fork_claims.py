@@ -259,7 +259,7 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
         faults=(*START, Fault(20.0, "partition", (0,)), Fault(heal_at, "heal")),
         profiles=(profile(0.4), *[profile(0.9)] * 4),
         duration_seconds=80.0,
-        quadratic=LIGHT_WORK,
+        workload=LIGHT_WORK,
     )
     result = simulate(spec, lambda index, event: seen.append(event))
     assert result.violations == ()

@@ -69,7 +69,7 @@ def swarm_with_fork(
             node.exchange._background.spawn(when_idle(fragment.busy, lambda: fork(node, more_tokens)))
         seen.append((index, event))
 
-    spec = SimulationSpec(num_peers, 60, seed, tiny_manifest(seed), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(num_peers, 60, seed, tiny_manifest(seed), workload=LIGHT_WORK)
     result = simulate(spec, on_event)
     assert not waiting
     return result, seen
@@ -150,7 +150,7 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
         (*starts, Fault(15.0, "partition", sides[1]), Fault(60.0, "heal")),
         profiles=tuple(profile(index) for index in range(num_peers)),
         duration_seconds=90.0,
-        quadratic=LIGHT_WORK,
+        workload=LIGHT_WORK,
     )
     result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
@@ -176,7 +176,7 @@ def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_w
     seen: list[tuple[int, Event]] = []
     manifest = tiny_manifest(seed)
     late = (Fault(15.0, "start", (3,)),)
-    spec = SimulationSpec(4, 60, seed, manifest, late, step_seconds=(0.5, 0.5), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 60, seed, manifest, late, step_seconds=(0.5, 0.5), workload=LIGHT_WORK)
     result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
     (caught_up,) = [event for index, event in of(seen, CaughtUp) if index == 3]

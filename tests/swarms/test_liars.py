@@ -77,7 +77,7 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
         if isinstance(event.fact, RefusedPeer) and index != LIAR:
             refusals.append(event.fact)
 
-    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging), workload=LIGHT_WORK)
     # Before training ends: with nobody else at work, its lone commits would be the heaviest.
     spec = dataclasses.replace(spec, faults=(Fault(spec.training_seconds - 1, "crash", (LIAR,)),))
     return simulate(spec, on_event), refusals
@@ -133,7 +133,7 @@ def test_nobody_honest_is_refused(seed, combine):
         Fault(33.0, "resume", (5,)),
     )
     pace = {"step_seconds": (0.4, 4.0), "stream_loss": 0.05}
-    spec = SimulationSpec(8, 100, seed, manifest, faults, quadratic=LIGHT_WORK, **pace)
+    spec = SimulationSpec(8, 100, seed, manifest, faults, workload=LIGHT_WORK, **pace)
     refusals = []
     result = simulate(
         spec, lambda index, event: refusals.append(event) if isinstance(event.fact, RefusedPeer) else None

@@ -16,7 +16,7 @@ from tests.kit.tiers import sampled
 def test_live_parameters_do_not_drift_from_the_anchors(monkeypatch, codec, churn):
     monkeypatch.setattr(checks, "TOLERANCE", 0.0)
     manifest = tiny_manifest(3, mode="sync", codec=codec, sync_every=2)
-    spec = SimulationSpec(4, 60, 3, manifest, plan_churn(4, 29.0, churn, 3), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 60, 3, manifest, plan_churn(4, 29.0, churn, 3), workload=LIGHT_WORK)
     result = simulate(spec)
     assert result.violations == ()
     assert min(result.versions) >= 5
@@ -26,7 +26,7 @@ def test_added_up_increments_would_drift(monkeypatch):
     """The other modes add; `delayed` ends near the sum but not on it. (Sends every 2 steps would fill the slots.)"""
     monkeypatch.setattr(checks, "TOLERANCE", 0.0)
     manifest = tiny_manifest(3, mode="delayed", sync_every=4)
-    result = simulate(SimulationSpec(4, 60, 3, manifest, quadratic=LIGHT_WORK))
+    result = simulate(SimulationSpec(4, 60, 3, manifest, workload=LIGHT_WORK))
     assert any("are off by" in sentence for sentence in result.violations)
 
 
@@ -40,6 +40,6 @@ def test_only_whole_starting_points_reach_the_trainer(monkeypatch):
 
     monkeypatch.setattr(Inbox, "try_deliver", note)
     manifest = tiny_manifest(1, mode="sync", sync_every=4)
-    result = simulate(SimulationSpec(2, 40, 1, manifest, quadratic=LIGHT_WORK))
+    result = simulate(SimulationSpec(2, 40, 1, manifest, workload=LIGHT_WORK))
     assert result.violations == ()
     assert kinds == {MergeKind.SET, MergeKind.REBASE}

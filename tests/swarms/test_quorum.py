@@ -36,7 +36,7 @@ def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
 def test_survivors_of_a_mass_death_go_on_within_learned_times():
     """Three of four are gone without a word; the last one says what it waits for, and commits."""
     deaths = (Fault(60.0, "crash", (1, 2, 3)),)
-    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, sync_every=4), deaths, quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, sync_every=4), deaths, workload=LIGHT_WORK)
     events = []
     result = simulate(spec, lambda index, event: events.append((index, event)))
     assert result.violations == ()

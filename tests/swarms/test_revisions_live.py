@@ -44,7 +44,7 @@ class Swarm:
     def __init__(self, num_peers: int = 3) -> None:
         self.events: dict[int, list[Event]] = {index: [] for index in range(num_peers)}
         self.manifest = listed()
-        spec = SimulationSpec(num_peers, 0, SEED, self.manifest, duration_seconds=LONG_SECONDS, quadratic=LIGHT_WORK)
+        spec = SimulationSpec(num_peers, 0, SEED, self.manifest, duration_seconds=LONG_SECONDS, workload=LIGHT_WORK)
         network = MemoryNetwork(SEED, latency_seconds=spec.latency_seconds)
         records = MemoryRecords(network, lambda: EPOCH_SECONDS + World.now(), 0.5, VerifiedRecords(256))
         self.run_id = make_run_id("simulated", OWNER.public_key)

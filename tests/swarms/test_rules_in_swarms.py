@@ -30,7 +30,7 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 def test_a_swarm_under_other_rules_agrees_learns_and_repeats_itself(rule):
     manifest = tiny_manifest(3, **RULES[rule])
-    spec = SimulationSpec(6, 40, 3, manifest, step_seconds=(0.4, 2.0), stream_loss=0.01, quadratic=LIGHT_WORK)
+    spec = SimulationSpec(6, 40, 3, manifest, step_seconds=(0.4, 2.0), stream_loss=0.01, workload=LIGHT_WORK)
     spec = dataclasses.replace(spec, faults=plan_churn(6, spec.training_seconds, 0.2, 3))
     first, second = simulate(spec), simulate(spec)
     assert first.violations == ()

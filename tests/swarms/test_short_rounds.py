@@ -29,7 +29,7 @@ def share_of_common_rounds(seed, seconds, latency_seconds, *faults, after):
         step_seconds=(STEP_SECONDS, STEP_SECONDS),
         latency_seconds=(latency_seconds, latency_seconds),
         duration_seconds=seconds,
-        quadratic=LIGHT_WORK,
+        workload=LIGHT_WORK,
     )
     began, commits = [], []
 

@@ -39,7 +39,7 @@ def shares_of_rounds(spec, *, after=6):
 
 def spec_with_slow_peer(seed, times_slower, **averaging):
     step_seconds, manifest = (FAST_SECONDS, FAST_SECONDS), tiny_manifest(seed, **averaging)
-    spec = SimulationSpec(4, 300, seed, manifest, step_seconds=step_seconds, quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 300, seed, manifest, step_seconds=step_seconds, workload=LIGHT_WORK)
     profiles = [spec.profile(index) for index in range(4)]
     profiles[SLOW] = dataclasses.replace(profiles[SLOW], step_seconds=times_slower * FAST_SECONDS)
     starts = tuple(Fault(0.5 * index, "start", (index,)) for index in range(4))

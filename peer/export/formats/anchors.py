@@ -14,7 +14,7 @@ from torch import Tensor
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
 from averaging.outer.outer_step import anchor_digest
-from peer.config.layouts import layout_of, shapes_of
+from peer.config.layouts import Shapes, layout_of, shapes_of
 from peer.config.manifest import RunManifest
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
@@ -95,9 +95,7 @@ def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
     return tensors_of(layout_of(anchors.manifest, *named), [*named[0], *named[1]], anchors.values)
 
 
-def tensors_of(
-    layout: FragmentLayout, shapes: list[tuple[str, tuple[int, ...]]], values: Mapping[int, F32]
-) -> dict[str, Tensor]:
+def tensors_of(layout: FragmentLayout, shapes: Shapes, values: Mapping[int, F32]) -> dict[str, Tensor]:
     """Parameters put together from fragments. `values`: fragment -> float32 [num_values]."""
     tensors = {name: torch.empty(shape) for name, shape in shapes}
     fill_tensors(tensors, layout, values)

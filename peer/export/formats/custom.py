@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from averaging.arrays import F32
 from dht.errors import Incompatible, LocalFault, UsageFault
-from peer.config.layouts import averaged_parts, bare_name, layout_digest_of, layout_of, trained_parameters
+from peer.config.layouts import (
+    averaged_parts,
+    bare_name,
+    layout_digest_of,
+    layout_of,
+    tensor_shapes,
+    trained_parameters,
+)
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import parameters_sha256, tensors_of
 from peer.export.formats.model_header import ModelHeader, read_header
@@ -66,9 +73,7 @@ def fill_module(module: nn.Module, manifest: RunManifest, values: Mapping[int, F
         Incompatible: the module is not the one that the run trains.
     """
     parameters, buffers = averaged_parts(module, manifest)
-    shapes, buffer_shapes = (
-        [(name, tuple(tensor.shape)) for name, tensor in tensors] for tensors in (parameters, buffers)
-    )
+    shapes, buffer_shapes = tensor_shapes(parameters), tensor_shapes(buffers)
     layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(

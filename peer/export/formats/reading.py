@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
-from peer.config.layouts import layout_of, parameter_shapes
+from peer.config.layouts import parameter_shapes
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.adapter_files import read_adapter
@@ -26,13 +26,13 @@ from peer.export.formats.architecture import (
     read_architecture,
     trained_architecture,
 )
+from peer.export.formats.custom import fill_module
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored, run_json
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import stands_on_base
-from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import build_model, parameters_digest
 
 
@@ -118,8 +118,7 @@ def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
         return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
     check_built_in(anchors.run_id, manifest)
     model = build_model(manifest.model, manifest.seed)
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
-    load_anchors(model, layout, anchors.values)
+    fill_module(model, manifest, anchors.values)
     return model
 
 

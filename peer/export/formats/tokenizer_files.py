@@ -59,16 +59,10 @@ def image_processor_files(manifest: RunManifest) -> dict[str, bytes | Path]:
     size, middle = manifest.model.image_size, [0.5] * manifest.model.picture_channels
     if manifest.data.image_field is None or size is None:
         return {}
-    steps = {
-        "do_resize": True,
-        "do_center_crop": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "do_convert_rgb": True,
-    }
+    steps = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
     fields = {
         "image_processor_type": "CLIPImageProcessor",
-        **steps,
+        **dict.fromkeys(steps, True),
         "size": {"shortest_edge": size},
         "crop_size": {"height": size, "width": size},
         "resample": 3,

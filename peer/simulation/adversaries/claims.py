@@ -52,7 +52,7 @@ PAUSE_SECONDS = 5.0
 
 
 class Claimant(Node):
-    """A node that hands out and announces what it claims; `claim_on` makes the claims."""
+    """A node that hands out, as a `StateSource`, and announces what it claims; `claim_on` makes the claims."""
 
     _kind: LieKind | None = None
 
@@ -70,22 +70,18 @@ class Claimant(Node):
                 self._claim(self._randomness.choice(self.fragments))
 
     async def snapshot(self, fragment: int) -> Snapshot | None:
-        """See `StateSource`."""
         return self._false[fragment] if fragment in self._false else await super().snapshot(fragment)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
-        """See `StateSource`."""
         false = self._false.get(fragment)
         return false.digest if false is not None and false.version == version else super().digest_at(fragment, version)
 
     def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
-        """See `StateSource`."""
         false = self._false.get(fragment)
         known = super().commits_from(fragment, version) if false is None else false.commits
         return [commit for commit in known if commit.version >= version]
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
-        """See `StateSource`."""
         if fragment in self._false:
             return [frames.encode(commit) for commit in self.commits_from(fragment, version)]
         return super().commit_frames(fragment, version)

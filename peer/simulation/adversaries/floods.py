@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from averaging.lanes.greeting import OPEN_SECONDS, open_greeted_stream
@@ -42,7 +43,7 @@ _PROTOCOLS = (ROUND_PROTOCOL, STATE_PROTOCOL, RECORD_PROTOCOL)
 async def flood(kind: LieKind, node: Node, host: Host, friends: frozenset[PeerId], randomness: random.Random) -> None:
     """Attack until cancelled."""
     attacker = _Attacker(node, host, randomness)
-    attack = {
+    attack: Callable[[PeerId], Awaitable[object]] = {
         "flood_records": attacker.send_record,
         "flood_streams": attacker.open_and_keep,
         "huge_frames": attacker.send_huge,
@@ -72,12 +73,11 @@ class _Attacker:
         self._sequence += 1
         await stream.send(encode_peer_record(node.membership.next_record(), node.who.identity))
 
-    async def open_and_keep(self, victim: PeerId) -> None:
+    async def open_and_keep(self, victim: PeerId) -> Stream:
         protocol = self.randomness.choice(_PROTOCOLS)
         if self.randomness.random() < 0.5:
-            await self._greeted(victim, protocol)
-        else:
-            await self._keep(await self.host.open_stream(victim, protocol, OPEN_SECONDS))
+            return await self._greeted(victim, protocol)
+        return await self._keep(await self.host.open_stream(victim, protocol, OPEN_SECONDS))
 
     async def send_huge(self, victim: PeerId) -> None:
         node = self.node
@@ -99,13 +99,9 @@ class _Attacker:
             await stream.send(pack(["state", fragment.index]))
 
     async def send_garbage(self, victim: PeerId) -> None:
-        protocol, chance = self.randomness.choice(_PROTOCOLS), self.randomness
-        if chance.random() < 0.5:
-            stream = await self._greeted(victim, protocol)
-        else:
-            stream = await self._keep(await self.host.open_stream(victim, protocol, OPEN_SECONDS))
+        stream = await self.open_and_keep(victim)
         for _ in range(4):
-            await stream.send(chance.randbytes(chance.randrange(1, 200)))
+            await stream.send(self.randomness.randbytes(self.randomness.randrange(1, 200)))
 
     async def _greeted(self, victim: PeerId, protocol: str) -> Stream:
         return await self._keep(await open_greeted_stream(self.host, self.node.ports.doorkeeper, victim, protocol))

@@ -149,10 +149,9 @@ def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
 
 
 class FalseDonor(Node):
-    """Announces a thousand times the lineage tokens with another anchor, and hands that anchor out."""
+    """Announces a thousand times the lineage tokens with another anchor, and hands it out as a `StateSource`."""
 
     async def snapshot(self, fragment: int) -> Snapshot | None:
-        """See `StateSource`."""
         honest = await super().snapshot(fragment)
         if honest is None:
             return None
@@ -162,7 +161,6 @@ class FalseDonor(Node):
         return dataclasses.replace(honest, anchor=anchor, lineage_tokens=tokens, digest=digest)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
-        """See `StateSource`."""
         state = self.fragments[fragment].state
         if version == state.version:
             return anchor_digest(-state.anchor, state.momentum)

@@ -64,13 +64,10 @@ class _LyingHost(MemoryHost):
         self._tongue = tongue
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
-        """See the port."""
         stream = await super().open_stream(peer_id, protocol, timeout_seconds)
         return _LyingStream(stream, spoil=self._tongue.spoil) if protocol == ROUND_PROTOCOL else stream
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """See the port."""
-
         async def overheard(stream: Stream) -> None:
             await handler(_LyingStream(stream, overhear=self._tongue.overhear))
 

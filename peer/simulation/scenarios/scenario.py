@@ -10,17 +10,17 @@ from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dht.errors import UsageFault
 from peer.config.manifest import AveragingSection
 from peer.config.model_section import ModelSection
-from peer.config.section import MAX_WHOLE_NUMBER
+from peer.config.section import MAX_WHOLE_NUMBER, Section
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, read_toml, shown
-from peer.simulation.scenarios.spec import LieKind
+from peer.simulation.scenarios.spec import LieKind, WorkloadSection
 
 SHIPPED = ("home", "datacenters", "storm", "laptops")
 """Scenarios that come with the program, in the order of `peer simulate --list`."""
@@ -51,29 +51,7 @@ Milliseconds = Annotated[tuple[float, float], BeforeValidator(_range_within(0, 6
 TokensPerSecond = Annotated[tuple[float, float], BeforeValidator(_range_within(0.001, 1e9))]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class WorkloadSection(_Section):
-    """What the peers learn."""
-
-    kind: Literal["quadratic", "gpt"] = Field(
-        default="quadratic",
-        description="`quadratic` is a bowl with noisy gradients, cheap and equal to the bit on every machine. "
-        "`gpt` is the built-in model of `[model]` on a small made-up language",
-    )
-    num_values: int = Field(default=65_536, ge=16, le=20_000_000, description="quadratic: parameters")
-    tokens_per_step: int = Field(
-        default=1024, ge=1, le=10**9, description="quadratic: tokens that one inner step counts"
-    )
-    learning_rate: float = Field(default=0.02, gt=0, le=1, description="quadratic: of the inner gradient descent")
-    noise: float = Field(
-        default=1.0, ge=0, le=1000, description="quadratic: half width of the gradient's uniform noise"
-    )
-
-
-class ScenarioNetwork(_Section):
+class ScenarioNetwork(Section):
     """The network between the peers, apart from their own lines."""
 
     announce_seconds: float = Field(default=10.0, ge=1, le=600, description="between two records of one peer")
@@ -88,7 +66,7 @@ class ScenarioNetwork(_Section):
     )
 
 
-class GroupSection(_Section):
+class GroupSection(Section):
     """Peers of one kind. Each peer draws its own values from the ranges."""
 
     count: int = Field(ge=1, le=MAX_PEERS, description="peers")
@@ -161,7 +139,7 @@ class GroupSection(_Section):
         return self
 
 
-class _WindowSection(_Section):
+class _WindowSection(Section):
     groups: list[str] = Field(min_length=1, description="names of groups")
     from_minute: float = Field(ge=0, le=100_000, description="when it begins")
     to_minute: float = Field(gt=0, le=100_000, description="when it ends")
@@ -185,7 +163,7 @@ class StallSection(_WindowSection):
     num_peers: int | None = Field(default=None, ge=1, le=MAX_PEERS, description="of each group; absent: all")
 
 
-class Scenario(_Section):
+class Scenario(Section):
     """One scenario file."""
 
     description: str = Field(default="", max_length=500, description="one line for people")

@@ -14,7 +14,7 @@ from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import NetworkSection, RunManifest
 from peer.simulation.scenarios.scenario import GroupSection, Scenario
-from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, SimulationSpec, tiny_manifest
 
 NUM_MEASUREMENTS = 24
 """Points of the loss curve."""
@@ -28,7 +28,8 @@ def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
     faults: list[Fault] = []
     members: dict[str, list[int]] = {}
     manifest = _manifest_of(scenario, seed)
-    tokens_per_step = _tokens_per_step(scenario, manifest)
+    is_quadratic = scenario.workload.kind == "quadratic"
+    tokens_per_step = scenario.workload.tokens_per_step if is_quadratic else manifest.step_tokens
     for name, group in scenario.groups.items():
         members[name] = list(range(len(profiles), len(profiles) + group.count))
         for number, index in enumerate(members[name]):
@@ -43,8 +44,7 @@ def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
         silent = tuple(index for name in stall.groups for index in members[name][: stall.num_peers])
         faults.append(Fault(60 * stall.from_minute, "stall", silent))
         faults.append(Fault(60 * stall.to_minute, "resume", silent))
-    workload, network = scenario.workload, scenario.network
-    quadratic = Quadratic(workload.num_values, workload.tokens_per_step, workload.learning_rate, workload.noise)
+    network = scenario.network
     return SimulationSpec(
         num_peers=len(profiles),
         inner_steps=0,
@@ -58,7 +58,7 @@ def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
         same_site_latency_seconds=(
             None if network.same_site_latency_ms is None else network.same_site_latency_ms / 1000
         ),
-        quadratic=quadratic if workload.kind == "quadratic" else None,
+        workload=scenario.workload,
         num_measurements=NUM_MEASUREMENTS,
         ends_with_goodbyes=False,
     )
@@ -78,12 +78,6 @@ def _manifest_of(scenario: Scenario, seed: int) -> RunManifest:
         averaging=averaging,
         network=NetworkSection(announce_seconds=scenario.network.announce_seconds),
     )
-
-
-def _tokens_per_step(scenario: Scenario, manifest: RunManifest) -> int:
-    if scenario.workload.kind == "quadratic":
-        return scenario.workload.tokens_per_step
-    return manifest.step_tokens
 
 
 def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: random.Random) -> PeerSpec:

@@ -6,10 +6,13 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
 from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
 from peer.config.model_section import ModelSection
+from peer.config.section import Section
 from peer.config.training_section import TrainingSection
 
 FaultKind = Literal[
@@ -119,21 +122,25 @@ class PeerSpec:
     lie: Lie | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Quadratic:
-    """A workload without a model; see `peer.simulation.workload`.
+class WorkloadSection(Section):
+    """What the peers learn."""
 
-    Attributes:
-        num_values: parameters.
-        tokens_per_step: that one inner step counts.
-        learning_rate: of the inner gradient descent.
-        noise: half width of the noise, uniform, in every value's gradient.
-    """
+    kind: Literal["quadratic", "gpt"] = Field(
+        default="quadratic",
+        description="`quadratic` is a bowl with noisy gradients, cheap and equal to the bit on every machine. "
+        "`gpt` is the built-in model of `[model]` on a small made-up language",
+    )
+    num_values: int = Field(default=65_536, ge=16, le=20_000_000, description="quadratic: parameters")
+    tokens_per_step: int = Field(
+        default=1024, ge=1, le=10**9, description="quadratic: tokens that one inner step counts"
+    )
+    learning_rate: float = Field(default=0.02, gt=0, le=1, description="quadratic: of the inner gradient descent")
+    noise: float = Field(
+        default=1.0, ge=0, le=1000, description="quadratic: half width of the gradient's uniform noise"
+    )
 
-    num_values: int
-    tokens_per_step: int
-    learning_rate: float
-    noise: float
+
+GPT_WORKLOAD = WorkloadSection(kind="gpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ class SimulationSpec:
         settle_seconds: after training, how long the swarm may take at most until all anchors are equal.
         profiles: one for each peer; empty: drawn from `step_seconds` and `upload_bits_per_second`.
         duration_seconds: of training; None: as long as `inner_steps` take.
-        quadratic: what is learned; None: the manifest's model, on a made-up language.
+        workload: what is learned: a quadratic, or the manifest's model on a made-up language.
         num_measurements: of the held-out loss during training, evenly spread.
         ends_with_goodbyes: whether everybody leaves in order at the end, which is checked, or just stops.
     """
@@ -168,7 +175,7 @@ class SimulationSpec:
     profiles: tuple[PeerSpec, ...] = ()
     duration_seconds: float | None = None
     same_site_latency_seconds: float | None = None
-    quadratic: Quadratic | None = None
+    workload: WorkloadSection = GPT_WORKLOAD
     num_measurements: int = 0
     ends_with_goodbyes: bool = True
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,57 +20,6 @@ GROUP_POSITIONS = 1 << 40
 """Positions that a group has for itself where lengths are not known in advance: 2 TB of tokens."""
 
 
-class Groups(Protocol):
-    """What there is to read, as those see it who choose positions."""
-
-    @property
-    def num_groups(self) -> int: ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a group has to go before another one comes."""
-        ...
-
-    @property
-    def failing(self) -> Collection[int]:
-        """Groups that could not be had when they were tried last: others are wanted first."""
-        ...
-
-    @property
-    def identity(self) -> int:
-        """32 bits that are the same for all who have the same data."""
-        ...
-
-    def group_range(self, group: int) -> tuple[int, int] | None:
-        """(first position, number of tokens); None: it is not here yet."""
-        ...
-
-    def want(self, groups: Sequence[int]) -> None:
-        """These will be read next, in this order: get them in the background."""
-        ...
-
-    def let_go(self) -> None:
-        """What was chosen before has been read: groups that have to make room for others may go now."""
-        ...
-
-
-class TrainingStream(Groups, Protocol):
-    """What is trained on."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Of all that is here."""
-        ...
-
-    def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets (the inputs moved on by one token): two int64 [len(positions), context] on the CPU.
-
-        Raises:
-            UsageFault: a token is not below vocab_size, or a file is not what it was; names the file.
-        """
-        ...
-
-
 def identity_of(*parts: object) -> int:
     """32 bits for what the parts say."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
@@ -81,7 +29,7 @@ class OneGroup:
     """A sequence that is all here, as one group: nothing of it has to come, and nothing goes.
 
     Args:
-        identity: see `Groups.identity`; None: that of its length.
+        identity: see `GroupedStream`; None: that of its length.
     """
 
     num_groups = 1
@@ -138,7 +86,7 @@ class TokenStream(OneGroup):
         return block
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `TrainingStream.batch`."""
+        """See `GroupedStream.batch`."""
         return _batch([self.read(int(position), context + 1) for position in positions])
 
 
@@ -147,6 +95,7 @@ class GroupedStream:
 
     Args:
         open_group: (name, tokens) of a group; None: it is not here yet.
+        identity: 32 bits that are the same for all who have the same data.
         stock: brings groups; None: no more will come, and none go.
     """
 
@@ -168,12 +117,12 @@ class GroupedStream:
 
     @property
     def is_full(self) -> bool:
-        """See `Groups.is_full`."""
+        """Whether a group has to go before another one comes."""
         return self._stock is not None and self._stock.is_full
 
     @property
     def failing(self) -> Collection[int]:
-        """See `Groups.failing`."""
+        """Groups that could not be had when they were tried last: others are wanted first."""
         return () if self._stock is None else self._stock.failing
 
     @property
@@ -182,23 +131,27 @@ class GroupedStream:
         return sum(length for _, length in filter(None, map(self.group_range, range(self.num_groups))))
 
     def group_range(self, group: int) -> tuple[int, int] | None:
-        """See `Groups.group_range`."""
+        """(first position, number of tokens); None: it is not here yet."""
         found = self._group(group)
         return None if found is None else (group * GROUP_POSITIONS, len(found[1]))
 
     def want(self, groups: Sequence[int]) -> None:
-        """See `Groups.want`."""
+        """These will be read next, in this order: get them in the background."""
         if self._stock is not None:
             self._stock.want(groups)
 
     def let_go(self) -> None:
-        """See `Groups.let_go`."""
+        """What was chosen before has been read: groups that have to make room for others may go now."""
         for group in () if self._stock is None else self._stock.let_go():
             self._groups.pop(group, None)
         self._absent.clear()
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `TrainingStream.batch`."""
+        """Inputs and targets (the inputs moved on by one token): two int64 [len(positions), context] on the CPU.
+
+        Raises:
+            UsageFault: a token is not below vocab_size, or a file is not what it was; names the file.
+        """
         places = (divmod(position, GROUP_POSITIONS) for position in positions.tolist())
         return _batch([self.read(group, start, context + 1) for group, start in places])
 
@@ -225,6 +178,12 @@ class GroupedStream:
                 return None
             self._groups[group] = opened
         return self._groups[group]
+
+
+Groups = OneGroup | GroupedStream
+"""What there is to read, as those see it who choose positions."""
+TrainingStream = TokenStream | GroupedStream
+"""What is trained on."""
 
 
 def _batch(blocks: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -39,6 +39,9 @@ PICTURES = (PARQUET, HUB)
 LABELLED = (JSON_LINES, *PICTURES, TOKENS, WEB)
 """Of rows with text and a label, prepared shards too."""
 
+Segments = list[tuple[str, FileTokens]]
+"""Files, or parts of them, each with its name."""
+
 CACHE_NAME = "data"
 """Of tokenized text, in the data folder."""
 
@@ -264,19 +267,17 @@ def _prepared(
     return Corpus(training, shards.held_out(context), shards.facts(), meta.held_out_bytes_per_token)
 
 
-def _split_by_name(
-    segments: list[tuple[str, FileTokens]], fraction: float
-) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
+def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segments]:
     """(training, held out) of the library: by names, because its text differs a little between versions of Python."""
-    sides: tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]] = ([], [])
+    sides: tuple[Segments, Segments] = ([], [])
     for name, tokens in segments:
         sides[_is_held_out_name(name, fraction)].append((name, tokens))
     return sides
 
 
 def _split_by_content(
-    segments: list[tuple[str, FileTokens]], fraction: float, context: int, vocab_size: int
-) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]], int]:
+    segments: Segments, fraction: float, context: int, vocab_size: int
+) -> tuple[Segments, Segments, int]:
     """(training, held out, identity): pieces of at most `PIECE_TOKENS`, each chosen by its own content.
 
     All of them are read once.
@@ -304,7 +305,7 @@ def _split_by_content(
             num_held += stop - start
     if sum(len(tokens) for _, tokens in segments) - num_held <= context:
         return *_tail(segments, fraction), identity
-    sides: tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]] = ([], [])
+    sides: tuple[Segments, Segments] = ([], [])
     # Neighbours on one side become one segment again.
     for (index, is_held), run in itertools.groupby(pieces, lambda piece: (piece[1], (piece[1], piece[2]) in held)):
         name, tokens = segments[index]
@@ -313,13 +314,11 @@ def _split_by_content(
     return *sides, identity
 
 
-def _tail(
-    segments: list[tuple[str, FileTokens]], fraction: float
-) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
+def _tail(segments: Segments, fraction: float) -> tuple[Segments, Segments]:
     total = sum(len(tokens) for _, tokens in segments)
     boundary = total - int(total * fraction)
-    training: list[tuple[str, FileTokens]] = []
-    held_out: list[tuple[str, FileTokens]] = []
+    training: Segments = []
+    held_out: Segments = []
     start = 0
     for name, tokens in segments:
         cut = min(max(boundary - start, 0), len(tokens))

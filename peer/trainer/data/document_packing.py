@@ -11,13 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import blake3
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.shards import writing
@@ -52,17 +53,9 @@ class TokenizeOrder:
     held_out: Path
     examples: ExampleRules | None = None
 
-    def to_line(self) -> bytes:
-        """One line of JSON."""
-        return json.dumps(asdict(self), default=str).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> TokenizeOrder:
-        """Back from `to_line`."""
-        fields = json.loads(line)
-        paths = {side: Path(fields[side]) for side in ("training", "held_out")}
-        examples = None if fields["examples"] is None else ExampleRules.from_fields(fields["examples"])
-        return cls(**fields | paths | {"part": TextPart.from_fields(fields["part"]), "examples": examples})
+ORDERS = TypeAdapter(TokenizeOrder)
+"""To and from a line of JSON."""
 
 
 class _ShardFile:
@@ -242,7 +235,7 @@ def main() -> int:
         return error.exit_code
     for line in sys.stdin.buffer:
         try:
-            answer = tokenize_part(TokenizeOrder.from_line(line), tokenizer)
+            answer = tokenize_part(ORDERS.validate_json(line), tokenizer)
         except LocalFault as error:
             answer = {"error": str(error), "code": 2 if isinstance(error, UsageFault) else error.exit_code}
         try:

@@ -39,7 +39,7 @@ class LabelledStream(GroupedStream):
         self._limit = limit
 
     def group_range(self, group: int) -> tuple[int, int] | None:
-        """(first position, number of examples); see `Groups.group_range`."""
+        """(first position, number of examples); see `GroupedStream.group_range`."""
         found = super().group_range(group)
         return None if found is None else (found[0], found[1] // self._rules.row_values)
 

@@ -17,11 +17,12 @@ from typing import Annotated, Literal, Self
 
 import blake3
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dht.errors import LocalFault, UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular, read_regular
+from peer.config.section import DIGEST, Section
 from peer.config.validation import explain
 from peer.trainer.text.files import TokenType, reading
 
@@ -33,15 +34,11 @@ _MAX_SHOWN_CHARACTERS = 500
 MAX_SHARDS = 100_000
 _READ_BYTES = 1 << 22
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["64 lower-case hexadecimal digits"])]
+Digest = Annotated[str, Field(**DIGEST)]
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Shard(_Part):
+class Shard(Section):
     """One file of tokens."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,60}\.(u16|u32)$", examples=["part-00000.u16"])
@@ -56,7 +53,7 @@ class Shard(_Part):
     """Whether it only measures the loss."""
 
 
-class Rows(_Part):
+class Rows(Section):
     """How examples with labels are stored: rows of one length."""
 
     num_values: int = Field(ge=1, le=2**24)
@@ -65,7 +62,7 @@ class Rows(_Part):
     """Names of the classes, in the order of their numbers."""
 
 
-class Meta(_Part):
+class Meta(Section):
     """What meta.json holds.
 
     Raises:

@@ -68,7 +68,7 @@ class TextRules:
 
 
 class TextStock:
-    """Parts of a source as groups.
+    """Parts of a source as groups; the `GroupFiles` of its `Stock`.
 
     Args:
         cache: folder for what is tokenized; the shards of other data lie beside these.
@@ -109,27 +109,22 @@ class TextStock:
 
     @property
     def num_groups(self) -> int:
-        """Of all parts."""
         return len(self.parts)
 
     @property
     def lasting_bytes(self) -> int:
-        """None: held-out text counts with its part."""
-        return 0
+        return 0  # held-out text counts with its part
 
     def bytes_here(self, group: int) -> int | None:
-        """See `GroupFiles.bytes_here`."""
         facts = self._facts(group)
         if facts is None:
             return None
         return sum(int(shard["tokens"]) * self._dtype.itemsize for shard in _shards_of(facts))
 
     def bytes_expected(self, group: int) -> int | None:
-        """See `GroupFiles.bytes_expected`."""
         return None
 
     def remove(self, group: int) -> None:
-        """See `GroupFiles.remove`."""
         facts = self._facts(group)
         with contextlib.suppress(OSError):
             self._facts_path(group).unlink(missing_ok=True)
@@ -138,11 +133,7 @@ class TextStock:
                 (self.folder / shard["name"]).unlink(missing_ok=True)
 
     def bring(self, group: int) -> None:
-        """Tokenize a part now, unless that was done before.
-
-        Raises:
-            LocalFault: its text cannot be had, or the disk is full.
-        """
+        """Tokenize a part now, unless that was done before."""
         with self._lock:
             if self._facts(group) is not None:
                 return

@@ -13,7 +13,7 @@ from typing import Any
 
 from dht.errors import LocalFault, UsageFault
 from peer.import_path import python_command, python_environment
-from peer.trainer.data.document_packing import TokenizeOrder
+from peer.trainer.data.document_packing import ORDERS, TokenizeOrder
 
 _WORKER = "peer.trainer.data.document_packing"
 
@@ -21,14 +21,13 @@ _WORKER = "peer.trainer.data.document_packing"
 class TokenizeWorker:
     """One worker process. `close` it."""
 
-    def __init__(self, tokenizer: Path | None, end: str | None, num_threads: int = 1) -> None:
-        # Both are how the library is told how many threads it may have.
-        threads = {"TOKENIZERS_PARALLELISM": str(num_threads > 1).lower(), "RAYON_NUM_THREADS": str(num_threads)}
+    def __init__(self, tokenizer: Path | None, end: str | None) -> None:
+        one_thread = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             python_command(_WORKER, str(tokenizer or ""), end or ""),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**python_environment(), **threads},
+            env={**python_environment(), **one_thread},
             start_new_session=True,  # Ctrl+C is its owner's to deal with
         )
 
@@ -43,7 +42,7 @@ class TokenizeWorker:
         line = b""
         with contextlib.suppress(ValueError):  # closed meanwhile
             with contextlib.suppress(OSError):  # what it said before it ended is read below
-                self._process.stdin.write(order.to_line())
+                self._process.stdin.write(ORDERS.dump_json(order) + b"\n")
                 self._process.stdin.flush()
             line = self._process.stdout.readline()
         if not line:

@@ -47,7 +47,7 @@ _BROKEN = (OSError, HTTPException, ValueError)
 
 
 class WebStock:
-    """Shards that are downloaded as they are wanted.
+    """Shards that are downloaded as they are wanted; the `GroupFiles` of its `Stock`.
 
     Args:
         url: of meta.json.
@@ -86,29 +86,23 @@ class WebStock:
 
     @property
     def num_groups(self) -> int:
-        """Shards to train on."""
         return len(self.meta.training)
 
     @property
     def lasting_bytes(self) -> int:
-        """Of the held-out shards."""
         return sum(self.meta.num_bytes(shard) for shard in self.meta.held_out)
 
     def bring(self, group: int) -> None:
-        """See `GroupFiles.bring`."""
         self.fetch(self.meta.training[group])
 
     def bytes_here(self, group: int) -> int | None:
-        """See `GroupFiles.bytes_here`."""
         shard = self.meta.training[group]
         return self.meta.num_bytes(shard) if (self.folder / shard.name).exists() else None
 
     def bytes_expected(self, group: int) -> int | None:
-        """See `GroupFiles.bytes_expected`."""
         return self.meta.num_bytes(self.meta.training[group])
 
     def remove(self, group: int) -> None:
-        """See `GroupFiles.remove`."""
         if self._shards is not None:
             self._shards.remove(self.meta.training[group])
 

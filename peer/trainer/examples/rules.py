@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,6 @@ class ExampleRules:
     def row_values(self) -> int:
         """Of each stored row."""
         return HEAD_VALUES + self.num_values
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """From what JSON makes of its fields."""
-        lists = {name: tuple(fields[name]) for name in ("labels", "picture") if fields[name] is not None}
-        return cls(**{**fields, **lists})
 
     def number_of(self, label: object) -> int | None:
         """Of a class, as a row says it; None: the run has none of that name or number."""

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,15 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
-@dataclass(frozen=True, slots=True)
-class BaseWeights:
-    """What a folder of safetensors files holds.
-
-    Attributes:
-        digest: BLAKE3, 64 hexadecimal digits, over names (sorted), types, shapes and bytes, however they lie in files.
-        num_bytes: of all tensors.
-    """
-
-    digest: str
-    num_bytes: int
-
-
 def has_weights(folder: Path) -> bool:
     """Whether a folder has safetensors files."""
     return folder.is_dir() and any(folder.glob("*.safetensors"))
 
 
-def read_base(folder: Path) -> BaseWeights:
-    """The digest of a folder's weights; a tensor at a time is in memory.
+def read_base(folder: Path) -> tuple[str, int]:
+    """(digest, bytes) of all tensors in a folder's safetensors files; a tensor at a time is in memory.
+
+    The digest is BLAKE3 (64 hexadecimal digits) of names (sorted), types, shapes and bytes, however they lie in files.
 
     Raises:
         UsageFault: it is not there, it has none, one is no whole safetensors file, or one name is there twice.
@@ -71,7 +59,7 @@ def read_base(folder: Path) -> BaseWeights:
             digest.update(json.dumps(described).encode() + b"\n")
             digest.update(content.data)
             num_bytes += content.nbytes
-    return BaseWeights(digest.hexdigest(), num_bytes)
+    return digest.hexdigest(), num_bytes
 
 
 def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
@@ -118,10 +106,10 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
     if given is None and not init.source.startswith(HUB):
         raise init.not_given()
     folder = given if given is not None else from_hub(init.source.removeprefix(HUB))
-    found = read_base(folder)
-    if found.digest != init.digest:
+    digest, _ = read_base(folder)
+    if digest != init.digest:
         raise Incompatible(
-            f"the weights in {folder} have the digest {found.digest[:16]}; the run stands on {init.digest[:16]}; "
+            f"the weights in {folder} have the digest {digest[:16]}; the run stands on {init.digest[:16]}; "
             "expected the same weights: take them at the very revision that the run's owner used"
         )
     return folder

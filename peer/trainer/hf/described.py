@@ -101,9 +101,9 @@ def describe_model(
     init = None
     if has_weights(path):
         tell(f"reading the weights in {path}")
-        found_weights = read_base(path)
+        digest, num_bytes = read_base(path)
         check_weights(text, chosen, path)
-        init = {"source": source, "digest": found_weights.digest, "num_bytes": found_weights.num_bytes}
+        init = {"source": source, "digest": digest, "num_bytes": num_bytes}
     tell("counting parameters")
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
     if frozen and adapter is not None:
@@ -208,19 +208,13 @@ def _task(asked: str | None, model_type: str, architectures: object) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    expected = f"expected a folder with a {CONFIG_NAME} of a Hugging Face model, or such a file; check --model."
     try:
         fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode(), parse_constant=refuse_constant)
     except OSError as error:
-        raise UsageFault(
-            f"{path}: {error.strerror or error}; expected a folder with a {CONFIG_NAME} of a Hugging Face model, or "
-            "such a file; check --model."
-        ) from error
+        raise UsageFault(f"{path}: {error.strerror or error}; {expected}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageFault(
-            f"{path} is no JSON ({error}); expected the {CONFIG_NAME} of a Hugging Face model; check --model."
-        ) from error
+        raise UsageFault(f"{path} is no JSON ({error}); {expected}") from error
     if not isinstance(fields, dict):
-        raise UsageFault(
-            f"{path} is no JSON object; expected the {CONFIG_NAME} of a Hugging Face model; check --model."
-        )
+        raise UsageFault(f"{path} is no JSON object; {expected}")
     return fields

@@ -9,7 +9,15 @@ from pathlib import Path
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.layouts import bare_name, layout_digest_of, layout_of, shared_buffers, trained_parameters
+from peer.config.layouts import (
+    Shapes,
+    bare_name,
+    layout_digest_of,
+    layout_of,
+    shared_buffers,
+    tensor_shapes,
+    trained_parameters,
+)
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
 from peer.trainer.examples.rules import rules_of
@@ -18,8 +26,6 @@ from peer.trainer.hf.architecture import Compressed, build_architecture, check_l
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.tasks import ForTask
 from peer.trainer.model.gpt import build_model
-
-Shapes = list[tuple[str, tuple[int, ...]]]
 
 
 def build_run_model(
@@ -180,8 +186,4 @@ def architecture_parts(
     if adapter is not None:
         module = with_adapter(module, adapter, None)
     freeze(module, frozen)
-    parameters, buffers = (
-        [(name, tuple(tensor.shape)) for name, tensor in tensors]
-        for tensors in (trained_parameters(module), shared_buffers(module))
-    )
-    return parameters, buffers
+    return tensor_shapes(trained_parameters(module)), tensor_shapes(shared_buffers(module))

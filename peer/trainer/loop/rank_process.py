@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from dht.errors import LocalFault
-from peer.config.layouts import averaged_parts, layout_of
+from peer.config.layouts import averaged_parts, layout_of, tensor_shapes
 from peer.config.manifest import RunManifest
 from peer.console.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
@@ -56,7 +56,7 @@ def follow(place: Place) -> int:
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
     corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent)
     parts = averaged_parts(model, manifest)
-    layout = layout_of(manifest, *([(name, tuple(tensor.shape)) for name, tensor in part] for part in parts))
+    layout = layout_of(manifest, *map(tensor_shapes, parts))
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
     portion = Portion(dict([*parts[0], *parts[1]]), layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)

@@ -71,13 +71,20 @@ class TrainerKeeper:
 
     def after_step(self) -> None:
         """Take a moment if one is asked for: copy everything, and let a thread write it. Also when no step follows."""
-        if not self._is_asked():
+        mailbox = self._link.mailbox
+        number, counters = mailbox.network.wanted_moment, mailbox.trainer
+        if number <= counters.moment or (self._writer is not None and self._writer.is_alive()):
             return
-        number = self._link.mailbox.network.wanted_moment
-        content = self._begin()
-        if content is None:
+        counters.moment_written = 0
+        self._link.settle()
+        counters.moment_sequence = mailbox.outbox.last_sequence
+        if self._kept.is_sharded:
+            self._link.ranks.order(OrderKind.KEEP)
+        if not self._kept.is_finite():
+            counters.moment_written = -errno.EDOM
+            counters.moment = number
             return
-        facts, tensors = content
+        facts, tensors = self._content(number)
         specs = specs_of(tensors)
         copies = _Copies(self._copy_bytes)
         self._writer = threading.Thread(
@@ -89,26 +96,8 @@ class TrainerKeeper:
                 copies.put(self._kept.copy_of(tensors[spec.name]))
         finally:
             copies.end()
-        self._link.mailbox.trainer.moment = number
+        counters.moment = number
         self._link.note_pause()
-
-    def _is_asked(self) -> bool:
-        mailbox = self._link.mailbox
-        is_writing = self._writer is not None and self._writer.is_alive()
-        return mailbox.network.wanted_moment > mailbox.trainer.moment and not is_writing
-
-    def _begin(self) -> tuple[dict[str, Any], dict[str, Held]] | None:
-        counters = self._link.mailbox.trainer
-        counters.moment_written = 0
-        self._link.settle()
-        counters.moment_sequence = self._link.mailbox.outbox.last_sequence
-        if self._kept.is_sharded:
-            self._link.ranks.order(OrderKind.KEEP)
-        if not self._kept.is_finite():
-            counters.moment_written = -errno.EDOM
-            counters.moment = self._link.mailbox.network.wanted_moment
-            return None
-        return self._content(self._link.mailbox.network.wanted_moment)
 
     def _content(self, number: int) -> tuple[dict[str, Any], dict[str, Held]]:
         tensors, kept = self._kept.content()
@@ -133,8 +122,7 @@ class TrainerKeeper:
         try:
             written = write_tensors(path / TRAINER_TENSORS_NAME, specs, copies, self._open_file)
             sync(path / TRAINER_TENSORS_NAME)
-            file = {"num_bytes": written.num_bytes, "digest": written.digest}
-            write_json(path / TRAINER_FACTS_NAME, {**facts, "file": file}, self._open_file)
+            write_json(path / TRAINER_FACTS_NAME, {**facts, "file": written.model_dump()}, self._open_file)
             sync(path / TRAINER_FACTS_NAME)
             outcome = number
         except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,32 +23,6 @@ OrderKind = Literal["random", "permuted"]
 """As the manifest's `data.order`."""
 
 
-class BlockOrder(Protocol):
-    """Which blocks come next."""
-
-    def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
-
-        With `context` 0 they are single samples.
-
-        Raises:
-            ValueError: there is less than one block.
-        """
-        ...
-
-    def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Blocks that are here, read before or not; None: none is."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint."""
-        ...
-
-
 class RandomOrder:
     """Draws with replacement, from all that is here: a pure function of seed, PeerId and the number of reads."""
 
@@ -58,7 +32,13 @@ class RandomOrder:
         self.num_reads = first_read
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `BlockOrder.next`."""
+        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
+
+        With `context` 0 they are single samples.
+
+        Raises:
+            ValueError: there is less than one block.
+        """
         groups.let_go()
         groups.want(range(groups.num_groups))
         if all(groups.group_range(group) is None for group in range(groups.num_groups)):
@@ -68,15 +48,15 @@ class RandomOrder:
         return positions
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `BlockOrder.again`."""
+        """Blocks that are here, read before or not; None: none is."""
         return self.next(num_blocks, context, groups)
 
     def state(self) -> dict[str, Any]:
-        """The number of reads is kept elsewhere."""
+        """For a checkpoint: nothing, the number of reads is kept elsewhere."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing to do."""
+        """From a checkpoint: nothing to do."""
 
 
 class PermutedOrder:
@@ -103,7 +83,7 @@ class PermutedOrder:
         self._told: tuple[int, int] | None = None
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `BlockOrder.next`."""
+        """See `RandomOrder.next`."""
         groups.let_go()
         view = self._look() or NOBODY
         spans = self._walk.next_blocks(num_blocks, lambda epoch, unit: self._size(epoch, unit, context, groups), view)
@@ -118,7 +98,7 @@ class PermutedOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `BlockOrder.again`."""
+        """See `RandomOrder.again`."""
         groups.let_go()
         self._num_again += 1
         size_of = self._size
@@ -126,11 +106,11 @@ class PermutedOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def state(self) -> dict[str, Any]:
-        """See `BlockOrder.state`."""
+        """For a checkpoint."""
         return self._walk.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See `BlockOrder.restore`."""
+        """From a checkpoint."""
         if state:
             self._walk.restore(state)
 
@@ -183,6 +163,10 @@ class PermutedOrder:
                     found.append(position + permuted(places, num_blocks, key) * max(1, context))
                 first, missing = max(0, first - (stop - start)), missing - count
         return np.concatenate(found)
+
+
+BlockOrder = RandomOrder | PermutedOrder
+"""Which blocks come next."""
 
 
 def _groups_of(unit: int, num_groups: int) -> range:

@@ -15,7 +15,7 @@ from functools import partial
 from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from dht.errors import UsageFault
 from dht.quantities import plural
@@ -58,11 +58,6 @@ class TextPart:
 
     kind: str
     pieces: tuple[tuple[str, int, int], ...]
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """From what JSON makes of its fields."""
-        return cls(fields["kind"], tuple((str(path), int(a), int(b)) for path, a, b in fields["pieces"]))
 
 
 @dataclass

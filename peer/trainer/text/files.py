@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,6 @@ _BYTES: TokenType = np.dtype(np.uint8)
 _TOKEN_TYPES: dict[str, TokenType] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 TokenArray = NDArray[np.unsignedinteger[Any]]
-
-
-class Tokens(Protocol):
-    """A row of tokens that is read in pieces: an array, or a file."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, chosen: slice, /) -> TokenArray: ...
 
 
 class OpenFiles:
@@ -117,6 +109,10 @@ class FileTokens:
     def nbytes(self) -> int:
         """Its length in bytes."""
         return self._length * self.dtype.itemsize
+
+
+Tokens = TokenArray | FileTokens
+"""A row of tokens that is read in pieces."""
 
 
 @dataclass

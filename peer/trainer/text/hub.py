@@ -11,36 +11,17 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
 from peer.extras import needing
 
-_FORM = re.compile(r"hf:(?P<id>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<config>[^:]+))?(?::(?P<split>.+))?")
+_FORM = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
 
 ROWS_PER_PART = 2000
 """Bytes are not known in advance: 1 to 10 MB of usual documents."""
 WHOLE_FILE_PARTS = 8
 """Of a file that is no Parquet, at most: it is streamed from its beginning for each of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """``hf:ID@REVISION[/CONFIG][:SPLIT]`` in its parts."""
-
-    name: str
-    revision: str
-    config: str | None
-    split: str
-
-
-def hub_source(source: str) -> HubSource:
-    """Parse a source whose form was checked before (`peer.config.data_source.HUB_PATTERN`)."""
-    match = _FORM.fullmatch(source)
-    if match is None:
-        raise UsageFault(f"{source} is no data set; expected hf:ID@REVISION, with /CONFIG and :SPLIT where needed")
-    return HubSource(match["id"], match["revision"], match["config"], match["split"] or "train")
 
 
 def is_offline() -> bool:
@@ -72,7 +53,7 @@ def hub_parts(source: str, max_parts: int) -> list[tuple[int, int]]:
     parts_of_file = max(1, min(num_groups if num_groups > 1 else WHOLE_FILE_PARTS, max_parts // num_files))
     num_parts = min(num_files * parts_of_file, max_parts)
     splits = getattr(getattr(rows, "info", None), "splits", None) or {}
-    known = splits.get(hub_source(source).split)
+    known = splits.get(_choices(source)["split"])
     if known is not None and known.num_examples:
         enough = -(-int(known.num_examples) // ROWS_PER_PART)
         num_parts = min(num_parts, enough if enough <= num_files else num_files * -(-enough // num_files))
@@ -125,12 +106,10 @@ def _by_row_groups(rows: Any) -> Any:
 def _open(source: str) -> Any:
     with needing(f"reading {source}", "datasets", "hf"):
         import datasets
-    asked = hub_source(source)
-    choices = {"name": asked.config, "split": asked.split, "revision": asked.revision}
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # what they would print is in the sentence below
     try:
-        found: Any = datasets.load_dataset(asked.name, streaming=not is_offline(), **choices)
+        found: Any = datasets.load_dataset(**_choices(source), streaming=not is_offline())
         pictures = [name for name, kind in (getattr(found, "features", None) or {}).items() if _is_picture(kind)]
         for name in pictures:
             # As they are stored: they are decoded here, with limits.
@@ -140,6 +119,14 @@ def _open(source: str) -> Any:
         raise UsageFault(str(_unavailable(source, error))) from error
     except Exception as error:  # The hub's, HTTP's and the system's own classes.
         raise _unavailable(source, error) from error
+
+
+def _choices(source: str) -> dict[str, str | None]:
+    """What the library is asked for; the form was checked before (`peer.config.data_source.HUB_PATTERN`)."""
+    match = _FORM.fullmatch(source)
+    if match is None:
+        raise UsageFault(f"{source} is no data set; expected hf:ID@REVISION, with /CONFIG and :SPLIT where needed")
+    return {**match.groupdict(), "split": match["split"] or "train"}
 
 
 def _is_picture(kind: object) -> bool:

@@ -30,7 +30,7 @@ def spec_of_seed(seed: int) -> SimulationSpec:
         manifest,
         step_seconds=(0.4, chance.choice((0.6, 1.5, 4.0))),
         stream_loss=chance.choice((0.0, 0.0, 0.05, 0.2)),
-        quadratic=LIGHT_WORK,
+        workload=LIGHT_WORK,
     )
     return replace(spec, faults=_faults(chance, num_peers, spec.training_seconds))
 

@@ -130,7 +130,7 @@ def swarm_with_thieves(
         for index in range(num_peers)
     ]
     manifest = tiny_manifest(seed, combine="centered_clip", **averaging)
-    spec = SimulationSpec(num_peers, num_steps, seed, manifest, profiles=tuple(profiles), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(num_peers, num_steps, seed, manifest, profiles=tuple(profiles), workload=LIGHT_WORK)
     last = Fault(spec.training_seconds - 1, "crash", tuple(range(num_honest, num_peers)))
     late = {peer for fault in faults if fault.kind == "start" for peer in fault.peers}
     starts = (Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(num_peers) if index not in late)

@@ -113,7 +113,7 @@ def back_from_checkpoints(num_each: int, short_back: float) -> tuple[SimulationR
         tuple(sorted(faults, key=lambda fault: fault.at_seconds)),
         profiles=profiles,
         duration_seconds=END,
-        quadratic=LIGHT_WORK,
+        workload=LIGHT_WORK,
         ends_with_goodbyes=False,
     )
     return simulate(spec, lambda index, event: seen.append((index, event))), seen

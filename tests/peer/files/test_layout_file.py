@@ -71,8 +71,8 @@ def test_a_run_that_was_made_without_stays_the_same_run(tmp_path: Path) -> None:
         b'{"parameters": [[3, [1]]]}',
         b'{"parameters": []}',
         b'{"parameters": [["a", [9999999999999999999, 9999999999999999999]]]}',
-        layout_content([("b", (4, 8))]),
-        layout_content([*reversed(shapes_of(module()))]),
+        layout_content([("b", (4, 8))], []),
+        layout_content([*reversed(shapes_of(module()))], []),
     ],
 )
 def test_anything_else_is_no_layout(tmp_path: Path, content: bytes) -> None:
@@ -81,4 +81,4 @@ def test_anything_else_is_no_layout(tmp_path: Path, content: bytes) -> None:
     assert named_shapes(run.manifest, folder) == (shapes_of(module()), [])
     (folder / LAYOUT_NAME).write_bytes(content)
     assert named_shapes(run.manifest, folder) is None
-    assert json.loads(layout_content([])) == {"parameters": []}
+    assert json.loads(layout_content([], [])) == {"parameters": []}

@@ -36,7 +36,7 @@ from peer.plan.memory_needs import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_traffic import LINE_SHARE, MemberLink, round_seconds, round_traffic
 from peer.plan.source import plan_of
-from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, WorkloadSection, tiny_manifest
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
@@ -77,7 +77,7 @@ def test_what_is_sent_is_received(num_values, members, codec):
     assert sum(part.control_bytes_up for part in traffic) == pytest.approx(
         sum(part.control_bytes_down for part in traffic)
     )
-    assert sum(num_values - part.contribution_values for part in traffic) == num_values
+    assert sum(num_values - part.values for part in traffic) == num_values
 
 
 @pytest.mark.parametrize("num_members", [2, 4, 16, 128])
@@ -96,9 +96,9 @@ def test_a_lone_peer_and_an_unreachable_one():
     assert alone.bytes_up == alone.bytes_down == 0
     assert round_seconds([alone], [MemberLink(1e7, 1e8, 1.0)]) == 0
     hidden, open_ = round_traffic(MILLION, INT4, [MemberLink(1e9, 1e9, reachable=False), MemberLink(1e6, 1e9)])
-    assert hidden.contribution_values == MILLION
+    assert hidden.values == MILLION
     assert hidden.result_bytes_up == 0
-    assert open_.contribution_values == 0
+    assert open_.values == 0
 
 
 def test_a_tiny_first_fragment_does_not_stand_for_the_others():
@@ -148,7 +148,7 @@ def test_simulated_peers_send_what_was_counted():
         manifest,
         (Fault(0.1, "start", tuple(range(num_peers))),),
         profiles=peers,
-        quadratic=Quadratic(num_values, 64, 0.1, 0.1),
+        workload=WorkloadSection(num_values=num_values, tokens_per_step=64, learning_rate=0.1, noise=0.1),
         duration_seconds=96.0,
     )
     result = simulate(spec, note)
@@ -158,10 +158,10 @@ def test_simulated_peers_send_what_was_counted():
     assert len(whole) >= 20
     for index, event in whole:
         part = expected[index]
-        assert event.fact.contribution_values_sent == part.contribution_values
+        assert event.fact.contribution_values_sent == part.values
         # Numbers of a young run take some bytes less in headers; an event's bytes include its offer and reports.
         assert -60 < event.fact.bytes_up - part.contribution_bytes_up < 300
-        if event.fact.result_values_received == part.result_values:
+        if event.fact.result_values_received == part.values:
             assert -60 < event.fact.bytes_down - part.result_bytes_down < 4000
     # Who was not in a round asks for all of its result.
     payload_bytes = INT4.encoded_num_bytes(num_values // 2)

@@ -35,7 +35,6 @@ from peer.simulation.scenarios.scenario import (
     load_scenario,
 )
 from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import Quadratic
 from peer.simulation.simulation import Progress, simulate
 from peer.simulation.trace import Trace
 from peer.simulation.workload import QuadraticWorkload
@@ -291,7 +290,9 @@ def test_each_event_has_its_own_line_in_the_hash():
 
 def test_the_quadratic_is_learned():
     spec = spec_of(scenario(workload={"num_values": 1000}), 1)
-    workload = QuadraticWorkload(spec.manifest, Quadratic(1000, 10, 0.1, 0.0))
+    workload = QuadraticWorkload(
+        spec.manifest, WorkloadSection(num_values=1000, tokens_per_step=10, learning_rate=0.1, noise=0.0)
+    )
     anchors = {index: np.zeros(size, dtype=np.float32) for index, size in enumerate(workload.layout.sizes)}
     assert workload.loss(anchors) == workload.loss(None) == pytest.approx((1 + 1 / 4 + 1 / 16 + 1 / 64) / 8)
     result = run(duration_minutes=3)

@@ -43,7 +43,7 @@ def with_churn(num_peers):
 
 @pytest.mark.parametrize("num_peers", sampled([16, 32], one_in=2))
 def test_many_peers_learn(num_peers):
-    result = simulate(dataclasses.replace(with_churn(num_peers), quadratic=LIGHT_WORK))
+    result = simulate(dataclasses.replace(with_churn(num_peers), workload=LIGHT_WORK))
     assert_well(result)
     assert result.loss_last < 0.5 * result.loss_first
     # Of 32, one that was killed stays away; of 16, everybody is back.
@@ -109,7 +109,7 @@ def test_both_sides_of_a_partition_go_on_and_become_one_again():
     repaired = []
     spec = spec_of(6, 100, 2, Fault(10.0, "partition", (1, 3, 5)), Fault(40.0, "heal"))
     result = simulate(
-        dataclasses.replace(spec, quadratic=LIGHT_WORK),
+        dataclasses.replace(spec, workload=LIGHT_WORK),
         lambda index, event: repaired.append(index) if "Repaired" in type(event.fact).__name__ else None,
     )
     assert_well(result)
@@ -132,7 +132,7 @@ def test_a_network_process_that_is_killed_again_and_again_loses_no_work_of_the_t
 def test_what_happens_to_a_peer_whose_network_process_is_just_started_again(kind):
     """It is one life all the time: nobody starts a second one, and what ends it ends the restart, too."""
     spec = spec_of(2, 30, 4, Fault(9.0, "restart_network", (1,)), Fault(9.4, kind, (1,)))
-    result = simulate(dataclasses.replace(spec, quadratic=LIGHT_WORK))
+    result = simulate(dataclasses.replace(spec, workload=LIGHT_WORK))
     assert_well(result)
     assert result.num_live_peers == (1 if kind in ("leave", "crash") else 2)
 
@@ -146,7 +146,7 @@ def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
 
 def test_a_stalled_peer_and_streams_that_break_delay_nobody_for_ever():
     spec = spec_of(4, 50, 6, Fault(10.0, "stall", (2,)), Fault(19.0, "resume", (2,)))
-    result = simulate(dataclasses.replace(spec, stream_loss=0.1, quadratic=LIGHT_WORK))
+    result = simulate(dataclasses.replace(spec, stream_loss=0.1, workload=LIGHT_WORK))
     assert_well(result)
     assert result.loss_last < 0.6 * result.loss_first
 

@@ -103,7 +103,7 @@ def test_the_digest_is_of_the_numbers_not_of_the_files(saved: Path, tmp_path: Pa
     assert read_base(whole) == read_base(saved)
     tensors["model.norm.weight"][3] += 1e-3
     save_file(tensors, whole / "model.safetensors")
-    assert read_base(whole).digest != read_base(saved).digest
+    assert read_base(whole)[0] != read_base(saved)[0]
 
 
 def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.kit.tiers import sampled
 
 @pytest.mark.parametrize("skew_seconds", sampled([-60.0, 60.0], one_in=2))
 def test_a_peer_whose_clock_is_off_by_a_minute_takes_part(skew_seconds):
-    spec = SimulationSpec(4, 120, 4, tiny_manifest(4), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 120, 4, tiny_manifest(4), workload=LIGHT_WORK)
     profiles = [spec.profile(index) for index in range(4)]
     profiles[1] = dataclasses.replace(profiles[1], clock_skew_seconds=skew_seconds)
     starts = tuple(Fault(0.5 * index, "start", (index,)) for index in range(4))

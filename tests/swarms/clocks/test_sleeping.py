@@ -51,7 +51,7 @@ def test_a_night_of_sleeping_laptops(minutes, seed, combine, num_laptops):
 @pytest.mark.parametrize(("seed", "seconds"), sampled([(0, 60.0), (0, 90.0), (1, 60.0), (1, 90.0)], one_in=4))
 def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
     """`kill -STOP` of trainer and network process, then `kill -CONT`."""
-    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"), workload=LIGHT_WORK)
     pause = (Fault(30.0, "sleep", (1,)), Fault(30.0 + seconds, "wake", (1,)))
     result, refusals = refusals_of(dataclasses.replace(spec, faults=pause, duration_seconds=180.0))
     assert refusals == []
@@ -60,7 +60,7 @@ def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
 
 
 def test_everybody_asleep_at_once_goes_on_where_it_was():
-    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"), workload=LIGHT_WORK)
     naps = tuple(
         fault
         for peer in range(4)
@@ -76,7 +76,7 @@ def test_everybody_asleep_at_once_goes_on_where_it_was():
 
 def test_a_process_that_sleeps_does_nothing_and_loses_nothing():
     """Its steps stop, its clock goes on, and what was cancelled while it slept does not happen."""
-    spec = SimulationSpec(2, 200, 5, tiny_manifest(5), quadratic=LIGHT_WORK)
+    spec = SimulationSpec(2, 200, 5, tiny_manifest(5), workload=LIGHT_WORK)
     awake = simulate(dataclasses.replace(spec, duration_seconds=100.0))
     asleep = simulate(
         dataclasses.replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dht.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run
 from peer.trainer.data.corpus import Corpus, open_run_corpus
+from peer.trainer.data.document_packing import ORDERS, TokenizeOrder
 from peer.trainer.data.shards import read_meta
 from peer.trainer.examples.pictures import content_of, pixels_of
 from peer.trainer.examples.rules import ExampleRules, labels_from, rules_of
@@ -24,6 +25,7 @@ from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.prepare import prepare_data
+from peer.trainer.text.documents import TextPart
 from tests.kit.trainer.prepared_data import small_tokenizer
 
 BERT = {
@@ -81,7 +83,10 @@ def test_a_run_with_labels_says_so(tmp_path: Path) -> None:
     )
     rules = rules_of(manifest)
     assert rules == ExampleRules("text", "label", NAMES, 24)
-    assert ExampleRules.from_fields(json.loads(json.dumps(asdict(rules)))) == rules
+    part = TextPart("text", (("a", 0, 5), ("b", 1, 2)))
+    for examples in (rules, replace(rules, picture=(3, 8)), None):
+        order = TokenizeOrder(part, "text", 0.1, tmp_path / "part.u16", tmp_path / "held.u16", examples)
+        assert ORDERS.validate_json(ORDERS.dump_json(order)) == order
     assert manifest.step_tokens == manifest.training.batch_size * manifest.training.accumulation_steps
     assert rules_of(RunManifest(name="tiny")) is None
 

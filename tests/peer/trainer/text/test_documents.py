@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from dht.errors import UsageFault
 from peer.trainer.text import documents as module
-from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
+from peer.trainer.text.documents import Complaints, documents, files_of, parts_of
 from tests.kit.trainer.prepared_data import json_lines, sentences
 
 
@@ -149,8 +147,3 @@ def test_pipes_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.parquet")
     with pytest.raises(UsageFault, match="named pipe"):
         read(str(tmp_path / "pipe.parquet"))
-
-
-def test_a_part_survives_json():
-    part = TextPart("text", ((str(Path("a")), 0, 5), ("b", 1, 2)))
-    assert TextPart.from_fields(json.loads(json.dumps(asdict(part)))) == part
