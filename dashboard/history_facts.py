@@ -1,4 +1,4 @@
-"""What a run's history says, as values. Pure: `history*.py` makes them, page, API and export show them.
+"""What a run's history says, as values. Pure: `history/` makes them; page, API and export show them.
 
 Times are unix seconds. Ids and texts were checked and stripped before they came here; they are still escaped where
 they are shown. `*_witnessed` is what others in the round signed, `*_reported` what the peer itself says
@@ -184,18 +184,6 @@ class MissingRounds:
     first_version: int
     last_version: int
     """Inclusive; versions that the missing rounds left."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneFacts:
-    """One peer's part in its newest round, reported by that peer itself."""
-
-    peer_id: str
-    compute_seconds: float
-    send_seconds: float
-    receive_seconds: float
-    apply_seconds: float
-    started_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ MAX_GAP_SECONDS: Final = 30.0
 
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
-_NOTHING: Final = PeriodRank()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +196,16 @@ class Ledger:
         work = {key: recent_work((machine.work for machine in machines), today) for key, machines in ranked}
         by_day, by_week = standings(work, today, 1), standings(work, today, WEEK_DAYS)
         before = ranks({key: _witnessed(machines) - work[key].get(today, 0) for key, machines in ranked})
-        rows = [
+        rows = tuple(
             replace(
-                self._row(key, machines, total, now, index + 1),
+                self._row(key, machines, total, now, place),
                 rank_before=before.get(key, 0),
-                today=by_day.get(key, _NOTHING),
-                week=by_week.get(key, _NOTHING),
+                today=by_day.get(key, PeriodRank()),
+                week=by_week.get(key, PeriodRank()),
             )
-            for index, (key, machines) in enumerate(ranked)
-        ]
-        return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
+            for place, (key, machines) in enumerate(ranked, 1)
+        )
+        return rows, len(others) - len(others[:num_free]) + self.num_unlisted
 
     @property
     def bandwidth(self) -> TrafficTotals:

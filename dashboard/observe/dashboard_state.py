@@ -10,12 +10,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from dashboard.history_facts import Condition, LaneFacts, RoundFacts
+from dashboard.history_facts import Condition, RoundFacts
 from dashboard.observe.labels import label_text
-from dashboard.observe.round_timeline import merge_lanes
+from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
@@ -119,8 +119,8 @@ class DashboardState:
     fragments: tuple[FragmentRow, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """As peer records tell them, newest first."""
-    lanes: tuple[LaneFacts, ...] = ()
-    """How live peers spent their newest rounds, by their own word."""
+    lanes: Lanes = field(default_factory=dict)
+    """How live peers spent their newest rounds."""
     committed_tokens: int = 0
     """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
     its fragments; this is the (lower) median over `voters`."""

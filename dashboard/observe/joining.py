@@ -32,9 +32,6 @@ class JoinRule:
     is_of_one_machine: bool = True
 
 
-USUAL_RULE: Final = JoinRule()
-
-
 def join_addresses(
     state: DashboardState, dialled: Sequence[str], faults: Collection[str], rule: JoinRule
 ) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from dashboard.history_facts import LaneFacts
-from dht.records.signed_records import PeerRecord
+from dht.records.signed_records import PeerRecord, RoundTimes
 
 KEPT_SECONDS: Final = 180.0
 """Longer ago is not drawn."""
@@ -17,40 +17,38 @@ MAX_ROUND_SECONDS: Final = 3600.0
 """A round that says it took longer is not believed."""
 
 
-def lane_end(lane: LaneFacts) -> float:
+Lanes = Mapping[str, tuple[RoundTimes, ...]]
+"""By PeerId: its newest rounds, by its own word."""
+
+
+def end_of(times: RoundTimes) -> float:
     """Unix seconds at which the commit was applied."""
-    return lane.started_at + lane.compute_seconds + lane.send_seconds + lane.receive_seconds + lane.apply_seconds
+    return times.started_at + times.compute_seconds + times.send_seconds + times.receive_seconds + times.apply_seconds
 
 
-def merge_lanes(known: Sequence[LaneFacts], records: Sequence[PeerRecord], now: float) -> tuple[LaneFacts, ...]:
+def merge_lanes(known: Lanes, records: Sequence[PeerRecord], now: float) -> Lanes:
     """`known` and the newest round of each record, without what is older than `KEPT_SECONDS` at `now`."""
-    by_peer: dict[str, list[LaneFacts]] = {}
-    for lane in known:
-        if lane_end(lane) >= now - KEPT_SECONDS:
-            by_peer.setdefault(lane.peer_id, []).append(lane)
+    recent = {peer_id: [one for one in lane if end_of(one) >= now - KEPT_SECONDS] for peer_id, lane in known.items()}
+    lanes = {peer_id: lane for peer_id, lane in recent.items() if lane}
     for record in records:
-        newest = _lane_of(record, now)
-        if newest is None or (record.peer_id not in by_peer and len(by_peer) >= MAX_LANE_PEERS):
+        newest = _believed(record.newest_round, now)
+        if newest is None or (record.peer_id not in lanes and len(lanes) >= MAX_LANE_PEERS):
             continue
-        lanes = by_peer.setdefault(record.peer_id, [])
+        lane = lanes.setdefault(record.peer_id, [])
         # A record is read many times before the next one comes; only one of its readings counts.
-        if all(
-            (old.compute_seconds, old.send_seconds) != (newest.compute_seconds, newest.send_seconds) for old in lanes
-        ):
-            lanes.append(newest)
-    return tuple(lane for lanes in by_peer.values() for lane in lanes[-MAX_LANES_PER_PEER:])
+        if all((one.fragment, one.version) != (newest.fragment, newest.version) for one in lane):
+            lane.append(newest)
+    return {peer_id: tuple(lane[-MAX_LANES_PER_PEER:]) for peer_id, lane in lanes.items()}
 
 
-def _lane_of(record: PeerRecord, now: float) -> LaneFacts | None:
-    times = record.newest_round
+def _believed(times: RoundTimes | None, now: float) -> RoundTimes | None:
     if times is None:
         return None
-    exchange = (times.send_seconds, times.receive_seconds, times.apply_seconds)
-    if sum(exchange) > MAX_ROUND_SECONDS:
-        return None
+    exchange_seconds = times.send_seconds + times.receive_seconds + times.apply_seconds
     # By the peer's own clock, which may be fast.
-    end = min(now, times.started_at + times.compute_seconds + sum(exchange))
+    end = min(now, end_of(times))
+    if exchange_seconds > MAX_ROUND_SECONDS or end < now - KEPT_SECONDS:
+        return None
     # Somebody alone for hours computes for hours; only the end of that is drawn.
     compute_seconds = min(times.compute_seconds, KEPT_SECONDS)
-    lane = LaneFacts(record.peer_id, compute_seconds, *exchange, started_at=end - compute_seconds - sum(exchange))
-    return lane if end >= now - KEPT_SECONDS else None
+    return replace(times, started_at=end - compute_seconds - exchange_seconds, compute_seconds=compute_seconds)

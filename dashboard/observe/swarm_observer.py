@@ -11,7 +11,7 @@ from typing import Final
 
 from dashboard.fault_barrier import keep_going
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
-from dashboard.observe.joining import USUAL_RULE, JoinRule, join_addresses
+from dashboard.observe.joining import JoinRule, join_addresses
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
@@ -32,11 +32,6 @@ MAX_RECORDS: Final = 10_000
 
 Gather = Callable[[RunRecord, DashboardState], Awaitable[None]]
 """Fetches what members remember of the rounds up to this state."""
-
-
-def nobody() -> Collection[str]:
-    """Nobody is vouched for, and nobody's name is withdrawn."""
-    return ()
 
 
 log = logging.getLogger(__name__)
@@ -67,10 +62,10 @@ class SwarmObserver:
     wall_clock: Callable[[], float]
     on_state: Callable[[DashboardState], None]
     gather: Gather | None = None
-    vouched: Callable[[], Collection[str]] = nobody
-    withdrawn: Callable[[], Collection[str]] = nobody
-    faults: Callable[[], Collection[str]] = nobody
-    rule: JoinRule = USUAL_RULE
+    vouched: Callable[[], Collection[str]] = tuple
+    withdrawn: Callable[[], Collection[str]] = tuple
+    faults: Callable[[], Collection[str]] = tuple
+    rule: JoinRule = field(default_factory=JoinRule)
     known_run: RunSummary | None = None
     tell: Callable[[str], None] = log.error
     state: DashboardState = field(init=False)

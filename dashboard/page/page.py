@@ -86,9 +86,6 @@ class PageLink:
     """Whether a visitor's phone may open it, so that a code of it makes sense."""
 
 
-NO_PAGE_LINK: Final = PageLink()
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a whole page has beside its content."""
@@ -98,7 +95,7 @@ class Frame:
     assets: Assets
     snapshot_id: str = ""
     """Where live updates go on from."""
-    link: PageLink = NO_PAGE_LINK
+    link: PageLink = PageLink()
     """How others link to it."""
 
 

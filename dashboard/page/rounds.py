@@ -6,13 +6,15 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final, NamedTuple
 
-from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
+from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.round_timeline import Lanes
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, seconds_text
+from dht.records.signed_records import RoundTimes
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40
@@ -70,24 +72,21 @@ def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, st
     }
 
 
-def _blocks(rounds: Sequence[RoundFacts], lanes: Sequence[LaneFacts]) -> dict[str, list[_Block]]:
-    found: dict[str, list[_Block]] = {}
-    for lane in lanes:
-        found.setdefault(lane.peer_id, []).extend(_lane_blocks(lane))
-    tellers = set(found)
+def _blocks(rounds: Sequence[RoundFacts], lanes: Lanes) -> dict[str, list[_Block]]:
+    found = {peer_id: [block for times in lane for block in _round_blocks(times)] for peer_id, lane in lanes.items()}
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
         # Of those who tell no times only the round itself is known.
         began = row.seen_at - (row.duration_seconds or 0.0)
         for peer_id in row.contributors:
-            if peer_id not in tellers:
+            if peer_id not in lanes:
                 found.setdefault(peer_id, []).append(_Block("exchange", began, row.seen_at))
     return found
 
 
-def _lane_blocks(lane: LaneFacts) -> Iterator[_Block]:
-    at = lane.started_at
+def _round_blocks(times: RoundTimes) -> Iterator[_Block]:
+    at = times.started_at
     for kind in ("compute", "send", "receive", "apply"):
-        seconds = getattr(lane, f"{kind}_seconds")
+        seconds = getattr(times, f"{kind}_seconds")
         if seconds > 0:
             yield _Block(kind, at, at + seconds)
             at += seconds
@@ -162,7 +161,8 @@ def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any
     """How the newest rounds went, with the reasons for what was left out, in words."""
     durations = sorted(row.duration_seconds for row in rounds if row.duration_seconds is not None)
     if not durations:
-        durations = sorted(lane.send_seconds + lane.receive_seconds + lane.apply_seconds for lane in state.lanes)
+        told = chain.from_iterable(state.lanes.values())
+        durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
     return {
         "num_whole": sum(not row.num_missed and not row.num_void_shards for row in rounds),
         "mean_contributors": statistics.mean(len(row.contributors) for row in rounds) if rounds else 0.0,

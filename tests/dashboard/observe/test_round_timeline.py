@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import CommitTaken, RoundStarted
 from averaging.wire.messages import Commit
-from dashboard.history_facts import LaneFacts
-from dashboard.observe.round_timeline import KEPT_SECONDS, MAX_LANE_PEERS, MAX_LANES_PER_PEER, lane_end, merge_lanes
+from dashboard.observe.round_timeline import (
+    KEPT_SECONDS,
+    MAX_LANE_PEERS,
+    MAX_LANES_PER_PEER,
+    Lanes,
+    end_of,
+    merge_lanes,
+)
 from dht.records.signed_records import RoundTimes, decode_peer_record, encode_peer_record
 from peer.network.node.round_clock import RoundClock
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, bare_record, record_of
@@ -46,27 +52,27 @@ def test_a_round_that_passed_by_tells_nothing() -> None:
 
 @given(times)
 def test_whatever_a_record_says_a_lane_is_in_the_past_and_short(newest: RoundTimes) -> None:
-    for lane in merge_lanes((), [replace(bare_record("peer"), newest_round=newest)], NOW):
-        assert NOW - KEPT_SECONDS <= lane_end(lane) <= NOW + 1e-3
-        assert lane.compute_seconds <= KEPT_SECONDS
-        assert lane_end(lane) - lane.started_at < 2 * 3600
+    for (one,) in merge_lanes({}, [replace(bare_record("peer"), newest_round=newest)], NOW).values():
+        assert NOW - KEPT_SECONDS <= end_of(one) <= NOW + 1e-3
+        assert one.compute_seconds <= KEPT_SECONDS
+        assert end_of(one) - one.started_at < 2 * 3600
 
 
 def test_times_travel_in_the_record_and_are_read_once() -> None:
     newest = RoundTimes(1, 7, NOW - 20, 8.0, 4.0, 2.0, 1.0)
     data = encode_peer_record(record_of(PEERS[0], newest_round=newest), PEERS[0])
     record = decode_peer_record(data, run_id=RUN_ID, now=NOW)
-    lanes = merge_lanes((), [record], NOW)
-    assert lanes == (LaneFacts(PEERS[0].peer_id, 8.0, 4.0, 2.0, 1.0, started_at=NOW - 20),)
+    lanes = merge_lanes({}, [record], NOW)
+    assert lanes == {PEERS[0].peer_id: (newest,)}
     assert merge_lanes(lanes, [record], NOW + 2) == lanes
-    assert merge_lanes(lanes, [], NOW + KEPT_SECONDS + 60) == ()
+    assert merge_lanes(lanes, [], NOW + KEPT_SECONDS + 60) == {}
 
 
 def test_a_flood_of_lanes_is_bounded() -> None:
-    lanes: tuple[LaneFacts, ...] = ()
+    lanes: Lanes = {}
     for number in range(MAX_LANES_PER_PEER + 20):
         newest = RoundTimes(0, number, NOW - 5, 1.0 + number / 1000, 1.0, 1.0, 1.0)
         peers = [f"peer{index}" for index in range(MAX_LANE_PEERS + 10)] if number < 2 else ["peer0"]
         lanes = merge_lanes(lanes, [replace(bare_record(peer), newest_round=newest) for peer in peers], NOW)
-    assert len({lane.peer_id for lane in lanes}) == MAX_LANE_PEERS
-    assert sum(lane.peer_id == "peer0" for lane in lanes) == MAX_LANES_PER_PEER
+    assert len(lanes) == MAX_LANE_PEERS
+    assert len(lanes["peer0"]) == MAX_LANES_PER_PEER

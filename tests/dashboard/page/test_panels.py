@@ -138,13 +138,13 @@ def test_lanes_say_in_words_how_long_each_phase_was() -> None:
     labels = [value for name, value in page.attributes if name == "aria-label" and value]
     assert len(labels) == 8
     assert all(re.match(r"\d+ rounds in .*: computes .*, sends .*, receives .*, applies ", label) for label in labels)
-    silent = render_sections(replace(state_of(), lanes=()), history_of_run())["timeline"]
+    silent = render_sections(replace(state_of(), lanes={}), history_of_run())["timeline"]
     assert "takes part in a round" in TextOnly(silent).text
 
 
 def test_lanes_are_bounded_however_many_take_part() -> None:
     crowd = tuple(replace(row, contributors=tuple(map(str, range(2000)))) for row in rounds_of())
-    nobody_tells = replace(state_of(), lanes=())
+    nobody_tells = replace(state_of(), lanes={})
     html = render_sections(nobody_tells, replace(history_of_run(), rounds=crowd))["timeline"]
     assert html.count('<div class="lane"') == MAX_LANES
     assert "1984 more peers not drawn" in html

@@ -40,6 +40,8 @@ def marked(value: Any, mark: str) -> Any:
         return type(value)(mark + value)
     if isinstance(value, tuple):
         return tuple(marked(each, mark) for each in value)
+    if isinstance(value, dict):
+        return {marked(key, mark): marked(each, mark) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in fields(value) if each.init and each.name not in OURS]
         return replace(value, **{name: marked(getattr(value, name), mark) for name in names})
@@ -60,7 +62,7 @@ def everything(mark: str) -> dict[str, str]:
     found["wall"] = render_page(state, found, history, frame, is_wall=True)
     found["index"] = render_index([card_of(state, history)], Frame(NOW, load_assets()))
     found["people"] = render_people(history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
-    linked = replace(frame, link=PageLink(mark, mark, mark))
+    linked = replace(frame, link=PageLink(mark, mark, mark, is_for_others=True))
     found["contributor"] = render_contributor(state, view, linked, num_namesakes=2)
     found["certificate"] = render_certificate(state, view, linked)
     found["namesakes"] = render_namesakes(state, mark, history.contributors, frame)

@@ -14,7 +14,6 @@ from dashboard.history_facts import (
     FragmentAges,
     HistoryPoint,
     HistoryView,
-    LaneFacts,
     MachineRow,
     ModelSample,
     PeopleNews,
@@ -28,6 +27,7 @@ from dashboard.history_facts import (
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.observe.run_summary import run_facts
 from dht.host import PeerId
+from dht.records.signed_records import RoundTimes
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
 
 NAMES = ("Ada", "basement-4090", "", "Émilie", "Kiran", "", "نور", "小林", "old laptop", "", "Lindström", "rig of Jo")
@@ -130,20 +130,22 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
     return tuple(rounds)
 
 
-def lanes_of(now: float = NOW) -> tuple[LaneFacts, ...]:
+def lanes_of(now: float = NOW) -> dict[str, tuple[RoundTimes, ...]]:
     """How the members of these rounds spent their time."""
-    return tuple(
-        LaneFacts(
-            peer_id=peer_id,
-            compute_seconds=2.6 + 0.3 * (position % 3),
-            send_seconds=0.7 + 0.25 * (position % 4),
-            receive_seconds=0.9,
-            apply_seconds=0.25,
-            started_at=row.seen_at - 5.6 + 0.12 * position,
-        )
-        for row in rounds_of(now=now)
-        for position, peer_id in enumerate(map(PeerId, row.contributors))
-    )
+    lanes: dict[str, tuple[RoundTimes, ...]] = {}
+    for row in rounds_of(now=now):
+        for position, peer_id in enumerate(row.contributors):
+            times = RoundTimes(
+                fragment=row.fragment,
+                version=row.version,
+                started_at=row.seen_at - 5.6 + 0.12 * position,
+                compute_seconds=2.6 + 0.3 * (position % 3),
+                send_seconds=0.7 + 0.25 * (position % 4),
+                receive_seconds=0.9,
+                apply_seconds=0.25,
+            )
+            lanes[peer_id] = (*lanes.get(peer_id, ()), times)
+    return lanes
 
 
 def contributor_of(index: int, now: float = NOW) -> ContributorRow:
