@@ -209,7 +209,7 @@ class HivemindNode:
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
-                self._line = await open_line(self._host)
+                self._line = await self._open_line()
                 gate = Gate(self._line, self._admission)
                 self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:
@@ -222,6 +222,9 @@ class HivemindNode:
         self._node.protocol.cache = self._cache
         gate.open()
         self._ready.set()
+
+    async def _open_line(self) -> RpcTransport:
+        return await open_line(self._host)
 
     async def _join(self, gate: Gate) -> Any:
         return await DHTNode.create(
