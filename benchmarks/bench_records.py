@@ -111,8 +111,7 @@ async def _measure_one(swarm: RecordSwarm, number: int) -> list[float]:
         wall_clock=time.time,
         randomness=random.Random(number),
         on_view=lambda: None,
-        on_joined=lambda peer_id: None,
-        on_left=lambda peer_id, reason: None,
+        report=lambda fact: None,
         on_refused=lambda peer_id, reason: None,
         verified=swarm.verified,
     )

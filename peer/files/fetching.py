@@ -73,22 +73,17 @@ async def fetch_files(host: Host, doorkeeper: Doorkeeper, order: FileOrder) -> F
     return await _Fetching(host, doorkeeper, order, missing, spoilt).run()
 
 
+@dataclass(eq=False)
 class _Fetching:
-    def __init__(
-        self,
-        host: Host,
-        doorkeeper: Doorkeeper,
-        order: FileOrder,
-        missing: list[FileSection],
-        spoilt: Mapping[str, str],
-    ) -> None:
-        self._host = host
-        self._doorkeeper = doorkeeper
-        self._order = order
-        self._missing = missing
-        self._spoilt = spoilt
-        self._folder = files_folder(order.data_dir, order.manifest)
-        self._total_bytes = sum(file.bytes for file in missing)
+    host: Host
+    doorkeeper: Doorkeeper
+    order: FileOrder
+    missing: list[FileSection]
+    spoilt: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self._folder = files_folder(self.order.data_dir, self.order.manifest)
+        self._total_bytes = sum(file.bytes for file in self.missing)
         self._arrived_bytes = 0
         self._moved_at = 0.0
         self._given: dict[PeerId, int] = {}
@@ -98,18 +93,18 @@ class _Fetching:
     async def run(self) -> FetchedFiles:
         loop = asyncio.get_running_loop()
         began = self._moved_at = loop.time()
-        names, pause = tuple(file.name for file in self._missing), FIRST_PAUSE_SECONDS
-        while self._missing:
-            donors = [name for name in await self._order.donors() if name not in self._wrong]
+        names, pause = tuple(file.name for file in self.missing), FIRST_PAUSE_SECONDS
+        while self.missing:
+            donors = [name for name in await self.order.donors() if name not in self._wrong]
             self._silent = {name: why for name, why in self._silent.items() if name in donors}
-            for file in list(self._missing):
+            for file in list(self.missing):
                 if await self._fetch(file, donors):
-                    self._missing.remove(file)
-            if not self._missing:
+                    self.missing.remove(file)
+            if not self.missing:
                 break
-            if loop.time() - self._moved_at >= self._order.patience_seconds:
-                raise self._given_up(self._missing[0], donors)
-            self._order.on_waiting(self._reason(self._missing[0], donors), loop.time() - began)
+            if loop.time() - self._moved_at >= self.order.patience_seconds:
+                raise self._given_up(self.missing[0], donors)
+            self.order.on_waiting(self._reason(self.missing[0], donors), loop.time() - began)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         givers = sorted(self._given, key=lambda donor: (-self._given[donor], donor))
@@ -125,10 +120,10 @@ class _Fetching:
 
         def count(num_bytes: int) -> None:
             self._arrived_bytes += num_bytes
-            self._order.on_bytes(self._arrived_bytes, self._total_bytes)
+            self.order.on_bytes(self._arrived_bytes, self._total_bytes)
 
         draft = FileDraft(self._folder, file, digests)
-        transfer = Transfer(self._host, self._doorkeeper, draft, count)
+        transfer = Transfer(self.host, self.doorkeeper, draft, count)
         await transfer.take_kept()
         is_whole = transfer.is_complete or await transfer.run(donors)
         if transfer.given_bytes:
@@ -140,7 +135,7 @@ class _Fetching:
         if not is_whole:
             self._arrived_bytes = before  # what came is kept, and counted again next time
             return False
-        await self._order.compute(draft.finish)
+        await self.order.compute(draft.finish)
         return True
 
     async def _chunk_digests(self, file: FileSection, donors: Sequence[PeerId]) -> Sequence[bytes] | None:
@@ -151,7 +146,7 @@ class _Fetching:
         for donor in donors:
             try:
                 num_chunks = num_file_chunks(file.bytes)
-                found = await fetch_file_header(self._host, self._doorkeeper, donor, digest, num_chunks)
+                found = await fetch_file_header(self.host, self.doorkeeper, donor, digest, num_chunks)
                 if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
                     raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
             except PeerFault as fault:
@@ -170,7 +165,7 @@ class _Fetching:
 
     def _reason(self, file: FileSection, donors: Sequence[PeerId]) -> str:
         num_asked = len({*donors, *self._wrong})
-        here = f"; the one in {self._folder} {self._spoilt[file.name]}" if file.name in self._spoilt else ""
+        here = f"; the one in {self._folder} {self.spoilt[file.name]}" if file.name in self.spoilt else ""
         if not num_asked:
             return f"nobody is there who could give the file {file.name} of the run{here}"
         return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}{here}"

@@ -26,7 +26,6 @@ from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.manifest_revisions import Revisions
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
@@ -62,7 +61,7 @@ class World:
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
-    entry: Callable[[Identity], tuple[RunDoorkeeper, Callable[..., Revisions]]] | None = None
+    entry: Callable[[Identity], tuple[RunDoorkeeper, bytes]] | None = None
     """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
 
     @staticmethod
@@ -172,9 +171,9 @@ class Life:
         me = self._identity.peer_id
         host = self._host()
         rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
-        doorkeeper, revisions = RunDoorkeeper(rule, me, "trainer"), None
+        doorkeeper, owner_public_key = RunDoorkeeper(rule, me, "trainer"), bytes(32)
         if world.entry is not None:
-            doorkeeper, revisions = world.entry(self._identity)
+            doorkeeper, owner_public_key = world.entry(self._identity)
         session = self.randomness.getrandbits(62)
         friends = frozenset(world.hostile_peers() if self.profile.lie is not None else ())
         who = NodeIdentity(
@@ -192,7 +191,7 @@ class Life:
             poll_seconds=LOOK_SECONDS,
             rest=self._rest,
             verified=world.records.verified,
-            revisions=revisions,
+            owner_public_key=owner_public_key,
             parts=round_parts_of(self.profile.lie, friends, self.randomness),
         )
         self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)

@@ -27,7 +27,7 @@ from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, write_cached_peers
 from peer.network.membership import run_finding
-from peer.network.membership.peer_cache import CACHE_NAME, PeerCache
+from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.run_finding import dial_reason, find_run
 from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
@@ -174,7 +174,7 @@ def test_a_cache_that_cannot_be_written_is_told_once_for_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
-    cache = PeerCache(tmp_path)
+    cache = PeerCache(tmp_path / "cached_peers.json")
     with monkeypatch.context() as full, caplog.at_level(logging.WARNING):
         full.setattr(os, "fsync", raising(FULL))
         cache.keep([address])
@@ -227,7 +227,7 @@ def test_status_knows_the_addresses_of_the_peer_in_a_data_folder(tmp_path: Path)
         checked_target(RUN_ID, None, None, str(tmp_path))
     write_cached_peers(tmp_path / ADDRESSES_NAME, [own])
     assert checked_target(RUN_ID, None, None, str(tmp_path)).addresses == [own]
-    write_cached_peers(tmp_path / CACHE_NAME, [met, own])
+    write_cached_peers(tmp_path / "cached_peers.json", [met, own])
     assert checked_target(RUN_ID, None, None, str(tmp_path)).addresses == [own, met]
     assert checked_target(RUN_ID, [met], None, str(tmp_path)).addresses == [met]
     # Whoever looks at a private run does so with the observer's key of that folder, or else of the usual one.

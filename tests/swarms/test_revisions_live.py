@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
@@ -17,7 +16,7 @@ from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.manifest_revisions import WHEN_JOINING, Revisions, member_rules
+from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
 from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
 from peer.simulation.virtual_time import run_virtual
@@ -58,7 +57,7 @@ class Swarm:
     def _note(self, index: int, event: Event) -> None:
         self.events[index].append(event)
 
-    def _entry(self, identity: Identity) -> tuple[RunDoorkeeper, Revisions]:
+    def _entry(self, identity: Identity) -> tuple[RunDoorkeeper, bytes]:
         nonces = iter(range(10**9))
         admission = Admission(
             identity,
@@ -68,8 +67,7 @@ class Swarm:
             rules=member_rules(self.manifest, OWNER.public_key, WHEN_JOINING),
         )
         rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE)
-        keeper = RunDoorkeeper(rule, identity.peer_id, "trainer", admission)
-        return keeper, partial(Revisions, self.manifest, OWNER.public_key, identity.peer_id, keeper)
+        return RunDoorkeeper(rule, identity.peer_id, "trainer", admission), OWNER.public_key
 
     def life(self, index: int) -> Life:
         return self.peers[index].lives[-1]

@@ -9,9 +9,10 @@ bit. Everything else counts once the lowest version of a peer's fragments has go
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from averaging.outer.outer_step import OuterRule
+from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
@@ -21,7 +22,7 @@ from peer.config.manifest import RunManifest
 from peer.config.run_rules import rule_of
 from peer.config.schedule_section import Cooldown, rate_factor
 from peer.config.section import MAX_WHOLE_NUMBER
-from peer.events.peer_events import NOTED
+from peer.events.peer_events import NOTED, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE, is_older
 
@@ -123,30 +124,25 @@ def _phrase(change: ChangeSection) -> str:
     return f"{', '.join(parts) or 'nothing'} {when}{noted and f'; {noted}'}"
 
 
+@dataclass(eq=False)
 class Revisions:
     """The manifest in force at one peer and what follows from it, from version to version.
 
-    Args:
+    Attributes:
         owner_public_key: 32 bytes.
-        doorkeeper: told when the rules change, and its admission too; None where everybody is a member.
-        on_end: called once, with the version, when the run has ended here.
+        doorkeeper: told when the rules change, and its admission too.
+        report: takes an event, once, when the run has ended here.
     """
 
-    def __init__(
-        self,
-        manifest: RunManifest,
-        owner_public_key: bytes,
-        me: PeerId,
-        doorkeeper: RunDoorkeeper | None = None,
-        on_end: Callable[[int], None] = lambda version: None,
-    ) -> None:
-        self.manifest = manifest
-        self._on_end = on_end
+    manifest: RunManifest
+    owner_public_key: bytes
+    me: PeerId
+    doorkeeper: RunDoorkeeper
+    report: Callable[[Fact], None]
+
+    def __post_init__(self) -> None:
         self.has_ended = False
-        self._owner_public_key = owner_public_key
-        self._me = me
-        self._doorkeeper = doorkeeper
-        self._rule = rule_of(manifest)
+        self._rule = rule_of(self.manifest)
         self._version: int | None = None
         self._fault: LocalFault | None = None
         self._enforce(WHEN_JOINING)
@@ -189,17 +185,15 @@ class Revisions:
         )
 
     def _enforce(self, version: int) -> None:
-        if self._doorkeeper is None:
-            return
-        if self._doorkeeper.admission is not None:
-            self._doorkeeper.admission.set_rules(member_rules(self.manifest, self._owner_public_key, version))
-        self._doorkeeper.ask_software(minimum_software_at(self.manifest, version))
+        if self.doorkeeper.admission is not None:
+            self.doorkeeper.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
+        self.doorkeeper.minimum_software = minimum_software_at(self.manifest, version)
 
     def _look_at_self(self) -> None:
         if self._version is None:
             return
-        rules = member_rules(self.manifest, self._owner_public_key, self._version)
-        if self._me in rules.revoked:
+        rules = member_rules(self.manifest, self.owner_public_key, self._version)
+        if self.me in rules.revoked:
             self._fault = Incompatible(
                 f"the owner of the run revoked this peer's key (revision {self.manifest.revision} of the manifest); "
                 "expected to stay a member; ask the owner"
@@ -213,4 +207,4 @@ class Revisions:
         end = end_version(self.manifest)
         if end is not None and self._version >= end and not self.has_ended:
             self.has_ended = True
-            self._on_end(end)
+            self.report(RunEnded(end))

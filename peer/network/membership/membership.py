@@ -15,9 +15,10 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from averaging.lanes.greeting import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
@@ -34,6 +35,7 @@ from dht.records.signed_records import (
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
 from dht.streams.fair_turns import StreamCounts
+from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.member_counts import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
@@ -67,55 +69,40 @@ class _Suspicion:
     sequence: int
 
 
+@dataclass(eq=False)
 class Membership:
     """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
 
-    Args:
+    Attributes:
         describe: this peer's current record; `sequence` and `expires_at` are filled in here.
-        site: of this peer; empty: none that it names.
         wall_clock: unix seconds.
         on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
-        on_joined, on_left: called once per peer that appears or disappears.
+        report: takes an event once per peer that appears or disappears.
         on_refused: called when a remote introduces itself wrongly.
+        site: of this peer; empty: none that it names.
         verified: records known to be good, when others share them.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        host: Host,
-        store: RecordStore,
-        doorkeeper: Doorkeeper,
-        describe: Callable[[], PeerRecord],
-        run_id: str,
-        manifest_hash: bytes,
-        *,
-        site: str = "",
-        announce_seconds: float,
-        wall_clock: Callable[[], float],
-        randomness: random.Random,
-        on_view: Callable[[], None],
-        on_joined: Callable[[PeerId], None],
-        on_left: Callable[[PeerId, str], None],
-        on_refused: Callable[[PeerId, str], None],
-        verified: VerifiedRecords | None = None,
-    ) -> None:
-        self._identity = identity
-        self._host = host
-        self._store = store
-        self._doorkeeper = doorkeeper
-        self._describe = describe
-        self._announce_seconds = announce_seconds
-        self._wall_clock = wall_clock
-        self._random = randomness
-        self._on_view = on_view
-        self._on_joined = on_joined
-        self._on_left = on_left
-        self._on_refused = on_refused
-        self._run_id, self._manifest_hash, self._own_site = run_id, manifest_hash, site
-        self._verified = VerifiedRecords() if verified is None else verified
+    identity: Identity
+    host: Host
+    store: RecordStore
+    doorkeeper: Doorkeeper
+    describe: Callable[[], PeerRecord]
+    run_id: str
+    manifest_hash: bytes
+    _: KW_ONLY
+    announce_seconds: float
+    wall_clock: Callable[[], float]
+    randomness: random.Random
+    on_view: Callable[[], None]
+    report: Callable[[Fact], None]
+    on_refused: Callable[[PeerId, str], None]
+    site: str = ""
+    verified: VerifiedRecords = field(default_factory=VerifiedRecords)
+
+    def __post_init__(self) -> None:
         self._sequence = 0
-        self._levels = Levels(identity.peer_id)
+        self._levels = Levels(self.identity.peer_id)
         self._longer: tuple[float, float] = (0.0, 0.0)
         """How much longer than usual the newest record lives, and when it was made."""
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
@@ -128,12 +115,12 @@ class Membership:
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
         """From which records and suspected peers that follows."""
-        self.view = SwarmView(self._run_id)
+        self.view = SwarmView(self.run_id)
         self._tally = MemberTally()
         """Of the members of `view`, this peer among them."""
         self._is_to_show = asyncio.Event()
         self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
-        host.handle(RECORD_PROTOCOL, self._serve)
+        self.host.handle(RECORD_PROTOCOL, self._serve)
 
     @property
     def life_seconds(self) -> float:
@@ -143,22 +130,22 @@ class Membership:
         longer, but is suspected as soon as another peer talks to it. In a swarm of many, whose keys are read in turn, a
         record lives longer by as much as a turn takes.
         """
-        wanted = 3 * self._announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
+        wanted = 3 * self.announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one that are not suspected."""
-        now = self._wall_clock()
+        now = self.wall_clock()
         announced = self.view.members(now)
         suspected = frozenset(peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
         # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
         if announced is not self._others_of[0] or suspected != self._others_of[1]:
-            left_out = {*suspected, self._identity.peer_id}
+            left_out = {*suspected, self.identity.peer_id}
             self._others = [record for record in announced if record.peer_id not in left_out]
             self._others_of = (announced, suspected)
-        if not self._doorkeeper.may_exclude:
+        if not self.doorkeeper.may_exclude:
             return list(self._others)
-        is_excluded = self._doorkeeper.is_excluded
+        is_excluded = self.doorkeeper.is_excluded
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
@@ -171,11 +158,11 @@ class Membership:
 
     def num_suspected_trainers(self) -> int:
         """Trainers other than this peer whose records are alive, and that are suspected now."""
-        now = self._wall_clock()
+        now = self.wall_clock()
         suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
         announced = (self.view.get(peer_id, now) for peer_id in suspected)
         return sum(
-            record is not None and record.is_training and not self._doorkeeper.is_excluded(record.peer_id)
+            record is not None and record.is_training and not self.doorkeeper.is_excluded(record.peer_id)
             for record in announced
         )
 
@@ -190,7 +177,7 @@ class Membership:
 
     def news_seconds(self) -> float:
         """How long it takes until what a member says of itself from now on is known here: two announcements."""
-        return 2 * self._announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
+        return 2 * self.announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
     def speeds(self) -> list[float]:
         """The speeds of all other members that train now, zeros among them."""
@@ -198,15 +185,15 @@ class Membership:
 
     def site_of(self, peer_id: PeerId) -> str:
         """The site that this peer or a live member announces; empty when it has none or is not known."""
-        if peer_id == self._identity.peer_id:
-            return self._own_site
+        if peer_id == self.identity.peer_id:
+            return self.site
         known = self._known.get(peer_id)
         return known.site if known is not None else ""
 
     def is_abroad(self, peer_id: PeerId) -> bool:
         """Whether this peer and a live member are at different sites."""
         theirs = self.site_of(peer_id)
-        return bool(theirs and self._own_site) and theirs != self._own_site
+        return bool(theirs and self.site) and theirs != self.site
 
     def heads(self, fragment: int) -> Collection[Head]:
         """The different anchors that members announce, those suspected and this peer included."""
@@ -214,16 +201,16 @@ class Membership:
 
     def is_duplicate(self) -> bool:
         """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
-        own = self._describe()
-        return own.session in self.view.duplicate_sessions(own.peer_id, self._wall_clock())[1:]
+        own = self.describe()
+        return own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         """The peer did not answer: leave it out for a while."""
-        if peer_id == self._identity.peer_id:
+        if peer_id == self.identity.peer_id:
             return
         old = self._suspected.get(peer_id)
         known = self._known.get(peer_id)
-        now = self._wall_clock()
+        now = self.wall_clock()
         if old is not None and now < old.until:
             return
         seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
@@ -239,7 +226,7 @@ class Membership:
         """The peer is alive after all."""
         if peer_id in self._known:
             self._signs[peer_id] += 1
-        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self._wall_clock()):
+        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self.wall_clock()):
             self._show()
 
     async def run(self) -> None:
@@ -247,7 +234,7 @@ class Membership:
         while True:
             await self.announce()
             for _ in range(2):
-                await asyncio.sleep(self._announce_seconds / 2 * self._random.uniform(0.8, 1.2))
+                await asyncio.sleep(self.announce_seconds / 2 * self.randomness.uniform(0.8, 1.2))
                 await self.look()
 
     async def show_changes(self) -> None:
@@ -255,16 +242,16 @@ class Membership:
         while True:
             await self._is_to_show.wait()
             self._is_to_show.clear()
-            self._on_view()
+            self.on_view()
             await asyncio.sleep(min(LONGEST_SHOW_SECONDS, SHOW_SECONDS_PER_MEMBER * len(self._known)))
 
     async def announce(self) -> None:
         """Publish this peer's record in the DHT."""
         record = self.next_record()
         self._fold_in([record])
-        encoded = encode_peer_record(record, self._identity)
+        encoded = encode_peer_record(record, self.identity)
         levels = self._levels.publish_levels()
-        await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at, levels)
+        await self.store.publish_peer(self.run_id, record.peer_id, encoded, record.expires_at, levels)
 
     async def look(self) -> None:
         """Fetch the others' records from the DHT: all, or in a swarm of many some keys of them, others each time."""
@@ -275,14 +262,14 @@ class Membership:
             self._note_votes()
 
     async def _read(self) -> None:
-        closely, briefly = self._levels.next_keys(self._announce_seconds / 2)
-        self._merge(await self._store.fetch_peers(self._run_id, closely))
+        closely, briefly = self._levels.next_keys(self.announce_seconds / 2)
+        self._merge(await self.store.fetch_peers(self.run_id, closely))
         if briefly:
-            self._merge(await self._store.fetch_peers(self._run_id, briefly, 1))
+            self._merge(await self.store.fetch_peers(self.run_id, briefly, 1))
 
     def _note_votes(self) -> bool:
         self._take_what_passed()
-        own = self.view.get(self._identity.peer_id, self._wall_clock())
+        own = self.view.get(self.identity.peer_id, self.wall_clock())
         return self._levels.note(self._tally.levels - Counter([] if own is None else [own.level]))
 
     async def introduce(self, to: Sequence[PeerRecord] = ()) -> str:
@@ -294,7 +281,7 @@ class Membership:
         Returns:
             Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
         """
-        encoded = encode_peer_record(self.next_record(), self._identity)
+        encoded = encode_peer_record(self.next_record(), self.identity)
         chosen = to or self._whom_to_meet()
         answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
         refusals = [answer for answer in answers if answer]
@@ -302,11 +289,11 @@ class Membership:
 
     def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
         """So many of these at most, others each time: no member is everybody's choice."""
-        return self._random.sample(records, min(count, len(records)))
+        return self.randomness.sample(records, min(count, len(records)))
 
     def _whom_to_meet(self) -> list[PeerRecord]:
         members = self.members()
-        self._random.shuffle(members)
+        self.randomness.shuffle(members)
         if self._levels.read_level:
             # Those of its own cell meet this peer in its next round; others can wait until they read its key.
             members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
@@ -314,7 +301,7 @@ class Membership:
 
     def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
         """Members with some whose PeerIds' hashes begin as its own does moved to the front."""
-        own = prefix_of(self._identity.peer_id, 64)
+        own = prefix_of(self.identity.peer_id, 64)
         nearest = sorted(members, key=lambda record: prefix_of(record.peer_id, 64) ^ own)[:num_nearest]
         chosen = {record.peer_id for record in nearest}
         return [*nearest, *(record for record in members if record.peer_id not in chosen)]
@@ -322,7 +309,7 @@ class Membership:
     async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
         """Why the peer refused us; empty when it did not, None when it was not reached."""
         try:
-            stream = await open_greeted_stream(self._host, self._doorkeeper, peer_id, RECORD_PROTOCOL)
+            stream = await open_greeted_stream(self.host, self.doorkeeper, peer_id, RECORD_PROTOCOL)
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await stream.send(encoded)
@@ -344,17 +331,17 @@ class Membership:
         except PeerUnreachable:
             raise
         except PeerFault as fault:
-            self._on_refused(stream.remote, fault.what)
+            self.on_refused(stream.remote, fault.what)
             raise
 
     async def _hear_introduction(self, stream: Stream) -> None:
-        await greet_incoming(stream, self._doorkeeper)
+        await greet_incoming(stream, self.doorkeeper)
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 data = await stream.receive(MAX_PEER_RECORD_BYTES)
         except TimeoutError as error:
             raise PeerUnreachable(stream.remote, f"sent no record within {OPEN_SECONDS:.0f} s") from error
-        record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
+        record = decode_peer_record(data, run_id=self.run_id, now=self.wall_clock(), verified=self.verified)
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
         self._merge([data])
@@ -366,24 +353,24 @@ class Membership:
 
     def _answer(self) -> bytes:
         """This peer's record for who introduces itself: where thousands start, not signed anew for each of them."""
-        now, described = self._wall_clock(), self._describe()
+        now, described = self.wall_clock(), self.describe()
         says = (described.state, described.versions, described.digests)
         answered_at, said, encoded = self._answered
         if said != says or not 0 <= now - answered_at < ANSWER_SECONDS:
-            encoded = encode_peer_record(self.next_record(), self._identity)
+            encoded = encode_peer_record(self.next_record(), self.identity)
             self._answered = (now, says, encoded)
         return encoded
 
     def next_record(self) -> PeerRecord:
         """This peer's record as of now, newer than all before it."""
         self._sequence += 1
-        now, vote = self._wall_clock(), self._levels.vote
+        now, vote = self.wall_clock(), self._levels.vote
         # Never to expire before the record that it replaces: holders would take it for the older one.
         still_longer = self._longer[0] - max(0.0, now - self._longer[1])
         longer_seconds = max(turn_seconds(vote), still_longer)
         self._longer = (longer_seconds, now)
         return replace(
-            self._describe(),
+            self.describe(),
             sequence=self._sequence,
             expires_at=now + self.life_seconds + longer_seconds,
             level=vote,
@@ -391,12 +378,12 @@ class Membership:
         )
 
     def _merge(self, encoded: Sequence[bytes]) -> None:
-        now = self._wall_clock()
+        now = self.wall_clock()
         records = []
         for data in encoded:
             try:
-                record = decode_peer_record(data, run_id=self._run_id, now=now, verified=self._verified)
-                if record.manifest_hash != self._manifest_hash:
+                record = decode_peer_record(data, run_id=self.run_id, now=now, verified=self.verified)
+                if record.manifest_hash != self.manifest_hash:
                     raise PeerFault(record.peer_id, "announces another manifest of this run")
                 records.append(record)
             except PeerFault as fault:
@@ -404,7 +391,7 @@ class Membership:
         self._fold_in(records)
 
     def _fold_in(self, records: Sequence[PeerRecord]) -> None:
-        now, before = self._wall_clock(), self.view
+        now, before = self.wall_clock(), self.view
         self.view = before.merge(records, now)
         for peer_id in self.view.changed:
             announced = self.view.get(peer_id, now)
@@ -423,19 +410,19 @@ class Membership:
     def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:
         """Take over what the view says of one peer; True when it came, went, or began or ended training."""
         known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
-        if peer_id == self._identity.peer_id or (suspicion is not None and now < suspicion.until):
+        if peer_id == self.identity.peer_id or (suspicion is not None and now < suspicion.until):
             record = None
-        elif record is not None and self._doorkeeper.is_excluded(peer_id):
+        elif record is not None and self.doorkeeper.is_excluded(peer_id):
             record, why_gone = None, "it is no member any more"
         if record is not None:
             self._known[peer_id] = record
             self._signs[peer_id] += known is not None and record.sequence > known.sequence
             self._speeds.note(peer_id, record.tokens_per_second, now)
             if known is None:
-                self._on_joined(peer_id)
+                self.report(PeerJoined(peer_id))
         elif known is not None:
             del self._known[peer_id], self._signs[peer_id]
-            self._on_left(peer_id, why_gone)
+            self.report(PeerLeft(peer_id, why_gone))
         if known is None or record is None:
             return known is not record
         return known.is_training != record.is_training
@@ -445,12 +432,12 @@ class Membership:
 
         Records that expire are among `view.changed`.
         """
-        now = self._wall_clock()
+        now = self.wall_clock()
         doubtful = set(self._suspected)
         for peer_id in doubtful:
             if now >= self._suspected[peer_id].until and self.view.get(peer_id, now) is None:
                 del self._suspected[peer_id]
-        if self._doorkeeper.may_exclude:
+        if self.doorkeeper.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
         for peer_id in sorted(doubtful):
             self._take(peer_id, "it is not reached", now)
@@ -459,6 +446,6 @@ class Membership:
     def _show(self) -> None:
         """Call `on_view`, among few at once; where thousands start, a call for each would leave no time."""
         if len(self._known) <= MOST_SHOWN_AT_ONCE:
-            self._on_view()
+            self.on_view()
         else:
             self._is_to_show.set()

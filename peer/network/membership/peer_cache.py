@@ -8,17 +8,14 @@ from pathlib import Path
 
 from peer.config.peer_config import read_cached_peers, write_cached_peers
 
-CACHE_NAME = "cached_peers.json"
-"""In the data folder."""
-
 log = logging.getLogger(__name__)
 
 
 class PeerCache:
-    """The addresses of earlier sessions in a data folder."""
+    """The addresses of earlier sessions in a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / CACHE_NAME
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._is_failing = False
 
     def read(self) -> list[str]:

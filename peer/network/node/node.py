@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.identity.keys import verify
 from dht.records.data_reading import reading_of
-from dht.records.signed_records import PeerRecord
+from dht.records.signed_records import PeerRecord, VerifiedRecords
 from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.partial_downloads import ChunkFiles
@@ -64,25 +65,23 @@ joiner that takes longer begins with what it has, and the commits come meanwhile
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Node:
     """See the module docstring. `run` ends when the trainer has finished or `leave` was called.
 
     `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
     """
 
-    def __init__(
-        self,
-        who: NodeIdentity,
-        manifest: RunManifest,
-        ports: NodePorts,
-        mailbox: Mailbox,
-        checkpoints: CheckpointFolder | None = None,
-    ) -> None:
-        self.who = who
-        self.manifest = manifest
+    who: NodeIdentity
+    manifest: RunManifest
+    ports: NodePorts
+    mailbox: Mailbox
+    checkpoints: CheckpointFolder | None = None
+
+    def __post_init__(self) -> None:
+        who, manifest, ports, mailbox = self.who, self.manifest, self.ports, self.mailbox
+        checkpoints = self.checkpoints
         self._manifest_hash = manifest.hash
-        self.ports = ports
-        self.mailbox = mailbox
         self.started_at = ports.wall_clock()
         self.me = who.identity.peer_id
         self.codec = codec_of(manifest)
@@ -96,9 +95,8 @@ class Node:
         self._state = "joining"
         self._rests = False
         self.is_dialable = True
-        revisions = ports.revisions or partial(Revisions, manifest, bytes(32), self.me)
         report = self.reporter.report
-        self.revisions = revisions(on_end=lambda version: report(events.RunEnded(version)))
+        self.revisions = Revisions(manifest, ports.owner_public_key, self.me, ports.doorkeeper, report)
         self.membership = self._build_membership()
         guard = self.guard = self._build_guard()
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
@@ -159,7 +157,7 @@ class Node:
         )
 
     def _build_membership(self) -> Membership:
-        ports, report = self.ports, self.reporter.report
+        ports = self.ports
         return Membership(
             self.who.identity,
             ports.host,
@@ -173,10 +171,9 @@ class Node:
             wall_clock=ports.wall_clock,
             randomness=ports.randomness,
             on_view=self._on_view,
-            on_joined=lambda peer_id: report(events.PeerJoined(peer_id)),
-            on_left=lambda peer_id, reason: report(events.PeerLeft(peer_id, reason)),
+            report=self.reporter.report,
             on_refused=self._on_refused,
-            verified=ports.verified,
+            verified=VerifiedRecords() if ports.verified is None else ports.verified,
         )
 
     def _build_guard(self) -> Guard:

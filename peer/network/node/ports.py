@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import Compute
-from averaging.lanes.greeting import Doorkeeper
 from averaging.lanes.links import MAX_QUEUED_BYTES
 from averaging.transfer.server import FileSource
 from dht.host import Host
@@ -18,7 +17,7 @@ from dht.records.signed_records import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.rate_limits import Pace
 from peer.events.peer_events import Event
-from peer.network.membership.manifest_revisions import Revisions
+from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02
@@ -46,7 +45,7 @@ class NodePorts:
 
     host: Host
     store: RecordStore
-    doorkeeper: Doorkeeper
+    doorkeeper: RunDoorkeeper
     wall_clock: Callable[[], float]
     clock: Callable[[], float]
     compute: Compute
@@ -57,8 +56,7 @@ class NodePorts:
     """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
     verified: VerifiedRecords | None = None
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
-    revisions: Callable[..., Revisions] | None = None
-    """Makes them, given `on_end`; None: those of the manifest, and everybody is a member."""
+    owner_public_key: bytes = bytes(32)
     serving: ServingLimits = FREELY
     line: Pace | None = None  # None: rounds do not pace themselves
     max_queued_bytes: int = MAX_QUEUED_BYTES  # per lane to a remote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
 from dht.host import PeerId
@@ -19,25 +20,20 @@ REFUSAL_SECONDS = 10.0
 MAX_REFUSED_PEERS = 1000
 
 
+@dataclass(eq=False)
 class Reporter:
     """Events of one node."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        mailbox: Mailbox,
-        wall_clock: Callable[[], float],
-        clock: Callable[[], float],
-        emit: Callable[[Event], None],
-    ) -> None:
+    me: PeerId
+    mailbox: Mailbox
+    wall_clock: Callable[[], float]
+    clock: Callable[[], float]
+    emit: Callable[[Event], None]
+
+    def __post_init__(self) -> None:
         self.last_send_step: dict[int, int] = {}
-        self.round_clock = RoundClock(wall_clock())
-        self._me = me
-        self._mailbox = mailbox
-        self._wall_clock = wall_clock
-        self._clock = clock
-        self._emit = emit
-        self._joined_at = clock()
+        self.round_clock = RoundClock(self.wall_clock())
+        self._joined_at = self.clock()
         self._before = Totals()
         self._spent_before = 0.0
         self._evaluated = -1
@@ -45,23 +41,23 @@ class Reporter:
         self._refused_at: dict[PeerId, float] = {}
         self._reported_kinds: dict[PeerId, set[str]] = {}
         self._held_back: dict[PeerId, PeerRefused] = {}
-        self.catch_up = CatchUpMeter(clock, self.report)
+        self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
         """Report a fact as it is."""
-        self._emit(Event(self._wall_clock(), self._me, fact))
+        self.emit(Event(self.wall_clock(), self.me, fact))
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...], budget_tokens: int | None) -> None:
         """Training begins: time is counted from here, and what the trainer waited for its first anchors is not."""
-        trainer = self._mailbox.trainer
-        self._joined_at = self._clock()
+        trainer = self.mailbox.trainer
+        self._joined_at = self.clock()
         self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
         before = self._before
         self.report(
             events.JoinedRun(
                 run_id,
                 device,
-                sum(self._mailbox.sizes),
+                sum(self.mailbox.sizes),
                 versions,
                 budget_tokens,
                 before.inner_steps,
@@ -73,7 +69,7 @@ class Reporter:
     def restored(self, before: Totals) -> None:
         """The totals of earlier sessions, by this peer's checkpoint."""
         self._before = before
-        self._mailbox.network.rounds_contributed = before.rounds_contributed
+        self.mailbox.network.rounds_contributed = before.rounds_contributed
 
     def refused(self, report: PeerRefused) -> None:
         """A remote was turned away; reported at most once in `REFUSAL_SECONDS`, or it could fill the log.
@@ -81,7 +77,7 @@ class Reporter:
         The last refusal is reported in any case, later, so that the counts come out right. What a remote did for the
         first time, and that it is left out from now on, is rare and reported at once.
         """
-        now, remote = self._clock(), report.peer_id
+        now, remote = self.clock(), report.peer_id
         kinds = {kind for kind, _ in report.counts}
         is_news = report.is_left_out or not kinds <= self._reported_kinds.get(remote, set())
         if not is_news and now - self._refused_at.get(remote, -math.inf) < REFUSAL_SECONDS:
@@ -100,12 +96,12 @@ class Reporter:
                 reason=report.reason,
                 kinds=tuple(kind for kind, _ in report.counts),
                 num_times=tuple(count for _, count in report.counts),
-                left_out_until=self._wall_clock() + report.left_out_seconds if report.is_left_out else None,
+                left_out_until=self.wall_clock() + report.left_out_seconds if report.is_left_out else None,
             )
         )
 
     def _report_held_back(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for remote, report in list(self._held_back.items()):
             if now - self._refused_at.get(remote, -math.inf) >= REFUSAL_SECONDS:
                 self.refused(report)
@@ -117,15 +113,15 @@ class Reporter:
         self.report(events.CaughtUp(tuple(sorted(donors)), named[0], num_bytes, seconds, named))
 
     def left(self, reason: str) -> None:
-        trainer = self._mailbox.trainer
-        rounds_contributed = self._mailbox.network.rounds_contributed
+        trainer = self.mailbox.trainer
+        rounds_contributed = self.mailbox.network.rounds_contributed
         self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""
         self._report_held_back()
-        trainer = self._mailbox.trainer
-        elapsed = max(self._clock() - self._joined_at, 1e-9)
+        trainer = self.mailbox.trainer
+        elapsed = max(self.clock() - self._joined_at, 1e-9)
         spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before
         loss = trainer.train_loss if math.isfinite(trainer.train_loss) else None
         self.report(
@@ -136,7 +132,7 @@ class Reporter:
                 tokens_per_second=trainer.tokens_per_second,
                 wait_fraction=min(1.0, max(0.0, spent) / elapsed),
                 sent_abroad_bytes=sent_abroad_bytes,
-                run_tokens=self._mailbox.network.run_tokens,
+                run_tokens=self.mailbox.network.run_tokens,
                 learning_rate=trainer.learning_rate if math.isfinite(trainer.learning_rate) else None,
             )
         )
@@ -151,12 +147,12 @@ class Reporter:
     def in_round(self, fact: Fact) -> None:
         """A fact of a round."""
         if isinstance(fact, RoundStarted):
-            self.round_clock.began(fact, self._wall_clock())
+            self.round_clock.began(fact, self.wall_clock())
         elif isinstance(fact, SentContribution):
-            self.last_send_step[fact.fragment] = self._mailbox.trainer.inner_steps
+            self.last_send_step[fact.fragment] = self.mailbox.trainer.inner_steps
         self.report(fact)
 
     def commit_taken(self, taken: CommitTaken) -> None:
         """A commit was applied here."""
-        self.round_clock.applied(taken, self._wall_clock())
-        self._mailbox.network.rounds_contributed += taken.own_included
+        self.round_clock.applied(taken, self.wall_clock())
+        self.mailbox.network.rounds_contributed += taken.own_included

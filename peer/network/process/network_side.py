@@ -13,8 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TypeVar
 
 from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
@@ -55,7 +54,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
-from peer.network.membership.manifest_revisions import Revisions, apply_member_rules, describe_changes
+from peer.network.membership.manifest_revisions import apply_member_rules, describe_changes
 from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
 from peer.network.membership.profile_publisher import Contributing, newest_profiles
@@ -101,44 +100,47 @@ END_ANNOUNCEMENTS = 3
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class NetworkSide:
     """One peer's network side.
 
-    Args:
+    Attributes:
         config: the volunteer's choices.
         role: "trainer" or "seed".
-        emit: takes every event.
+        on_event: takes every event.
         on_addresses: called with the dialable addresses once the host is up.
         make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
         on_seen: called every few seconds with what this peer sees of the swarm.
+
+    Raises:
+        LocalFault: its keys, or what it kept of earlier sessions, cannot be used.
     """
 
-    def __init__(
-        self,
-        config: PeerConfig,
-        role: str,
-        emit: Callable[[Event], None],
-        on_addresses: Callable[[list[str]], None],
-        make_mailbox: Callable[[RunRecord, RunManifest], Coroutine[None, None, tuple[Mailbox, str]]],
-        on_seen: Callable[[SwarmSeen], object] = lambda seen: None,
-    ) -> None:
-        self._config = config
-        self._role = role
-        self._on_event = emit
-        self._on_addresses = on_addresses
-        self._make_mailbox = make_mailbox
-        self._on_seen = on_seen
-        self._cache = PeerCache(config.data_dir)
-        self._host: P2pdHost | None = None
+    config: PeerConfig
+    role: str
+    on_event: Callable[[Event], None]
+    on_addresses: Callable[[list[str]], None]
+    make_mailbox: Callable[[RunRecord, RunManifest], Coroutine[None, None, tuple[Mailbox, str]]]
+    on_seen: Callable[[SwarmSeen], object] = lambda seen: None
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self._identity = Identity.load_or_create(config.identity)
+        key_path = config.contributor_key
+        self._contributor = None if key_path is None else load_contributor(key_path, create=True)
+        self._record, self._damage = local_record(config.run_record_path, config.run_id)
+        self._admission = self._make_admission()
         limits = config.upload_limit_mbit, config.download_limit_mbit
         self._limits = RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
         """What the volunteer lets the line carry."""
+        self._host = self._make_host()
+        self._store = HivemindStore(self._host, admission=self._admission)
+        self._cache = PeerCache(config.cached_peers_path)
         self._leave_reason: str | None = None
         self._leaving = asyncio.Event()
         self._met_members = asyncio.Event()
         self._most_members = 0
         self._node: Node | None = None
-        self._record: RunRecord | None = None
         self._refused_revision = 0
 
     def leave(self, reason: str) -> None:
@@ -151,17 +153,16 @@ class NetworkSide:
     def limit(self, limits: RateLimits) -> None:
         """From now on the line may carry so much."""
         self._limits = limits
-        if self._host is not None:
-            self._host.limit(limits)
+        self._host.limit(limits)
         if self._node is not None:
             self._node.links.limit(limits.upload_bits_per_second, limits.download_bits_per_second)
 
     def _report(self, fact: Fact) -> None:
-        self._emit(Event(time.time(), self._me, fact))
+        self._emit(Event(time.time(), self._identity.peer_id, fact))
 
     def _emit(self, event: Event) -> None:
-        self._on_event(event)
-        if isinstance(event.fact, RunEnded) and self._role != "trainer":
+        self.on_event(event)
+        if isinstance(event.fact, RunEnded) and self.role != "trainer":
             # A trainer's process decides for itself, when its step is done.
             wait_seconds = END_ANNOUNCEMENTS * self._node.manifest.network.announce_seconds if self._node else 0.0
             asyncio.get_running_loop().call_later(wait_seconds, self.leave, "the run has ended")
@@ -172,90 +173,53 @@ class NetworkSide:
         Raises:
             LocalFault: what stopped it, with what its owner can do.
         """
-        config = self._config
-        folder = config.data_dir
-        identity = Identity.load_or_create(config.identity)
-        self._me = identity.peer_id
-        key_path = config.contributor_key
-        contributor = None if key_path is None else load_contributor(key_path, create=True)
-        local, damage = local_record(config.run_record_path, config.run_id)
-        users = InviteUsers(folder)
-        self._admission = admission = Admission(
-            identity,
-            config.run_id,
-            time.time,
-            lambda: secrets.token_bytes(NONCE_BYTES),
-            ticket_pass=(ticket_pass := load_pass(folder)) or b"",
-            is_private=ticket_pass is not None,
-            on_refused=self._report_refusal,
-            on_used=users.keep,
-        )
-        if local is not None:
-            apply_member_rules(admission, local)
-        users.remind(admission, time.time())
+        host, store = self._host, self._store
         async with contextlib.AsyncExitStack() as stack:
-            host = self._host = await stack.enter_async_context(self._make_host(identity))
-            host.limit(self._limits)  # they may have changed while it came up
-            store = HivemindStore(host, admission=admission)
+            await stack.enter_async_context(host)
             await store.start()
             stack.push_async_callback(store.close)
-            self._show_addresses(host)
-            if local is not None:
-                self._record = local
-                serve_run(host, admission, self._current_record)
+            self._show_addresses()
+            if self._record is not None:
+                serve_run(host, self._admission, self._current_record)
             found = await self._unless_left(
                 find_run(
-                    *(config, store, host, admission, local, damage),
+                    *(self.config, store, host, self._admission, self._record, self._damage),
                     on_waiting=lambda reason, seconds: self._report(events.WaitingForPeers(reason, seconds)),
                 )
             )
             if found is None:
                 return
             self._record, manifest = found
-            keep_record(config.run_record_path, self._record)
-            serve_run(host, admission, self._current_record)
-            rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
-            doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, admission)
+            keep_record(self.config.run_record_path, self._record)
+            serve_run(host, self._admission, self._current_record)
+            rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
+            doorkeeper = RunDoorkeeper(rule, host.peer_id, self.role, self._admission)
             files = await self._unless_left(
-                have_files(config, manifest, host, store, doorkeeper, _in_thread, self._report)
+                have_files(self.config, manifest, host, store, doorkeeper, _in_thread, self._report)
             )
             if files is None:
                 return
             # Not before its files are here: the trainer that reads them starts with this.
-            made = await self._unless_left(self._make_mailbox(self._record, manifest))
+            made = await self._unless_left(self.make_mailbox(self._record, manifest))
             if made is None:
                 return
-            mailbox, device = made
-            node = self._build_node(identity, contributor, host, store, manifest, mailbox, device, doorkeeper, files)
-            self._node = node
+            node = self._node = self._build_node(manifest, *made, doorkeeper, files)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
-
-            shown, num_restarts = host.addresses(), host.daemon.num_restarts
-
-            async def report_restart() -> None:
-                nonlocal shown, num_restarts
-                if host.addresses() != shown:
-                    shown = host.addresses()
-                    self._show_addresses(host)
-                if host.daemon.num_restarts > num_restarts:
-                    num_restarts, seconds = host.daemon.num_restarts, host.daemon.last_downtime_seconds
-                    self._report(events.DaemonRestarted(seconds, is_training=_is_training(node)))
-
-            host.add_restart_listener(report_restart)
-            ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
+            self._watch_daemon(node)
+            ProbeServer(host, doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             work = [
-                self._build_reconnect_loop(store, host, node).run(),
-                self._republish(store),
-                self._follow_revisions(store, host, node),
-                self._build_paths(host, node).run(),
-                self._look_around(store, host, node, contributor, key_path),
+                self._build_reconnect_loop(node).run(),
+                self._republish(),
+                self._follow_revisions(node),
+                self._build_paths(node).run(),
+                self._look_around(node),
             ]
-            if contributor is not None and key_path is not None:
+            if self._contributor is not None and (key_path := self.config.contributor_key) is not None:
                 work.append(
-                    Contributing(store, contributor, key_path, config.run_id, identity.peer_id, time.time).run()
+                    Contributing(store, self._contributor, key_path, self.config.run_id, node.me, time.time).run()
                 )
             background = [asyncio.create_task(one) for one in work]
             for task in background:
@@ -266,14 +230,33 @@ class NetworkSide:
                 await end_tasks(background)
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
-                        await self._cache_peers(host)
+                        await self._cache_peers()
 
-    def _make_host(self, identity: Identity) -> P2pdHost:
-        config = self._config
+    def _make_admission(self) -> Admission:
+        """By the manifest that is here, as far as there is one."""
+        folder = self.config.data_dir
+        users, ticket_pass = InviteUsers(folder), load_pass(folder)
+        admission = Admission(
+            self._identity,
+            self.config.run_id,
+            time.time,
+            lambda: secrets.token_bytes(NONCE_BYTES),
+            ticket_pass=ticket_pass or b"",
+            is_private=ticket_pass is not None,
+            on_refused=self._report_refusal,
+            on_used=users.keep,
+        )
+        if self._record is not None:
+            apply_member_rules(admission, self._record)
+        users.remind(admission, time.time())
+        return admission
+
+    def _make_host(self) -> P2pdHost:
+        config = self.config
         options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=config.map_ports)
         most = config.max_memory_mb_per_peer
         return P2pdHost(
-            *(identity, config.listen_addresses, config.announce),
+            *(self._identity, config.listen_addresses, config.announce),
             options=options,
             limits=self._limits,
             memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, config.max_streams_per_peer),
@@ -284,10 +267,12 @@ class NetworkSide:
     @property
     def _relays_for_others(self) -> bool:
         """Seeds do unless their owner says no. In a private run nobody does: it cannot know strangers from members."""
-        asked = self._config.relay_for_others
-        return (self._role == "seed" if asked is None else asked) and not self._admission.is_private
+        asked = self.config.relay_for_others
+        return (self.role == "seed" if asked is None else asked) and not self._admission.is_private
 
-    def _build_paths(self, host: P2pdHost, node: Node) -> Paths:
+    def _build_paths(self, node: Node) -> Paths:
+        host = self._host
+
         async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
             async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
@@ -295,44 +280,34 @@ class NetworkSide:
         return Paths(
             *(host, node.membership.members, dial_back, check_relay, node.note_paths, self._report, time.monotonic),
             randomness=random.Random(secrets.randbits(64)),
-            uses_relays=self._config.relay,
+            uses_relays=self.config.relay,
             relays=self._relays_for_others,
-            announce=self._config.announce,
+            announce=self.config.announce,
         )
 
     def _build_node(
-        self,
-        identity: Identity,
-        contributor: Identity | None,
-        host: P2pdHost,
-        store: HivemindStore,
-        manifest: RunManifest,
-        mailbox: Mailbox,
-        device: str,
-        doorkeeper: RunDoorkeeper,
-        files: ServedFiles,
+        self, manifest: RunManifest, mailbox: Mailbox, device: str, doorkeeper: RunDoorkeeper, files: ServedFiles
     ) -> Node:
-        config = self._config
-        check_site(manifest, config.site, trains=self._role == "trainer")
+        config, identity, host = self.config, self._identity, self._host
+        check_site(manifest, config.site, trains=self.role == "trainer")
         who = NodeIdentity(
-            *(identity, config.run_id, secrets.randbits(62), self._role, device, config.name, SOFTWARE),
-            contributor_key=contributor.public_key if contributor is not None else b"",
+            *(identity, config.run_id, secrets.randbits(62), self.role, device, config.name, SOFTWARE),
+            contributor_key=self._contributor.public_key if self._contributor is not None else b"",
             site=config.site,
         )
-        owner_key = self._current_record().owner_public_key
         limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
         host.memory.raise_to(allowed)
         ports = NodePorts(
             host,
-            store,
+            self._store,
             doorkeeper,
             time.time,
             steady_seconds,
             _in_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
-            revisions=partial(Revisions, manifest, owner_key, identity.peer_id, doorkeeper),
+            owner_public_key=self._current_record().owner_public_key,
             serving=ServingLimits(
                 math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit, config.max_transfers
             ),
@@ -347,6 +322,22 @@ class NetworkSide:
         folder = CheckpointFolder(config.checkpoints_path, owner, every_seconds, config.checkpoints_kept)
         return Node(who, manifest, ports, mailbox, folder)
 
+    def _watch_daemon(self, node: Node) -> None:
+        """Tell when the daemon was started again, and where it is reached from then on."""
+        host = self._host
+        shown, num_restarts = host.addresses(), host.daemon.num_restarts
+
+        async def report_restart() -> None:
+            nonlocal shown, num_restarts
+            if host.addresses() != shown:
+                shown = host.addresses()
+                self._show_addresses()
+            if host.daemon.num_restarts > num_restarts:
+                num_restarts, seconds = host.daemon.num_restarts, host.daemon.last_downtime_seconds
+                self._report(events.DaemonRestarted(seconds, is_training=_is_training(node)))
+
+        host.add_restart_listener(report_restart)
+
     async def _unless_left(self, waiting: Coroutine[None, None, T]) -> T | None:
         """What is waited for, or None when this peer was asked to leave meanwhile."""
         work = asyncio.create_task(waiting)
@@ -354,14 +345,14 @@ class NetworkSide:
 
     # ------------------------------------------------------------------------------------------------ staying there
 
-    def _build_reconnect_loop(self, store: HivemindStore, host: P2pdHost, node: Node) -> ReconnectLoop:
+    def _build_reconnect_loop(self, node: Node) -> ReconnectLoop:
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self._config.peers, *self._cache.read()]))
+            addresses = list(dict.fromkeys([*self.config.peers, *self._cache.read()]))
             try:
-                num_members = await store.bootstrap(addresses)
+                num_members = await self._store.bootstrap(addresses)
                 if num_members:
                     await node.membership.look()
-                    await self._cache_peers(host)
+                    await self._cache_peers()
             except (PeerFault, LocalFault, OSError) as fault:
                 log.warning("looking for members failed: %s", fault)
                 return 0
@@ -390,93 +381,89 @@ class NetworkSide:
             is_training=lambda: _is_training(node),
         )
 
-    def _show_addresses(self, host: P2pdHost) -> None:
-        self._on_addresses(host.addresses())
+    def _show_addresses(self) -> None:
+        self.on_addresses(self._host.addresses())
         with contextlib.suppress(OSError):
             # Only a convenience for this machine's owner, who may have a full disk.
-            write_cached_peers(self._config.data_dir / ADDRESSES_NAME, host.addresses())
+            write_cached_peers(self.config.data_dir / ADDRESSES_NAME, self._host.addresses())
 
-    async def _profiles(self, store: HivemindStore) -> dict[bytes, Said]:
+    async def _profiles(self) -> dict[bytes, Said]:
         """What people say of themselves, by their contributor keys."""
         try:
-            found = await newest_profiles(store, self._config.run_id, time.time(), MAX_PEOPLE)
+            found = await newest_profiles(self._store, self.config.run_id, time.time(), MAX_PEOPLE)
         except (PeerFault, LocalFault) as fault:
             log.debug("profiles were not found: %s", fault)
             return {}
         return {public_key_of(key): Said(one.name, one.country, one.machines) for key, one in found.items()}
 
-    async def _look_around(
-        self, store: HivemindStore, host: P2pdHost, node: Node, contributor: Identity | None, key_path: Path | None
-    ) -> None:
+    async def _look_around(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""
-        name = self._config.name
+        name, key_path = self.config.name, self.config.contributor_key
         if not name and key_path is not None:
             name = read_choice(choice_path(key_path)).name
-        watch = SwarmWatch(node.me, name, "" if contributor is None else contributor.peer_id)
+        watch = SwarmWatch(node.me, name, "" if self._contributor is None else self._contributor.peer_id)
         asked_at = time.monotonic() - PROFILES_SECONDS + FIRST_PROFILES_SECONDS
         counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
         while True:
             if time.monotonic() - asked_at > PROFILES_SECONDS:
                 asked_at = time.monotonic()
-                watch.take_profiles(await self._profiles(store))
+                watch.take_profiles(await self._profiles())
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
-                relayed = await self._relayed(host, members)
-            self._on_seen(watch.look([*members, node.own_record()], time.time(), relayed))
+                relayed = await self._relayed(members)
+            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
-    async def _relayed(self, host: P2pdHost, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
+    async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
         """The members that others reach through this peer's relay."""
-        if not host.options.relays_for_others:
+        if not self._host.options.relays_for_others:
             return ()
         homes = [record.peer_id for record in members if not record.reachable]
         try:
-            return tuple(await host.relayed_here(homes[:MAX_RELAYED]))
+            return tuple(await self._host.relayed_here(homes[:MAX_RELAYED]))
         except LocalFault as fault:
             log.debug("nobody says who is reached through this peer: %s", fault)
             return ()
 
-    async def _cache_peers(self, host: P2pdHost) -> None:
-        connected = await host.connected_addresses()
+    async def _cache_peers(self) -> None:
+        connected = await self._host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
         # A member may not have announced its addresses yet; what this peer came by leads there, too.
-        self._cache.keep([*found, *self._cache.read(), *self._config.peers])
+        self._cache.keep([*found, *self._cache.read(), *self.config.peers])
 
-    async def _republish(self, store: HivemindStore) -> None:
+    async def _republish(self) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
         while True:
             self._met_members.clear()
             try:
                 encoded = encode_run_record(self._current_record())
-                await store.publish_run(self._config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
+                await self._store.publish_run(self.config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
             await set_within(self._met_members, REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
 
     # ------------------------------------------------------------------------------------------- the owner's changes
 
-    async def _follow_revisions(self, store: HivemindStore, host: P2pdHost, node: Node) -> None:
+    async def _follow_revisions(self, node: Node) -> None:
         """Look for later revisions of the manifest, take them over, and pass them on."""
         while True:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                found = await store.fetch_run(self._config.run_id)
+                found = await self._store.fetch_run(self.config.run_id)
                 if found is not None:
-                    self._take_newer(decode_run_record(found, run_id=self._config.run_id), node)
-                if self._admission.is_private and (told := await self._ask_members(host, node)) is not None:
+                    self._take_newer(decode_run_record(found, run_id=self.config.run_id), node)
+                if self._admission.is_private and (told := await self._ask_members(node)) is not None:
                     self._take_newer(told, node)
             except (PeerFault, LocalFault) as fault:
                 log.warning("looking for a revision of the manifest failed: %s", fault)
 
-    async def _ask_members(self, host: P2pdHost, node: Node) -> RunRecord | None:
+    async def _ask_members(self, node: Node) -> RunRecord | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        addresses = [*self._cache.read(), *self._config.peers]
-        found = await ask_for_run(
-            host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
-        )
+        asked = _some_of([*self._cache.read(), *self.config.peers], node.me)
+        found = await ask_for_run(self._host, self._admission, asked, on_refused=refusals.__setitem__)
         if found is None and refusals:
             node.revisions.refused(next(iter(refusals.values())))
         return found
@@ -495,7 +482,7 @@ class NetworkSide:
             what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
         if node.revisions.take(newer):
             self._record = record
-            keep_record(self._config.run_record_path, record)
+            keep_record(self.config.run_record_path, record)
             what = describe_changes(newer, before)
             self._met_members.set()
         else:

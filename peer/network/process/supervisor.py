@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dht.clocks import steady_seconds
@@ -49,10 +49,11 @@ _FAULTS: dict[int, type[LocalFault]] = {
 }
 
 
+@dataclass(eq=False)
 class NetworkProcess:
     """One supervised child process; all methods may be called from the trainer's thread.
 
-    Args:
+    Attributes:
         config: the volunteer's choices, for the child.
         show: takes every event (called from a reader thread).
         note: takes plain sentences for the owner.
@@ -60,20 +61,14 @@ class NetworkProcess:
         hear: takes what is seen of the swarm every few seconds, and this peer's addresses; default: `note` says these.
     """
 
-    def __init__(
-        self,
-        config: PeerConfig,
-        show: Callable[[Event], None],
-        note: Callable[[str], None],
-        first: NetworkChild | None = None,
-        hear: Callable[[SwarmSeen | OwnAddresses], object] | None = None,
-    ) -> None:
-        self._first = first
-        self._hear = hear
+    config: PeerConfig
+    show: Callable[[Event], None]
+    note: Callable[[str], None]
+    first: NetworkChild | None = None
+    hear: Callable[[SwarmSeen | OwnAddresses], object] | None = None
+
+    def __post_init__(self) -> None:
         self._limits: RateLimits | None = None
-        self._config = config
-        self._show = show
-        self._note = note
         self.addresses: tuple[str, ...] = ()
         self.run_has_ended = False
         self._mailbox: tuple[Mailbox, str] | None = None
@@ -173,10 +168,10 @@ class NetworkProcess:
     # ------------------------------------------------------------------------------------------------- the child
 
     def _spawn(self) -> None:
-        child = self._first.take() if self._first is not None else start_network_child()
-        self._first = None
+        child = self.first.take() if self.first is not None else start_network_child()
+        self.first = None
         self._child, self._connection = child.process, child.connection
-        self._send("config", config=self._config.model_dump_json(exclude_defaults=True))
+        self._send("config", config=self.config.model_dump_json(exclude_defaults=True))
         self._send_limits()
 
     def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
@@ -217,7 +212,7 @@ class NetworkProcess:
                 break
             is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
             restarted = events.NetworkRestarted(reason, is_training=is_training)
-            self._show(Event(time.time(), PeerId(""), restarted))
+            self.show(Event(time.time(), PeerId(""), restarted))
             if self._leaving.wait(pause_seconds):
                 break
             self._spawn()
@@ -232,27 +227,27 @@ class NetworkProcess:
                 try:
                     self._take(json.loads(line))
                 except ValueError as error:
-                    self._note(f"the network process sent an unreadable line ({error}); it was ignored")
+                    self.note(f"the network process sent an unreadable line ({error}); it was ignored")
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
         if kind == "event":
             event = from_json(message["event"])
             self.run_has_ended |= isinstance(event.fact, RunEnded)
-            self._show(event)
+            self.show(event)
         elif kind == "addresses":
             self.addresses = tuple(message["addresses"])
             own = OwnAddresses(self.addresses)
-            if self._hear is None:
+            if self.hear is None:
                 for sentence in own.sentences():
-                    self._note(sentence)
+                    self.note(sentence)
             else:
-                self._hear(own)
+                self.hear(own)
         elif kind == "seen":
-            if self._hear is not None:
-                self._hear(SwarmSeen.from_fields(message["seen"]))
+            if self.hear is not None:
+                self.hear(SwarmSeen.from_fields(message["seen"]))
         elif kind == "run":
-            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._config.run_id)
+            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self.config.run_id)
             self._found.set()
             with self._lock:
                 self._send_mailbox()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from averaging.lanes.greeting import Doorkeeper, greet_incoming
@@ -58,41 +59,36 @@ class ConnectedHost(Host, Protocol):
     async def connections(self) -> dict[PeerId, list[Multiaddr]]: ...
 
 
+@dataclass(eq=False)
 class ProbeServer:
     """Answers members and observers that measure.
 
-    Args:
+    Attributes:
         dial: from a fresh connection.
-        wall_clock: unix seconds; clock: seconds that never go back.
+        wall_clock: unix seconds.
+        clock: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        host: ConnectedHost,
-        doorkeeper: Doorkeeper,
-        dial: Dial,
-        *,
-        wall_clock: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> None:
-        self._doorkeeper = doorkeeper
-        self._host = host
-        self._dial = dial
-        self._wall_clock = wall_clock
-        self._clock = clock
+    host: ConnectedHost
+    doorkeeper: Doorkeeper
+    dial: Dial
+    wall_clock: Callable[[], float]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
         self._turns = FairTurns(1, 1)
         self._dialled_at: dict[PeerId, float] = {}
-        self._window_from = clock()
+        self._window_from = self.clock()
         self._used: dict[PeerId, int] = {}
-        self._next_dial_at = clock()
+        self._next_dial_at = self.clock()
         self._num_dialling = 0
-        host.handle(PROBE_PROTOCOL, self._serve)
+        self.host.handle(PROBE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:
         try:
             with self._streams.one_more(stream.remote):
-                await greet_incoming(stream, self._doorkeeper)
+                await greet_incoming(stream, self.doorkeeper)
                 # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
                 while True:
                     async with asyncio.timeout(REQUEST_SECONDS):
@@ -105,7 +101,7 @@ class ProbeServer:
     async def _answer(self, stream: Stream, request: list[Any]) -> None:
         match request:
             case ["clock"]:
-                await stream.send(pack(["clock", self._wall_clock()]))
+                await stream.send(pack(["clock", self.wall_clock()]))
             case ["give" | "take" as kind, num_bytes] if is_amount(num_bytes):
                 measure = self._give if kind == "give" else self._take
                 try:
@@ -140,7 +136,7 @@ class ProbeServer:
         await stream.send(pack(["took", num_bytes]))
 
     async def _dial_back(self, stream: Stream, named: list[Multiaddr]) -> None:
-        now = self._clock()
+        now = self.clock()
         self._dialled_at = {asker: at for asker, at in self._dialled_at.items() if now - at < OWN_DIAL_PAUSE_SECONDS}
         own_next_at = self._dialled_at.get(stream.remote, -math.inf) + OWN_DIAL_PAUSE_SECONDS
         if now < max(own_next_at, self._next_dial_at) or self._num_dialling >= MAX_DIALLING:
@@ -154,9 +150,9 @@ class ProbeServer:
         try:
             # A daemon that does not come up here says nothing about the asker.
             with contextlib.suppress(LocalFault):
-                seen = (await self._host.connections()).get(stream.remote, [])
+                seen = (await self.host.connections()).get(stream.remote, [])
                 if wanted := to_dial(seen, named, stream.remote):
-                    outcomes = await self._dial(wanted)
+                    outcomes = await self.dial(wanted)
         finally:
             self._num_dialling -= 1
         told = [[address, clean_text(why, MAX_REASON_LENGTH)] for address, why in outcomes.items()]
@@ -164,7 +160,7 @@ class ProbeServer:
 
     def _wait_seconds(self, remote: PeerId, num_bytes: int) -> float:
         """Seconds until `remote` may move so many bytes; counts them when it may now."""
-        now = self._clock()
+        now = self.clock()
         if now - self._window_from >= WINDOW_SECONDS:
             self._window_from = now
             self._used.clear()

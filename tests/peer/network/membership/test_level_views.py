@@ -96,8 +96,7 @@ def membership_of(
         wall_clock=now,
         randomness=random.Random(1),
         on_view=on_view,
-        on_joined=lambda peer_id: None,
-        on_left=lambda peer_id, reason: None,
+        report=lambda fact: None,
         on_refused=lambda peer_id, reason: None,
         verified=VERIFIED,
     )
@@ -238,7 +237,7 @@ def test_a_restart_in_a_large_swarm_is_no_duplicate_and_two_processes_are() -> N
             network = records.network if session == 1 else fixed_network()
             host = MemoryHost(network, me.peer_id)
             found = membership_of(me, CountingStore(records, host), host)
-            found._describe = lambda: dataclasses.replace(described, session=session, started_at=now())
+            found.describe = lambda: dataclasses.replace(described, session=session, started_at=now())
             return found
 
         first = member(1)

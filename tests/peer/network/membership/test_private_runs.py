@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules, NotAdmitted
 from dht.admission.hello import AccessRule
 from dht.admission.proofs import MAX_NONCES_PER_PEER, PROOF_SECONDS, nonce_of
@@ -31,6 +32,7 @@ from dht.errors import Incompatible, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
+from peer.events.peer_events import RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
@@ -402,7 +404,7 @@ def test_who_was_revoked_can_be_admitted_again() -> None:
 
 
 def test_only_later_revisions_that_add_changes_are_followed() -> None:
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id)
+    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], lambda fact: None)
     assert held.take(manifest({"at_version": 3, "outer_lr": 0.1}, revision=3))
     assert held.rule_at(2).outer_lr == 0.7
     assert held.rule_at(3).outer_lr == 0.1
@@ -413,18 +415,18 @@ def test_only_later_revisions_that_add_changes_are_followed() -> None:
 
 
 def test_what_the_owners_changes_mean_for_this_peer() -> None:
-    ended: list[int] = []
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, on_end=ended.append)
+    told: list[Fact] = []
+    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
     held.reached(1)
     held.take(manifest({"at_version": 4, "ends_run": True}, {"at_version": 6, "revoke": [ALICE.peer_id]}, revision=2))
     held.reached(3)
-    assert not ended
+    assert not told
     held.reached(5)
     held.reached(5)
-    assert ended == [4]
+    assert told == [RunEnded(4)]
     with pytest.raises(Incompatible, match="revoked this peer's key"):
         held.reached(6)
-    old = Revisions(manifest(), OWNER.public_key, ALICE.peer_id)
+    old = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
     old.reached(0)
     old.take(manifest({"at_version": 0, "minimum_software": "99.0.0"}, revision=2))
     with pytest.raises(Incompatible, match=r"software 99\.0\.0 or newer"):
@@ -434,7 +436,7 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
 def test_the_rules_reach_the_door() -> None:
     alice, _ = keepers()
     assert alice.admission is not None
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, alice)
+    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, alice, lambda fact: None)
     held.reached(0)
     assert alice.is_excluded(BOB.peer_id)
     held.take(manifest({"at_version": 2, "admit": [BOB.peer_id], "minimum_software": "0.0.1"}, revision=2))
