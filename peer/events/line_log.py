@@ -48,7 +48,7 @@ class LineLog:
         try:
             self._write_pending()
         except OSError as error:
-            self._close_file()
+            self.close()
             if not self._failing:
                 self._failing = True
                 self._warn(
@@ -63,14 +63,16 @@ class LineLog:
 
     def close(self) -> None:
         """Release the file; a later `append` opens it again."""
-        self._close_file()
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
 
     def _write_pending(self) -> None:
         if self._file is not None and not os.fstat(self._file).st_nlink:
             # Somebody deleted it: what is written there, nobody would find.
-            self._close_file()
+            self.close()
         if self._file is not None and self._num_bytes >= self._max_bytes:
-            self._close_file()
+            self.close()
             os.replace(self._path, earlier_log(self._path))
         if self._file is None:
             self._file = self._open()
@@ -108,11 +110,6 @@ class LineLog:
             self._num_bytes += written
             rest = rest[written:]
             self._mid_line = bool(rest)
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            os.close(file)
 
 
 def earlier_log(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Events as JSON lines and as a log file.
+"""Events as JSON lines.
 
 The panel, the log lines and the dashboard are folds of these events and know nothing else of a peer.
 """
@@ -8,15 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from averaging.rounds import round_facts
 from averaging.rounds.round_facts import Fact
 from dht.fields import refuse_constant
 from peer.events import path_events, peer_events
-from peer.events.line_log import LineLog
 from peer.events.peer_events import Event
 
 SCHEMA = 1
@@ -86,23 +83,6 @@ def from_json(line: str | bytes) -> Event:
         elif not is_optional:
             raise ValueError(f"{name} without the field {field}")
     return Event(values.pop("at"), values.pop("peer_id"), EVENT_TYPES[name](**values))
-
-
-class EventLog:
-    """The JSONL file of one peer's events. A full disk or a missing folder costs one warning, never the training."""
-
-    def __init__(self, path: str | Path, warn: Callable[[str], None]) -> None:
-        """Nothing is opened before the first event; `warn` is told when writing fails and when it works again."""
-        self.path = Path(path)
-        self._lines = LineLog(self.path, warn)
-
-    def append(self, event: Event) -> None:
-        """Write `event`, and first those that an outage held back. Never raises."""
-        self._lines.append(to_json(event))
-
-    def close(self) -> None:
-        """Release the file."""
-        self._lines.close()
 
 
 def _checked(value: Any, kind: str, where: str) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dht.host import PeerId
+from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord
 
 NUM_ROWS = 12
@@ -32,16 +33,6 @@ class OwnAddresses:
     def sentences(self) -> list[str]:
         told = ["listening on " + "  ".join(self.addresses)]
         return [*told, f"others join with: {self.join_command}"] if self.join_command else told
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What somebody says of themselves in their profile."""
-
-    name: str
-    country: str
-    machines: tuple[PeerId, ...]
-    """Theirs; a machine that only claims to be is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +114,11 @@ class SwarmWatch:
         """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
-        self._profiles: Mapping[bytes, Said] = {}
+        self._profiles: Mapping[bytes, Profile] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
 
-    def take_profiles(self, profiles: Mapping[bytes, Said]) -> None:
+    def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
 
@@ -169,7 +160,8 @@ class SwarmWatch:
             relayed=relayed,
         )
 
-    def _said(self, record: PeerRecord) -> Said | None:
+    def _said(self, record: PeerRecord) -> Profile | None:
+        """The profile of its person; a machine that only claims to be somebody's is not theirs."""
         said = self._profiles.get(record.contributor_key)
         return said if said is not None and record.peer_id in said.machines else None
 

@@ -39,7 +39,8 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, make_data_dir
 from peer.config.schedule_section import progress_of
 from peer.config.validation import explain
-from peer.events.log import EventLog
+from peer.events.line_log import LineLog
+from peer.events.log import to_json
 from peer.events.peer_events import (
     CheckpointFailed,
     CheckpointUnusable,
@@ -137,7 +138,7 @@ class Swarm:
         self._on_event = on_event or _log_event
         self._stop = stop
         self._lock = threading.Lock()
-        self._log: EventLog | None = None
+        self._log: LineLog | None = None
         self._folder: FolderLock | None = None
         self._restore_signal: Callable[[], object] = lambda: None
         self._connection: RunConnection | None = None
@@ -163,7 +164,7 @@ class Swarm:
             raise
         self._restore_signal = ending_on_signals()
         try:
-            self._log = EventLog(self._config.event_log_path, log.warning)
+            self._log = LineLog(self._config.event_log_path, log.warning)
             self._enter(self._connection)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
@@ -372,7 +373,7 @@ class Swarm:
     def _show(self, event: Event) -> None:
         with self._lock:
             if self._log is not None:
-                self._log.append(event)
+                self._log.append(to_json(event))
             problem = None if self._folder is None else self._folder.what_happened()
         if problem is not None:
             log.warning("%s", problem)

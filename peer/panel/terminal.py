@@ -19,7 +19,8 @@ from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.console.answer_beside import AnswerBeside
 from peer.console.first_lines import clear_first_lines
-from peer.events.log import EventLog
+from peer.events.line_log import LineLog
+from peer.events.log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
@@ -96,7 +97,7 @@ class Terminal:
         self._beside: AnswerBeside | None = None
         self._limit: Callable[[LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | ViewUpdate | str] = deque(maxlen=MAX_WAITING)
-        self._log = EventLog(config.event_log_path, self.note)
+        self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
         self._is_stopping = False
@@ -111,7 +112,7 @@ class Terminal:
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
-            self._log.append(event)
+            self._log.append(to_json(event))
         self._is_member |= isinstance(event.fact, JoinedRun)
         for listener in self._listeners:
             listener(event)

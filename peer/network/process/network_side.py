@@ -32,6 +32,7 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
+from dht.records.profiles import Profile
 from dht.records.signed_records import (
     PeerRecord,
     RunRecord,
@@ -48,7 +49,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_pee
 from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
-from peer.events.swarm_seen import MAX_PEOPLE, Said, SwarmSeen, SwarmWatch
+from peer.events.swarm_seen import MAX_PEOPLE, SwarmSeen, SwarmWatch
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -387,14 +388,14 @@ class NetworkSide:
             # Only a convenience for this machine's owner, who may have a full disk.
             write_cached_peers(self.config.data_dir / ADDRESSES_NAME, self._host.addresses())
 
-    async def _profiles(self) -> dict[bytes, Said]:
+    async def _profiles(self) -> dict[bytes, Profile]:
         """What people say of themselves, by their contributor keys."""
         try:
             found = await newest_profiles(self._store, self.config.run_id, time.time(), MAX_PEOPLE)
         except (PeerFault, LocalFault) as fault:
             log.debug("profiles were not found: %s", fault)
             return {}
-        return {public_key_of(key): Said(one.name, one.country, one.machines) for key, one in found.items()}
+        return {public_key_of(key): one for key, one in found.items()}
 
     async def _look_around(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""

@@ -13,7 +13,8 @@ from dht.errors import NobodyReachable
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection
-from peer.events.log import EventLog
+from peer.events.line_log import LineLog
+from peer.events.log import to_json
 from peer.events.peer_events import Event, RunEnded
 from peer.observe import run_page
 from peer.observe.ended_run import end_signed_here, what_is_left
@@ -57,8 +58,8 @@ def test_a_machine_that_saw_the_end_joins_no_more(
     end = end_signed_here(owned.run_id, owned.folder)
     assert end is not None
     assert not end.is_over
-    log = EventLog(owned.folder / "events.jsonl", print)
-    log.append(Event(time.time(), OWN, RunEnded(400)))
+    log = LineLog(owned.folder / "events.jsonl", print)
+    log.append(to_json(Event(time.time(), OWN, RunEnded(400))))
     log.close()
     (owned.folder / "checkpoints" / "checkpoint-00000007").mkdir(parents=True)
     for command in ("join", "seed"):

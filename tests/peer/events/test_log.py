@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from averaging.rounds.round_facts import AppliedCommit, Fact, OfVersion, RoundCommitted
 from dht.host import PeerId
 from peer.events.line_log import MAX_PENDING_LINES, LineLog
-from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, EventLog, from_json, to_json
+from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
 from peer.events.log_tail import last_events
 from peer.events.peer_events import (
     DaemonRestarted,
@@ -216,13 +216,13 @@ def test_fields_of_later_software_are_ignored() -> None:
 
 def test_log_appends_whole_lines_at_once(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "events.jsonl"
-    log = EventLog(path, pytest.fail)
+    log = LineLog(path, pytest.fail)
     for number in range(3):
-        log.append(left(str(number)))
+        log.append(to_json(left(str(number))))
         # Read while the log is open: nothing waits in a buffer.
         assert len(events_of(path)) == number + 1
     log.close()
-    log.append(left("3"))
+    log.append(to_json(left("3")))
     log.close()
     assert events_of(path) == [left(str(number)) for number in range(4)]
 
@@ -230,8 +230,8 @@ def test_log_appends_whole_lines_at_once(tmp_path: Path) -> None:
 def test_a_line_cut_by_a_crash_is_not_glued_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(to_json(left("whole")) + "\n" + to_json(left("cut"))[:20])
-    log = EventLog(path, pytest.fail)
-    log.append(left("new"))
+    log = LineLog(path, pytest.fail)
+    log.append(to_json(left("new")))
     log.close()
     assert events_of(path) == [left("whole"), left("new")]
     assert len(path.read_text().splitlines()) == 3
@@ -250,15 +250,15 @@ def test_a_full_disk_costs_one_warning_and_no_event(tmp_path: Path, monkeypatch:
         free[0] -= written
         return written
 
-    log = EventLog(path, warnings.append)
+    log = LineLog(path, warnings.append)
     monkeypatch.setattr(os, "write", write)
     for number in range(4):
-        log.append(left(str(number)))
+        log.append(to_json(left(str(number))))
     assert len(warnings) == 1
     assert "No space left on device" in warnings[0]
     assert path.stat().st_size == 40
     free[0] = 10**9
-    log.append(left("4"))
+    log.append(to_json(left("4")))
     log.close()
     assert "nothing was lost" in warnings[1]
     assert len(warnings) == 2
@@ -269,12 +269,12 @@ def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
     blocked = tmp_path / "folder"
     blocked.write_text("a file where a folder should be")
     warnings: list[str] = []
-    log = EventLog(blocked / "events.jsonl", warnings.append)
+    log = LineLog(blocked / "events.jsonl", warnings.append)
     for number in range(MAX_PENDING_LINES + 5):
-        log.append(left(str(number)))
+        log.append(to_json(left(str(number))))
     assert len(warnings) == 1
     blocked.unlink()
-    log.append(left("last"))
+    log.append(to_json(left("last")))
     log.close()
     assert "6 lines were lost" in warnings[1]
     read = events_of(blocked / "events.jsonl")

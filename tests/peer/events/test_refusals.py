@@ -11,8 +11,8 @@ import pytest
 from averaging.trust.blame import FIRST_SECONDS, STRIKES
 from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
-from peer.events.line_log import earlier_log
-from peer.events.log import EventLog, from_json, to_json
+from peer.events.line_log import LineLog, earlier_log
+from peer.events.log import from_json, to_json
 from peer.events.log_tail import LOG_TAIL_BYTES
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
@@ -125,9 +125,9 @@ def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
 
 
 def log_of(path: Path, *events: Event) -> Path:
-    log = EventLog(path, lambda sentence: None)
+    log = LineLog(path, lambda sentence: None)
     for event in events:
-        log.append(event)
+        log.append(to_json(event))
     log.close()
     return path
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dht.host import PeerId
+from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord
-from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, Said, SwarmSeen, SwarmWatch
+from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 
 ME = PeerId("me")
@@ -19,6 +20,10 @@ def record(peer_id: str, tokens: int, **changes: Any) -> PeerRecord:
     return make_record(peer_id, tokens=tokens, tokens_per_second=10.0, **changes)
 
 
+def said(name: str, country: str, machines: tuple[PeerId, ...]) -> dict[bytes, Profile]:
+    return {b"k" * 32: Profile("", PeerId("k"), 1, 0.0, 0.0, name, country, False, machines)}
+
+
 def places(seen: SwarmSeen) -> list[tuple[int, str, int]]:
     return [(row.rank, row.peer_id, row.tokens) for row in seen.rows]
 
@@ -26,7 +31,7 @@ def places(seen: SwarmSeen) -> list[tuple[int, str, int]]:
 def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     both = {"contributor_key": b"k" * 32}
     watch = SwarmWatch(ME, "Ada", "ada-id")
-    watch.take_profiles({b"k" * 32: Said("Ada", "NL", (ME, PeerId("mine")))})
+    watch.take_profiles(said("Ada", "NL", (ME, PeerId("mine"))))
     seen = watch.look(
         [
             record("me", 100, **both),
@@ -52,7 +57,7 @@ def test_a_machine_that_finds_its_person_is_not_counted_twice() -> None:
     watch, key = SwarmWatch(PeerId("other")), {"contributor_key": b"k" * 32}
     assert places(watch.look([record("a", 100), record("other", 50)], 1.0)) == [(1, "a", 100), (2, "other", 50)]
     assert watch.look([record("a", 100, **key), record("b", 9, **key), record("other", 50)], 2.0).num_ranked == 3
-    watch.take_profiles({b"k" * 32: Said("Ada", "", (PeerId("a"), PeerId("b")))})
+    watch.take_profiles(said("Ada", "", (PeerId("a"), PeerId("b"))))
     seen = watch.look([record("a", 120, **key), record("b", 9, **key), record("other", 50)], 3.0)
     assert places(seen) == [(1, "a", 129), (2, "other", 50)]
 
@@ -78,7 +83,7 @@ def test_names_are_told_once_and_again_when_they_change() -> None:
 def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
     watch = SwarmWatch(ME)
     key = {"contributor_key": b"k" * 32}
-    watch.take_profiles({b"k" * 32: Said("Kiran", "NL", (PeerId("a"),))})
+    watch.take_profiles(said("Kiran", "NL", (PeerId("a"),)))
     seen = watch.look([record("a", 1, **key), record("thief", 2, name="I am Kiran", **key), record("b", 3)], 1.0)
     assert dict(seen.names) == {"a": "Kiran", "thief": "I am Kiran"}
     assert seen.num_countries == 1
