@@ -12,14 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
@@ -28,15 +21,7 @@ from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSectio
 from peer.config.data_source import DataSection, needs_own
 from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
-from peer.config.section import (
-    LINE_OF_TEXT,
-    MAX_WHOLE_NUMBER,
-    WEB_EXAMPLE,
-    WEB_PATTERN,
-    Section,
-    later,
-    without_unset_later_fields,
-)
+from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, read_toml, shown
 
@@ -374,9 +359,7 @@ class RunManifest(Section):
                 )
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = without_unset_later_fields(self, handler(self))
+    def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.model.kind == "custom":
             # Its loop has a rate, a batch and data of its own; what its owner did not write is not known. Runs that
             # older software made have all of it, and keep their bytes.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dht.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
-from peer.config.section import DIGEST, Section, later, without_unset_later_fields
+from peer.config.section import DIGEST, Section, later
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
@@ -129,9 +129,7 @@ class ModelSection(Section):
         channels = checked_config(self.config).get("num_channels") if self.config is not None else None
         return 1 if channels == 1 else 3
 
-    @model_serializer(mode="wrap")
-    def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = without_unset_later_fields(self, handler(self))
+    def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.kind == "hf":
             fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
         if self.kind == "custom":

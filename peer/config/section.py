@@ -28,18 +28,17 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_serializer(mode="wrap")
-    def _without_unset_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_unset_later_fields(self, handler(self))
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unset = [
+            name
+            for name, field in type(self).model_fields.items()
+            if is_later(field) and getattr(self, name) == field.default
+        ]
+        return self._written({name: value for name, value in handler(self).items() if name not in unset})
 
-
-def without_unset_later_fields(section: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields`, as a section is written, without the `later` ones that have their default."""
-    unset = [
-        name
-        for name, field in type(section).model_fields.items()
-        if is_later(field) and getattr(section, name) == field.default
-    ]
-    return {name: value for name, value in fields.items() if name not in unset}
+    def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Those of its fields that are written, given all but the `later` ones that have their default."""
+        return fields
 
 
 def later(default: Any, **rules: Any) -> Any:

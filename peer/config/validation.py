@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
@@ -125,41 +126,32 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
     got = shown(detail["input"])
     if not path:
         return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."
-    if detail["type"] == "string_pattern_mismatch" and field is not None and field.examples:
+    if field is None:
+        return f"{name} is {got}; expected {detail['msg']}."
+    if detail["type"] == "string_pattern_mismatch" and field.examples:
         return f"{name} is {got}; expected something like {' or '.join(map(str, field.examples))}."
-    section = section_of(field.annotation) if field is not None else None
-    if section is not None:
-        return f"{name} is {got}; expected a section with the fields {', '.join(section.model_fields)}."
-    listed = _listed_section_of(field.annotation) if field is not None else None
-    if listed is not None:
-        return f"{name} is {got}; expected a list of sections with the fields {', '.join(listed.model_fields)}."
-    named = _named_section_of(field.annotation) if field is not None else None
-    if named is not None:
-        if path[-1] in owner.model_fields:
-            return f"{name} is {got}; expected at least one section [{name}.NAME]."
-        return f"{name} is {got}; expected a section with the fields {', '.join(named.model_fields)}."
-    return f"{name} is {got}; expected {expectation(field) if field is not None else detail['msg']}."
+    section, held = section_of(field.annotation), _held_section_of(field.annotation)
+    is_named = get_origin(field.annotation) is dict
+    if is_named and path[-1] in owner.model_fields:
+        return f"{name} is {got}; expected at least one section [{name}.NAME]."
+    if (found := section or held) is not None:
+        what = "a section" if section is not None or is_named else "a list of sections"
+        return f"{name} is {got}; expected {what} with the fields {', '.join(found.model_fields)}."
+    return f"{name} is {got}; expected {expectation(field)}."
 
 
 def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel], FieldInfo | None]:
-    owner, field = model, None
-    is_named = False
-    for part in path:
-        if field is not None and not is_named and _named_section_of(field.annotation) is not None:
-            is_named = True  # this part is the section's own name
-            continue
-        if field is not None and not is_named and part.isdecimal() and _listed_section_of(field.annotation) is not None:
-            is_named = True  # and this one its place in a list
-            continue
-        section = None
-        if field is not None and is_named:
-            section = _named_section_of(field.annotation) or _listed_section_of(field.annotation)
-        if field is not None and section is None:
-            section = section_of(field.annotation)
-        if section is not None:
-            owner, field, is_named = section, None, False
-        if field is None:
-            field = owner.model_fields.get(part)
+    """The innermost section on the way, and its field that is meant."""
+    owner, field, rest = model, None, deque(path)
+    while rest:
+        field = owner.model_fields.get(rest.popleft())
+        held = None if field is None else _held_section_of(field.annotation)
+        if held is not None and rest:
+            rest.popleft()  # the section's own name, or its place in a list
+        section = held or (None if field is None else section_of(field.annotation))
+        if section is None or not rest:
+            break
+        owner = section
     return owner, field
 
 
@@ -169,14 +161,11 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return found[0] if found else None
 
 
-def _named_section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field that holds sections by names of the writer's choice."""
-    return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
-
-
-def _listed_section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field that holds sections one after the other."""
-    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
+def _held_section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that holds sections: by names of the writer's choice, or one after the other."""
+    if get_origin(annotation) not in (dict, tuple):
+        return None
+    return next((found for part in get_args(annotation) if (found := section_of(part)) is not None), None)
 
 
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:
