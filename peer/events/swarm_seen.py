@@ -98,18 +98,20 @@ class SwarmSeen:
         return cls(**{**fields, "rows": rows, "names": names, "relayed": relayed})
 
 
+@dataclass(eq=False)
 class SwarmWatch:
     """Adds up what records say, look after look.
 
-    Args:
+    Attributes:
         own_name: what this peer's person is called; empty: they gave no name.
         own_id: of this peer's person; empty: the peer stands for itself.
     """
 
-    def __init__(self, me: PeerId, own_name: str = "", own_id: str = "") -> None:
-        self._me = me
-        self._own_name = own_name
-        self._own_id = own_id or me
+    me: PeerId
+    own_name: str = ""
+    own_id: str = ""
+
+    def __post_init__(self) -> None:
         self._met: dict[PeerId, tuple[bytes, PersonSeen]] = {}
         """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
@@ -134,7 +136,7 @@ class SwarmWatch:
         if len(self._names) + len(new_names) > MAX_PEOPLE:
             self._names.clear()
         self._names.update(new_names)
-        own = next((self._person(one) for one in here if one.peer_id == self._me), b"")
+        own = next((self._person(one) for one in here if one.peer_id == self.me), b"")
         trainers = [one for one in here if one.role == "trainer"]
         self._count_work(trainers, own, now)
         people = self._rank(trainers, own)
@@ -144,8 +146,8 @@ class SwarmWatch:
         work, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
-            own_name=self._own_name,
-            own_id=self._own_id,
+            own_name=self.own_name,
+            own_id=self.own_id or self.me,
             num_training=sum(one.state == "training" for one in trainers),
             num_resting=sum(one.state == "serving" for one in trainers),
             num_seeds=len(here) - len(trainers),
@@ -203,7 +205,7 @@ class SwarmWatch:
             people[person] = row if before is None else _together(before, row)
         if own in people:
             row = people[own]
-            people[own] = replace(row, name=self._own_name or row.name, is_own=True)
+            people[own] = replace(row, name=self.own_name or row.name, is_own=True)
         ordered = sorted(people.values(), key=lambda row: (-row.tokens, row.peer_id))
         return [replace(row, rank=place) for place, row in enumerate(ordered, 1)]
 
@@ -212,7 +214,7 @@ class SwarmWatch:
 
         This peer's own machine needs no profile: it has the key.
         """
-        is_theirs = record.peer_id == self._me or self._said(record) is not None
+        is_theirs = record.peer_id == self.me or self._said(record) is not None
         return record.contributor_key if record.contributor_key and is_theirs else record.peer_id.encode()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,9 @@ class FetchedFiles:
     donors: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileOrder:
-    """What is fetched, and how the asker hears of it.
+@dataclass(eq=False)
+class FileFetcher:
+    """Brings the files of a run into a data folder.
 
     Attributes:
         donors: who may have the files now; asked again and again.
@@ -51,6 +51,8 @@ class FileOrder:
         on_waiting: told (reason, seconds) while nobody gives anything.
     """
 
+    host: Host
+    doorkeeper: Doorkeeper
     data_dir: Path
     manifest: RunManifest
     donors: Callable[[], Awaitable[Sequence[PeerId]]]
@@ -59,31 +61,10 @@ class FileOrder:
     on_bytes: Callable[[int, int], None] = lambda arrived, total: None
     on_waiting: Callable[[str, float], None] = lambda reason, seconds: None
 
-
-async def fetch_files(host: Host, doorkeeper: Doorkeeper, order: FileOrder) -> FetchedFiles:
-    """Bring every file of the run into the data folder; those that are there already are only checked.
-
-    Raises:
-        NobodyReachable: no member gave one of them; the sentence names it and says why.
-        LocalFault: the folder cannot be written, the disk is full, or the manifest contradicts itself.
-    """
-    missing = await order.compute(partial(missing_files, order.data_dir, order.manifest))
-    folder = files_folder(order.data_dir, order.manifest)
-    spoilt = {file.name: objection_to(folder / file.name, file) for file in missing if (folder / file.name).exists()}
-    return await _Fetching(host, doorkeeper, order, missing, spoilt).run()
-
-
-@dataclass(eq=False)
-class _Fetching:
-    host: Host
-    doorkeeper: Doorkeeper
-    order: FileOrder
-    missing: list[FileSection]
-    spoilt: Mapping[str, str]
-
     def __post_init__(self) -> None:
-        self._folder = files_folder(self.order.data_dir, self.order.manifest)
-        self._total_bytes = sum(file.bytes for file in self.missing)
+        self._folder = files_folder(self.data_dir, self.manifest)
+        self._spoilt: dict[str, str] = {}
+        self._total_bytes = 0
         self._arrived_bytes = 0
         self._moved_at = 0.0
         self._given: dict[PeerId, int] = {}
@@ -91,20 +72,30 @@ class _Fetching:
         self._silent: dict[PeerId, str] = {}
 
     async def run(self) -> FetchedFiles:
+        """Fetch every file; those that are there already are only checked.
+
+        Raises:
+            NobodyReachable: no member gave one of them; the sentence names it and says why.
+            LocalFault: the folder cannot be written, the disk is full, or the manifest contradicts itself.
+        """
         loop = asyncio.get_running_loop()
+        missing = await self.compute(partial(missing_files, self.data_dir, self.manifest))
+        here = [(file, self._folder / file.name) for file in missing if (self._folder / file.name).exists()]
+        self._spoilt = {file.name: objection_to(path, file) for file, path in here}
+        self._total_bytes = sum(file.bytes for file in missing)
         began = self._moved_at = loop.time()
-        names, pause = tuple(file.name for file in self.missing), FIRST_PAUSE_SECONDS
-        while self.missing:
-            donors = [name for name in await self.order.donors() if name not in self._wrong]
+        names, pause = tuple(file.name for file in missing), FIRST_PAUSE_SECONDS
+        while missing:
+            donors = [name for name in await self.donors() if name not in self._wrong]
             self._silent = {name: why for name, why in self._silent.items() if name in donors}
-            for file in list(self.missing):
+            for file in list(missing):
                 if await self._fetch(file, donors):
-                    self.missing.remove(file)
-            if not self.missing:
+                    missing.remove(file)
+            if not missing:
                 break
-            if loop.time() - self._moved_at >= self.order.patience_seconds:
-                raise self._given_up(self.missing[0], donors)
-            self.order.on_waiting(self._reason(self.missing[0], donors), loop.time() - began)
+            if loop.time() - self._moved_at >= self.patience_seconds:
+                raise self._given_up(missing[0], donors)
+            self.on_waiting(self._reason(missing[0], donors), loop.time() - began)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         givers = sorted(self._given, key=lambda donor: (-self._given[donor], donor))
@@ -120,7 +111,7 @@ class _Fetching:
 
         def count(num_bytes: int) -> None:
             self._arrived_bytes += num_bytes
-            self.order.on_bytes(self._arrived_bytes, self._total_bytes)
+            self.on_bytes(self._arrived_bytes, self._total_bytes)
 
         draft = FileDraft(self._folder, file, digests)
         transfer = Transfer(self.host, self.doorkeeper, draft, count)
@@ -135,7 +126,7 @@ class _Fetching:
         if not is_whole:
             self._arrived_bytes = before  # what came is kept, and counted again next time
             return False
-        await self.order.compute(draft.finish)
+        await self.compute(draft.finish)
         return True
 
     async def _chunk_digests(self, file: FileSection, donors: Sequence[PeerId]) -> Sequence[bytes] | None:
@@ -165,7 +156,7 @@ class _Fetching:
 
     def _reason(self, file: FileSection, donors: Sequence[PeerId]) -> str:
         num_asked = len({*donors, *self._wrong})
-        here = f"; the one in {self._folder} {self.spoilt[file.name]}" if file.name in self.spoilt else ""
+        here = f"; the one in {self._folder} {self._spoilt[file.name]}" if file.name in self._spoilt else ""
         if not num_asked:
             return f"nobody is there who could give the file {file.name} of the run{here}"
         return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}{here}"

@@ -38,6 +38,7 @@ _FULL_BITS = 32
 """Of given weights at most. Of those with fewer, 8 or 4 bits are a larger share."""
 
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")  # in kB
 
 
 def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: BaseBits = "full") -> int:
@@ -112,9 +113,9 @@ def free_memory_bytes() -> int | None:
 
 def available_memory_bytes() -> int | None:
     """`free_memory_bytes` without swap."""
-    found = _meminfo()
+    found = _numbers_in(_MEMINFO)
     if "MemAvailable" in found:
-        return found["MemAvailable"]
+        return 1024 * found["MemAvailable"]
     # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
     return all_memory_bytes()
 
@@ -129,26 +130,23 @@ def all_memory_bytes() -> int | None:
 
 def _meminfo_bytes() -> int | None:
     available = available_memory_bytes()
-    return None if available is None else available + _meminfo().get("SwapFree", 0)
-
-
-def _meminfo() -> dict[str, int]:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return {}
-    words = (line.split() for line in lines)
-    return {parts[0].rstrip(":"): 1024 * int(parts[1]) for parts in words if len(parts) == 3 and parts[1].isdecimal()}
+    return None if available is None else available + 1024 * _numbers_in(_MEMINFO).get("SwapFree", 0)
 
 
 def _cgroup_cache_bytes() -> int:
     """Of what the group uses: files that the kernel keeps as long as nobody needs the memory."""
+    found = _numbers_in(_CGROUP / "memory.stat")
+    return found.get("active_file", 0) + found.get("inactive_file", 0)
+
+
+def _numbers_in(path: Path) -> dict[str, int]:
+    """What a file has with a name and a whole number on each line; empty when there is none."""
     try:
-        lines = (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+        lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
-        return 0
+        return {}
     words = (line.split() for line in lines)
-    return sum(int(parts[1]) for parts in words if parts[:1] in (["active_file"], ["inactive_file"]))
+    return {parts[0].rstrip(":"): int(parts[1]) for parts in words if len(parts) > 1 and parts[1].isdecimal()}
 
 
 def _cgroup_number(name: str) -> int | None:

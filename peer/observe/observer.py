@@ -24,7 +24,7 @@ from dht.store import RecordStore
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.run_rules import codec_of
-from peer.files.fetching import FileOrder, fetch_files
+from peer.files.fetching import FileFetcher
 from peer.files.store import files_folder, run_file_path
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.mistyped_run_id import in_other_run
@@ -88,8 +88,10 @@ class RunObserver:
         async def donors() -> list[PeerId]:
             return [record.peer_id for record in await self.records()]
 
-        order = FileOrder(data_dir, self.manifest, donors, patience_seconds, asyncio.to_thread)
-        await fetch_files(self.host, self.doorkeeper, order)
+        fetcher = FileFetcher(
+            self.host, self.doorkeeper, data_dir, self.manifest, donors, patience_seconds, asyncio.to_thread
+        )
+        await fetcher.run()
         return files_folder(data_dir, self.manifest)
 
 
@@ -114,8 +116,8 @@ async def fetch_run_file(
     """
     manifest = _manifest_of(record)
     alone = manifest.model_copy(update={"files": tuple(file for file in manifest.files if file.name == name)})
-    order = FileOrder(data_dir, alone, donors, patience_seconds, asyncio.to_thread)
-    await fetch_files(host, _doorkeeper(host, record, entry), order)
+    doorkeeper = _doorkeeper(host, record, entry)
+    await FileFetcher(host, doorkeeper, data_dir, alone, donors, patience_seconds, asyncio.to_thread).run()
     return await asyncio.to_thread(run_file_path, data_dir, alone, name)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from peer.import_path import python_command, python_environment
 from peer.tracking.rows import Row
@@ -20,10 +20,11 @@ END_SECONDS = 15.0
 """For the tracker to take the last rows: several tries of an upload."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """A record that rows are added to; `add` may be called from any thread.
 
-    Args:
+    Attributes:
         warn: takes a sentence, once, from another thread.
         end_seconds: see `END_SECONDS`.
 
@@ -31,11 +32,12 @@ class Recorder:
         UsageFault: the tracker's library is not installed.
     """
 
-    def __init__(self, record: Record, warn: Callable[[str], object], end_seconds: float = END_SECONDS) -> None:
-        check_tracker(record.kind)
-        self._record = record
-        self._warn = warn
-        self._end_seconds = end_seconds
+    record: Record
+    warn: Callable[[str], object]
+    end_seconds: float = END_SECONDS
+
+    def __post_init__(self) -> None:
+        check_tracker(self.record.kind)
         self._rows: deque[Row] = deque(maxlen=MAX_WAITING)
         self._news = threading.Event()
         self._is_closing = False
@@ -52,14 +54,14 @@ class Recorder:
         """Wait a moment until the tracker has what was added."""
         self._is_closing = True
         self._news.set()
-        self._thread.join(self._end_seconds)
+        self._thread.join(self.end_seconds)
         if self._thread.is_alive():
             if self._process is not None:
                 self._process.kill()
-            self._thread.join(self._end_seconds)
+            self._thread.join(self.end_seconds)
 
     def _run(self) -> None:
-        command = python_command("peer.tracking.process", json.dumps(asdict(self._record)))
+        command = python_command("peer.tracking.process", json.dumps(asdict(self.record)))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -90,4 +92,4 @@ class Recorder:
             self._tell(reason or f"its process ended with {code}")
 
     def _tell(self, reason: str) -> None:
-        self._warn(f"--track {self._record.kind}: {reason}; nothing more is recorded, everything else goes on")
+        self.warn(f"--track {self.record.kind}: {reason}; nothing more is recorded, everything else goes on")

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from dht.errors import PeerFault, PeerUnreachable
@@ -38,18 +39,18 @@ class Members(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Donors:
     """The members that one peer fetches anchors from."""
 
-    def __init__(self, me: PeerId, members: Members) -> None:
-        self._me = me
-        self._members = members
-        self._blamed: dict[PeerId, float] = {}
-        self._outvoted: dict[tuple[PeerId, int], tuple[bytes, float]] = {}
+    me: PeerId
+    members: Members
+    _blamed: dict[PeerId, float] = field(default_factory=dict, init=False)
+    _outvoted: dict[tuple[PeerId, int], tuple[bytes, float]] = field(default_factory=dict, init=False)
 
     def givers(self, fragment: int) -> list[PeerRecord]:
         """Members that have a fragment's anchor."""
-        records = [record for record in self._members.members() if len(record.lineage_tokens) > fragment]
+        records = [record for record in self.members.members() if len(record.lineage_tokens) > fragment]
         return [record for record in records if record.state != "joining" and not self.is_blamed(record.peer_id)]
 
     def in_own_order(self, names: Iterable[PeerId]) -> list[PeerId]:
@@ -77,7 +78,7 @@ class Donors:
     def note_fault(self, donor: PeerId, fragment: int, fault: PeerFault) -> None:
         """A request failed."""
         if isinstance(fault, PeerUnreachable):
-            self._members.suspect(donor, fault.what)
+            self.members.suspect(donor, fault.what)
         else:
             self.blame(donor, fragment, fault.what)
 
@@ -100,7 +101,7 @@ class Donors:
         return asyncio.get_running_loop().time() < until and refused.startswith(digest)
 
     def _spread(self, donor: PeerId) -> bytes:
-        return hashlib.sha256(f"{self._me}|{donor}".encode()).digest()
+        return hashlib.sha256(f"{self.me}|{donor}".encode()).digest()
 
 
 def _remember(book: dict[K, V], key: K, value: V) -> None:

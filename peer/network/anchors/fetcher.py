@@ -142,15 +142,6 @@ class Fetcher:
         agreed = Votes(confirmed_by[0], known, confirmed_by, len(held))
         return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self.kept)
 
-    async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
-        """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
-
-        They were chosen before. They share an anchor that counts, so nobody else is asked, and they are asked once.
-        Meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make that
-        last.
-        """
-        return await self.fetch(fragment, num_values, donors, voters=frozenset(donors))
-
     async def fetch(
         self,
         fragment: int,
@@ -168,7 +159,8 @@ class Fetcher:
             on_bytes: called with the bytes that have arrived so far; less again after a restart.
             held: nothing is fetched unless it is heavier than this.
             kept: where the chunks are kept.
-            voters: who may confirm it, without another try when they do not; empty: every member.
+            voters: members that share an anchor which counts; more than half of them must confirm it. They are asked
+                once, because the caller is in no round of this fragment meanwhile. Empty: every member.
         """
         for _ in range(1 if voters else MAX_RESTARTS):
             agreed = await self._agreement.agree(fragment, num_values, candidates, voters)

@@ -233,7 +233,8 @@ class Repairs:
         """Whether an anchor was taken over; None when something else than what counts was handed out."""
         index = fragment.index
         try:
-            fetched = await self.fetcher.fetch_from(index, fragment.state.num_values, better.behind)
+            num_values, voters = fragment.state.num_values, frozenset(better.behind)
+            fetched = await self.fetcher.fetch(index, num_values, better.behind, voters=voters)
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False

@@ -17,7 +17,7 @@ from dht.records.signed_records import decode_peer_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
-from peer.files.fetching import FileOrder, fetch_files
+from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.files.store import forget_others
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -50,7 +50,9 @@ async def have_files(
         found = dict.fromkeys([*given, *await _recorded(store, config.run_id), *await host.connected_addresses()])
         return [name for name in found if name != host.peer_id]
 
-    order = FileOrder(
+    fetcher = FileFetcher(
+        host,
+        doorkeeper,
         config.data_dir,
         manifest,
         donors,
@@ -59,7 +61,7 @@ async def have_files(
         on_bytes=meter.arrived,
         on_waiting=lambda reason, seconds: report(WaitingForPeers(reason, seconds)),
     )
-    fetched = await fetch_files(host, doorkeeper, order)
+    fetched = await fetcher.run()
     if fetched.names:
         report(FetchedRunFiles(fetched.names, fetched.num_bytes, time.monotonic() - began, fetched.donors))
     await compute(lambda: forget_others(config.data_dir, manifest))

@@ -24,7 +24,7 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest
 from peer.files import draft
-from peer.files.fetching import FetchedFiles, FileOrder, fetch_files
+from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.files.store import checked_folder, files_folder
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -106,12 +106,13 @@ class Scene:
         async def donors() -> Sequence[PeerId]:
             return self.there
 
-        order = FileOrder(
+        fetcher = FileFetcher(
+            *(self.host, RunDoorkeeper(RULE, ME, "trainer")),
             *(self.mine, self.manifest, donors, PATIENCE_SECONDS, compute_inline),
             on_bytes=lambda arrived, total: self.arrived.append((arrived, total)),
             on_waiting=lambda reason, seconds: self.waits.append(reason),
         )
-        fetched = await fetch_files(self.host, RunDoorkeeper(RULE, ME, "trainer"), order)
+        fetched = await fetcher.run()
         self.check()
         return fetched
 

@@ -175,13 +175,13 @@ def test_who_hands_out_something_else_is_listened_to_less_and_less() -> None:
         donor = claimant_of(scene)
         other_version(donor)
         victim = Victim(scene)
-        fetch_from, num = scene.fetcher.fetch_from, []
+        fetch, num = scene.fetcher.fetch, []
 
-        async def counted(*args: object) -> object:
+        async def counted(*args: object, **kwargs: object) -> object:
             num.append(now())
-            return await fetch_from(*args)  # type: ignore[arg-type]
+            return await fetch(*args, **kwargs)  # type: ignore[arg-type]
 
-        scene.fetcher.fetch_from = counted  # type: ignore[assignment]
+        scene.fetcher.fetch = counted  # type: ignore[assignment,method-assign]
         for _ in range(2):
             began = now()
             while now() < began + 60.0:
@@ -267,7 +267,7 @@ def seconds_in_vain(scene: Scene) -> Awaitable[float]:
     async def fetch() -> float:
         began = now()
         names = [donor.peer_id for donor in scene.donors]
-        assert await scene.fetcher.fetch_from(0, NUM_VALUES, names) is None
+        assert await scene.fetcher.fetch(0, NUM_VALUES, names, voters=frozenset(names)) is None
         return now() - began
 
     return fetch()
@@ -330,7 +330,8 @@ def test_a_member_on_the_way_to_the_anchor_holds_no_repair_up() -> None:
     async def play(scene: Scene) -> None:
         late = scene.donors[1]
         late.versions, late.known = [4, 4], {(0, 4): scene.world.state("main", 0, 4).digest}
-        found = await scene.fetcher.fetch_from(0, NUM_VALUES, [donor.peer_id for donor in scene.donors])
+        names = [donor.peer_id for donor in scene.donors]
+        found = await scene.fetcher.fetch(0, NUM_VALUES, names, voters=frozenset(names))
         assert found is not None
         assert found.snapshot.version == 5
 
