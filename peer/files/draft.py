@@ -58,11 +58,9 @@ class FileDraft:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(self._path, flags, 0o600)
-            try:
-                _write_all(descriptor, chunk, index * FILE_CHUNK_BYTES)
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(self._path, flags, 0o600), "wb") as file:
+                file.seek(index * FILE_CHUNK_BYTES)
+                file.write(chunk)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -97,10 +95,3 @@ class FileDraft:
             f"{self._folder / self._file.name} cannot be written: {error.strerror or error}; expected a writable "
             f"folder with {self._file.bytes} bytes of free space; make room and start again: what has come is kept"
         )
-
-
-def _write_all(descriptor: int, chunk: bytes, offset: int) -> None:
-    view = memoryview(chunk)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written

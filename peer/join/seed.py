@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import uvloop
+
 from dht.identity.join_link import join_link
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord
@@ -16,7 +18,6 @@ from peer.join.checkpoint_room import warn_of_room
 from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
-from peer.network.process.event_loop import run_network
 from peer.observe.kept_manifest import manifest_here
 from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
@@ -72,5 +73,5 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
         terminal.keep_folder()
         await side.run()
 
-    run_network(serve())
+    uvloop.run(serve())
     return 0

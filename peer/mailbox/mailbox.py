@@ -37,11 +37,9 @@ from peer.mailbox.reading_cells import OWN_CELLS, VIEW_CELLS, OthersReading, Own
 from peer.mailbox.shared_memory import (
     CELL_BYTES,
     TABLE_CELLS,
-    Cells,
     NetworkCounters,
     SharedFragment,
     TrainerCounters,
-    fence,
     padded,
     padded_cells,
     unnamed_file,
@@ -133,45 +131,29 @@ class Mailbox:
         Raises:
             LocalFault: `fd` is no mailbox, or one of another version, size or layout.
         """
-        expected = mailbox_num_bytes(sizes, sent_bytes)
+        expected, head = mailbox_num_bytes(sizes, sent_bytes), _head(sizes)
         try:
             found = os.fstat(fd).st_size
-            head = mmap.mmap(fd, found) if found >= CELL_BYTES * _PREAMBLE_CELLS else None
+            buffer = mmap.mmap(fd, found) if found >= len(head) else None
         except OSError as error:
             raise LocalFault(
                 f"file descriptor {fd} is no mailbox ({error.strerror}); start `peer join` again"
             ) from error
-        if head is None or Cells(head, 0, _PREAMBLE_CELLS).ints[0] != MAGIC:
-            raise LocalFault(f"file descriptor {fd} holds {found} bytes but no mailbox; start `peer join` again")
-        cells = Cells(head, 0, _PREAMBLE_CELLS).ints
-        if cells[1] != MAILBOX_VERSION:
+        if buffer is None or found != expected or buffer[: len(head)] != head:
             raise LocalFault(
-                f"the mailbox has version {cells[1]}; expected {MAILBOX_VERSION}: trainer and network process run "
-                "different software; restart both"
+                f"file descriptor {fd} holds {found} bytes that are no mailbox of version {MAILBOX_VERSION} for "
+                f"{len(sizes)} fragments of {_brief(sizes)} values ({expected} bytes); expected one: trainer and "
+                "network process run different software or read different manifests; restart both"
             )
-        num_fragments = int(cells[2])
-        stored: tuple[int, ...] = ()
-        if 1 <= num_fragments <= _MAX_FRAGMENTS and found >= CELL_BYTES * (_PREAMBLE_CELLS + num_fragments):
-            sizes_there = np.frombuffer(head, np.int64, num_fragments, CELL_BYTES * _PREAMBLE_CELLS)
-            stored = tuple(int(size) for size in sizes_there)
-        if stored != tuple(sizes) or found != expected:
-            raise LocalFault(
-                f"the mailbox was made for {num_fragments} fragments of {_brief(stored)} values ({found} bytes); "
-                f"expected {len(sizes)} of {_brief(sizes)} ({expected} bytes): trainer and network process read "
-                "different manifests; restart both"
-            )
-        return cls(head, stored, fd, tuple(sent_bytes))
+        return cls(buffer, tuple(sizes), fd, tuple(sent_bytes))
 
     @classmethod
     def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...]) -> Mailbox:
-        np.frombuffer(buffer, np.int64, len(sizes), CELL_BYTES * _PREAMBLE_CELLS)[:] = sizes
         mailbox = cls(buffer, sizes, fd, sent_bytes)
         mailbox.trainer.train_loss = mailbox.trainer.held_out_loss = mailbox.trainer.learning_rate = float("nan")
         mailbox.network.learning_rate_factor = 1.0
-        cells = Cells(buffer, 0, _PREAMBLE_CELLS).ints
-        cells[1], cells[2] = MAILBOX_VERSION, len(sizes)
-        fence()
-        cells[0] = MAGIC
+        head = _head(sizes)
+        buffer[: len(head)] = head
         return mailbox
 
     @property
@@ -208,6 +190,11 @@ def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> i
         + 2 * NUM_SLOTS * padded(4 * max(sizes))
     )
     return CELL_BYTES * cells + values
+
+
+def _head(sizes: Sequence[int]) -> bytes:
+    """How the block of these fragments begins."""
+    return np.array([MAGIC, MAILBOX_VERSION, len(sizes), *([0] * (_PREAMBLE_CELLS - 3)), *sizes], np.int64).tobytes()
 
 
 def _brief(sizes: Sequence[int]) -> str:

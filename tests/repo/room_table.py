@@ -177,7 +177,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.membership peer.network.process peer.panel "
         "peer.panel.scene peer.tracking peer.observe peer.owner peer.plan",
         False,
-        "numpy pydantic torch",
+        "numpy pydantic torch uvloop",
     ),
     "peer.export.formats": (
         "averaging averaging.outer peer peer.config peer.memory peer.files peer.trainer.data peer.trainer.model "

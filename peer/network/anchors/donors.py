@@ -7,15 +7,13 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
+from dht.newest import Newest
 from dht.records.signed_records import PeerRecord
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 BLAME_SECONDS = 600.0
 """A donor of wrong chunks is not asked again for this long."""
@@ -45,8 +43,10 @@ class Donors:
 
     me: PeerId
     members: Members
-    _blamed: dict[PeerId, float] = field(default_factory=dict, init=False)
-    _outvoted: dict[tuple[PeerId, int], tuple[bytes, float]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._blamed = Newest[PeerId, float](MAX_REMEMBERED)
+        self._outvoted = Newest[tuple[PeerId, int], tuple[bytes, float]](MAX_REMEMBERED)
 
     def givers(self, fragment: int) -> list[PeerRecord]:
         """Members that have a fragment's anchor."""
@@ -85,7 +85,8 @@ class Donors:
     def blame(self, donor: PeerId, fragment: int, what: str) -> None:
         """It gave something wrong."""
         log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
-        _remember(self._blamed, donor, asyncio.get_running_loop().time() + BLAME_SECONDS)
+        self._blamed[donor] = asyncio.get_running_loop().time() + BLAME_SECONDS
+        self._blamed.move_to_end(donor)
 
     def is_blamed(self, peer_id: PeerId) -> bool:
         """Whether it gave something wrong not long ago."""
@@ -93,7 +94,8 @@ class Donors:
 
     def outvote(self, donor: PeerId, fragment: int, digest: bytes) -> None:
         """Others have another anchor than a donor's of that digest."""
-        _remember(self._outvoted, (donor, fragment), (digest, asyncio.get_running_loop().time() + FORK_SECONDS))
+        self._outvoted[donor, fragment] = digest, asyncio.get_running_loop().time() + FORK_SECONDS
+        self._outvoted.move_to_end((donor, fragment))
 
     def is_outvoted(self, donor: PeerId, fragment: int, digest: bytes) -> bool:
         """Whether others had another digest than this one, or one that begins so."""
@@ -102,10 +104,3 @@ class Donors:
 
     def _spread(self, donor: PeerId) -> bytes:
         return hashlib.sha256(f"{self.me}|{donor}".encode()).digest()
-
-
-def _remember(book: dict[K, V], key: K, value: V) -> None:
-    book.pop(key, None)
-    if len(book) >= MAX_REMEMBERED:
-        del book[next(iter(book))]
-    book[key] = value

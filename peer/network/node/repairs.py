@@ -20,6 +20,7 @@ from averaging.rounds.round_facts import Fact
 from averaging.signing.chains import Chain, newest_run
 from averaging.wire.messages import Commit
 from dht.host import PeerId
+from dht.newest import Newest
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.signed_records import PeerRecord
 from peer.events.peer_events import AnchorDiffered, AnchorRepaired
@@ -89,7 +90,7 @@ class Repairs:
     membership: Membership
     report: Callable[[Fact], None]
     before_unproven: Callable[[], Awaitable[None]]
-    _refused: dict[tuple[PeerId, int], _Refusal] = field(default_factory=dict, init=False)
+    _refused: Newest[tuple[PeerId, int], _Refusal] = field(default_factory=lambda: Newest(MAX_REFUSALS), init=False)
     _looking: set[tuple[PeerId, int]] = field(default_factory=set, init=False)
 
     def behind(self) -> dict[int, PeerId]:
@@ -178,8 +179,6 @@ class Repairs:
             return bool(is_replaced)
         finally:
             self._looking.discard(key)
-            if len(self._refused) > MAX_REFUSALS:
-                del self._refused[next(iter(self._refused))]
 
     def _refuse(self, key: tuple[PeerId, int]) -> None:
         before = self._refused.get(key)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
 from dht.host import PeerId
+from dht.newest import Newest
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.peer_events import Event
@@ -18,6 +19,15 @@ from peer.network.node.round_clock import RoundClock
 REFUSAL_SECONDS = 10.0
 """Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
 MAX_REFUSED_PEERS = 1000
+
+
+@dataclass
+class _Refused:
+    """What was reported of one remote, when last, and what came too soon after that."""
+
+    at: float
+    kinds: set[str] = field(default_factory=set)
+    held_back: PeerRefused | None = None
 
 
 @dataclass(eq=False)
@@ -38,9 +48,7 @@ class Reporter:
         self._spent_before = 0.0
         self._evaluated = -1
         self._data_waits = (0, 0)
-        self._refused_at: dict[PeerId, float] = {}
-        self._reported_kinds: dict[PeerId, set[str]] = {}
-        self._held_back: dict[PeerId, PeerRefused] = {}
+        self._refused = Newest[PeerId, _Refused](MAX_REFUSED_PEERS)
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
@@ -79,17 +87,12 @@ class Reporter:
         """
         now, remote = self.clock(), report.peer_id
         kinds = {kind for kind, _ in report.counts}
-        is_news = report.is_left_out or not kinds <= self._reported_kinds.get(remote, set())
-        if not is_news and now - self._refused_at.get(remote, -math.inf) < REFUSAL_SECONDS:
-            self._held_back[remote] = report
+        before = self._refused.get(remote, _Refused(-math.inf))
+        is_news = report.is_left_out or not kinds <= before.kinds
+        if not is_news and now - before.at < REFUSAL_SECONDS:
+            before.held_back = report
             return
-        if len(self._refused_at) >= MAX_REFUSED_PEERS:
-            self._refused_at.clear()
-            self._held_back.clear()
-            self._reported_kinds.clear()
-        self._refused_at[remote] = now
-        self._reported_kinds[remote] = kinds | self._reported_kinds.get(remote, set())
-        self._held_back.pop(remote, None)
+        self._refused[remote] = _Refused(now, kinds | before.kinds)
         self.report(
             events.RefusedPeer(
                 remote=remote,
@@ -102,9 +105,9 @@ class Reporter:
 
     def _report_held_back(self) -> None:
         now = self.clock()
-        for remote, report in list(self._held_back.items()):
-            if now - self._refused_at.get(remote, -math.inf) >= REFUSAL_SECONDS:
-                self.refused(report)
+        for one in list(self._refused.values()):
+            if one.held_back is not None and now - one.at >= REFUSAL_SECONDS:
+                self.refused(one.held_back)
 
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
         """All is there; `donors` of each fragment, those who sent most first."""

@@ -2,7 +2,6 @@
 
 The files, each built on those above it:
 
-    event_loop.py      which event loop carries the traffic
     child.py           starts the process, before its owner has loaded torch
     restart_pauses.py  when a child that died is started again (pure)
     run_files.py       the files of a run before its node begins

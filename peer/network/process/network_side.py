@@ -195,9 +195,7 @@ class NetworkSide:
             serve_run(host, self._admission, self._current_record)
             rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
             doorkeeper = RunDoorkeeper(rule, host.peer_id, self.role, self._admission)
-            files = await self._unless_left(
-                have_files(self.config, manifest, host, store, doorkeeper, _in_thread, self._report)
-            )
+            files = await self._unless_left(have_files(self.config, manifest, host, store, doorkeeper, self._report))
             if files is None:
                 return
             # Not before its files are here: the trainer that reads them starts with this.
@@ -305,7 +303,7 @@ class NetworkSide:
             doorkeeper,
             time.time,
             steady_seconds,
-            _in_thread,
+            asyncio.to_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
             owner_public_key=self._current_record().owner_public_key,
@@ -509,10 +507,6 @@ def _some_of(addresses: list[str], me: PeerId) -> list[str]:
     named = {parse_peer_multiaddr(address)[0]: address for address in reversed(addresses)}
     named.pop(me, None)
     return random.sample(list(named.values()), min(len(named), MAX_ASKED_MEMBERS))
-
-
-async def _in_thread(work: Callable[[], T], /) -> T:
-    return await asyncio.to_thread(work)
 
 
 def _log_early_end(task: asyncio.Task[None]) -> None:

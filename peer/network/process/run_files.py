@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
 
 from averaging.rounds.round_facts import Fact
-from averaging.transfer.snapshots import SnapshotCompute
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
@@ -30,7 +30,6 @@ async def have_files(
     host: P2pdHost,
     store: HivemindStore,
     doorkeeper: RunDoorkeeper,
-    compute: SnapshotCompute,
     report: Callable[[Fact], None],
 ) -> ServedFiles:
     """Every file of the run, in the data folder, and what is needed to give them to others.
@@ -39,7 +38,7 @@ async def have_files(
         LocalFault: one of them cannot be had, or cannot be written.
     """
     if not manifest.files:
-        return ServedFiles({}, compute)
+        return ServedFiles({})
     began = time.monotonic()
     meter = CatchUpMeter(time.monotonic, report)
     meter.arrived(0, 1)
@@ -57,15 +56,15 @@ async def have_files(
         manifest,
         donors,
         config.join_timeout_seconds,
-        compute,
+        asyncio.to_thread,
         on_bytes=meter.arrived,
         on_waiting=lambda reason, seconds: report(WaitingForPeers(reason, seconds)),
     )
     fetched = await fetcher.run()
     if fetched.names:
         report(FetchedRunFiles(fetched.names, fetched.num_bytes, time.monotonic() - began, fetched.donors))
-    await compute(lambda: forget_others(config.data_dir, manifest))
-    return ServedFiles(await compute(lambda: read_served(config.data_dir, manifest)), compute)
+    await asyncio.to_thread(forget_others, config.data_dir, manifest)
+    return ServedFiles(await asyncio.to_thread(read_served, config.data_dir, manifest), asyncio.to_thread)
 
 
 async def _recorded(store: HivemindStore, run_id: str) -> list[PeerId]:

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,6 @@ from dht.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest
-from peer.files import draft
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.files.store import checked_folder, files_folder
@@ -378,18 +378,20 @@ def test_a_liar_is_asked_once(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_and_what_has_come_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, written = draft._write_all, []
+    real, num_written = os.open, 0
 
-    def full_after_three(descriptor: int, chunk: bytes, offset: int) -> None:
-        if len(written) == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(offset)
-        real(descriptor, chunk, offset)
+    def full_after_three(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        nonlocal num_written
+        if str(path).endswith(".part") and flags & os.O_WRONLY:
+            num_written += 1
+            if num_written > 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, flags, *args, **kwargs)
 
     async def play(scene: Scene) -> None:
         scene.serve(HONEST)
         with monkeypatch.context() as patch:
-            patch.setattr(draft, "_write_all", full_after_three)
+            patch.setattr(os, "open", full_after_three)
             with pytest.raises(
                 LocalFault, match=r"weights.safetensors cannot be written: No space left on device; .* is kept"
             ):

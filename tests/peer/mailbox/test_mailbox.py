@@ -174,7 +174,7 @@ def test_another_layout_is_refused(sizes):
 def test_foreign_memory_is_refused(tmp_path):
     mailbox = Mailbox.create(SIZES)
     os.pwrite(mailbox.fd, (99).to_bytes(8, "little"), 8)
-    with pytest.raises(LocalFault, match="version 99; expected 4"):
+    with pytest.raises(LocalFault, match="no mailbox of version 4"):
         Mailbox.attach(mailbox.fd, SIZES)
     os.pwrite(mailbox.fd, b"garbage!", 0)
     with pytest.raises(LocalFault, match="no mailbox"):
