@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -13,6 +14,7 @@ from peer.config.section import DIGEST, Section, later
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _OF_HF = ("task", "config")
+_DESCRIBED = ("num_parameters", "layout_digest")
 _UNKNOWN_OF_CUSTOM = ("vocab_size", "context")
 """A module from its owner's code may have neither: a run of kind 'custom' writes them if its owner gave them."""
 
@@ -147,17 +149,14 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        described = self.num_parameters is not None and self.layout_digest is not None
-        if self.kind != "gpt" and not described:
+        if self.kind != "gpt" and len(self._given(_DESCRIBED)) < len(_DESCRIBED):
             raise ValueError(f"kind is {self.kind!r}; expected num_parameters and layout_digest beside it")
-        given = [name for name in _OF_HF if getattr(self, name) is not None]
-        if self.kind == "hf" and len(given) < len(_OF_HF):
+        if self.kind == "hf" and len(self._given(_OF_HF)) < len(_OF_HF):
             raise ValueError("kind is 'hf'; expected task and config beside it; `peer init --model` writes them")
-        if self.kind != "hf" and given:
-            raise ValueError(f"kind is {self.kind!r}; {' and '.join(given)} are for kind 'hf', remove them")
-        beside = [name for name in ("init", "adapter", "frozen") if getattr(self, name) is not None]
-        if self.kind != "hf" and beside:
-            raise ValueError(f"kind is {self.kind!r}; {' and '.join(beside)} are for kind 'hf', remove them")
+        if self.kind != "hf" and (stray := self._given((*_OF_HF, "init", "adapter", "frozen"))):
+            raise ValueError(f"kind is {self.kind!r}; {' and '.join(stray)} are for kind 'hf', remove them")
+        if self.kind == "gpt" and (stray := self._given((*_DESCRIBED, "buffers", "frozen_digest"))):
+            raise ValueError(f"kind is 'gpt'; {' and '.join(stray)} are for kinds 'custom' and 'hf', remove them")
         if (self.task == "masked-lm") != (self.mask_token is not None):
             raise ValueError(
                 f"task is {self.task!r} with mask_token {self.mask_token}; expected mask_token with 'masked-lm' alone"
@@ -177,16 +176,13 @@ class ModelSection(Section):
                 f"buffers is {self.buffers!r} with num_buffer_values {self.num_buffer_values}; expected "
                 "num_buffer_values with 'mean' and none with 'local'"
             )
-        if self.kind == "gpt" and (self.buffers != "local" or self.frozen_digest is not None):
-            raise ValueError("kind is 'gpt'; buffers and frozen_digest are for models that have them, remove them")
-        if self.kind == "gpt":
-            if self.num_parameters is not None or self.layout_digest is not None:
-                raise ValueError(
-                    "kind is 'gpt'; num_parameters and layout_digest are for kinds 'custom' and 'hf', remove them"
-                )
-            if self.d_model % (2 * self.num_heads):
-                raise ValueError(
-                    f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "
-                    f"of {2 * self.num_heads}, so that every head has an even width"
-                )
+        if self.kind == "gpt" and self.d_model % (2 * self.num_heads):
+            raise ValueError(
+                f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "
+                f"of {2 * self.num_heads}, so that every head has an even width"
+            )
         return self
+
+    def _given(self, names: Sequence[str]) -> list[str]:
+        """Those of these fields that do not have their default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]

@@ -6,7 +6,7 @@ It is no event: it comes every few seconds, and nobody asks for it afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.host import PeerId
@@ -85,13 +85,9 @@ class SwarmSeen:
     def own_row(self) -> PersonSeen | None:
         return next((row for row in self.rows if row.is_own), None)
 
-    def to_fields(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> SwarmSeen:
-        """What `to_fields` gave."""
+        """From plain values, as `dataclasses.asdict` and JSON give them."""
         rows = tuple(PersonSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
         relayed = tuple(map(PeerId, fields["relayed"]))
@@ -116,13 +112,10 @@ class SwarmWatch:
         """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
-        self._profiles: Mapping[bytes, Profile] = {}
+        self.profiles: Mapping[bytes, Profile] = {}
+        """What people say of themselves, by their contributor keys."""
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
-
-    def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
-        """What people say of themselves, by their contributor keys; in place of what they said before."""
-        self._profiles = profiles
 
     def look(self, records: Iterable[PeerRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
@@ -164,7 +157,7 @@ class SwarmWatch:
 
     def _said(self, record: PeerRecord) -> Profile | None:
         """The profile of its person; a machine that only claims to be somebody's is not theirs."""
-        said = self._profiles.get(record.contributor_key)
+        said = self.profiles.get(record.contributor_key)
         return said if said is not None and record.peer_id in said.machines else None
 
     def _name_of(self, record: PeerRecord) -> str:

@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class Draft:
 class _Slots:
     """Slots for one direction: a single producer, a single consumer, any of them may die and come back."""
 
+    post: Callable[..., None]
+
     def __init__(self, buffer: mmap.mmap, meta_offset: int, values_offset: int, sizes: tuple[int, ...]) -> None:
         self._sizes = sizes
         largest = max(sizes)
@@ -127,10 +130,16 @@ class _Slots:
         ints = self._cells[slot].ints
         ints[8] = ints[0]
 
-    def _filled(self, fragment: int, values: F32 | FillValues) -> Draft | None:
+    def try_post(self, kind: int, fragment: int, values: F32 | FillValues, **numbers: Any) -> bool:
+        """Producer: fill a free slot, or return False at once when there is none.
+
+        Args:
+            values: float32 [num_values].
+            numbers: as of `post`.
+        """
         draft = self.draft(fragment)
         if draft is None:
-            return None
+            return False
         try:
             if isinstance(values, np.ndarray):
                 draft.values[:] = values
@@ -139,7 +148,8 @@ class _Slots:
         except BaseException:
             self.drop(draft)
             raise
-        return draft
+        self.post(draft, kind, **numbers)
+        return True
 
     def _end(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> None:
         cells = self._cells[draft.slot]
@@ -162,18 +172,6 @@ class _Slots:
 
 class Outbox(_Slots):
     """Trainer -> network."""
-
-    def try_post(self, kind: WorkKind, fragment: int, values: F32 | FillValues, **numbers: int) -> bool:
-        """Trainer: fill a free slot, or return False at once when there is none.
-
-        Args:
-            values: float32 [num_values].
-            numbers: as of `post`.
-        """
-        draft = self._filled(fragment, values)
-        if draft is not None:
-            self.post(draft, kind, **numbers)
-        return draft is not None
 
     def post(
         self,
@@ -204,29 +202,13 @@ class Outbox(_Slots):
 class Inbox(_Slots):
     """Network -> trainer."""
 
-    def try_deliver(
-        self,
-        kind: MergeKind,
-        fragment: int,
-        values: F32 | FillValues,
-        *,
-        version: int,
-        merge_alpha: float = 0.0,
-        apply_at_inner_step: int = 0,
-    ) -> bool:
-        """Network: fill a free slot, or return False at once when there is none. `values`: float32 [num_values].
-
-        The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
-        """
-        draft = self._filled(fragment, values)
-        if draft is not None:
-            self.post(draft, kind, version=version, merge_alpha=merge_alpha, apply_at_inner_step=apply_at_inner_step)
-        return draft is not None
-
     def post(
         self, draft: Draft, kind: MergeKind, *, version: int, merge_alpha: float = 0.0, apply_at_inner_step: int = 0
     ) -> None:
-        """Network: the draft's values are there; from now on they are a message."""
+        """Network: the draft's values are there; from now on they are a message.
+
+        The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
+        """
         self._end(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha)
 
     def take(self) -> list[MergeMessage]:

@@ -58,7 +58,7 @@ def _is_idle(life: Life) -> bool:
     node, mailbox = life.node, life.mailbox
     fragments = node.exchange.fragments
     # A blend waits for an inner step that never comes once training is over.
-    is_delivered = node.rule.mode == "streaming" or (mailbox.inbox.num_free() == 2 and not node.desk.num_undelivered)
+    is_delivered = node.rule.mode == "streaming" or (mailbox.inbox.num_free() == 2 and not node.desk.undelivered)
     return (
         bool(mailbox.network.ready)
         and mailbox.outbox.num_free() == 2

@@ -115,12 +115,12 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.outer averaging.lanes "
         "averaging.rounds averaging.trust peer peer.config peer.events",
         False,
-        "msgpack",
+        "",
     ),
     "peer.network.reachability": (
         "dht.identity dht.streams dht.records dht.p2pd averaging.lanes averaging.rounds peer.events",
         False,
-        "msgpack",
+        "",
     ),
     "peer.network.anchors": (
         "dht.records averaging.wire averaging.signing averaging.lanes averaging.transfer",

@@ -32,13 +32,13 @@ def test_added_up_increments_would_drift(monkeypatch):
 
 def test_only_whole_starting_points_reach_the_trainer(monkeypatch):
     kinds = set()
-    deliver = Inbox.try_deliver
+    deliver = Inbox.try_post
 
     def note(inbox, kind, *args, **options):
         kinds.add(kind)
         return deliver(inbox, kind, *args, **options)
 
-    monkeypatch.setattr(Inbox, "try_deliver", note)
+    monkeypatch.setattr(Inbox, "try_post", note)
     manifest = tiny_manifest(1, mode="sync", sync_every=4)
     result = simulate(SimulationSpec(2, 40, 1, manifest, workload=LIGHT_WORK))
     assert result.violations == ()

@@ -11,13 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-import msgpack
-
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.hello import check_reply, make_refusal
 from dht.admission.proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import unpack
+from dht.fields import pack, unpack
 from dht.host import Host, PeerId, Stream
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import (
@@ -58,7 +56,7 @@ async def ask_for_run(
     plain = admission.run_id.encode()
     for address in addresses:
         peer_id, _ = parse_peer_multiaddr(address)
-        knock: bytes = msgpack.packb({"run_id": admission.run_id, "proof": admission.prove(peer_id, "run")})
+        knock = pack({"run_id": admission.run_id, "proof": admission.prove(peer_id, "run")})
         for question in (knock,) if admission.is_private else (plain, knock):
             try:
                 found = await _ask(host, peer_id, question)

@@ -29,6 +29,7 @@ class TrainerDesk:
         is_open: set directly where there is nobody to hand anything to, as in a seed's node.
         take: what the trainer's work is handed to.
         last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
+        undelivered: fragments that wait for a free slot of the trainer's inbox, in this order.
     """
 
     mailbox: Mailbox
@@ -38,17 +39,12 @@ class TrainerDesk:
     poll_seconds: float
     last_send_step: Mapping[int, int]
     is_open: bool = field(default=False, init=False)
-    _undelivered: dict[int, None] = field(default_factory=dict, init=False)
+    undelivered: dict[int, None] = field(default_factory=dict, init=False)
     _rebasing: bool = field(default=False, init=False)
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _moment: int = field(default=0, init=False)
     _held: set[int] = field(default_factory=set, init=False)
     _drafts: dict[int, Draft] = field(default_factory=dict, init=False)
-
-    @property
-    def num_undelivered(self) -> int:
-        """Fragments that wait here for a free slot of the trainer's inbox."""
-        return len(self._undelivered)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
@@ -56,7 +52,7 @@ class TrainerDesk:
         for fragment in self.fragments:
             state = fragment.state
             kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
-            while not inbox.try_deliver(kind, fragment.index, state.shown, version=state.version):
+            while not inbox.try_post(kind, fragment.index, state.shown, version=state.version):
                 if self.mailbox.trainer.finished:
                     break
                 # The trainer frees slots in another process: there is no event to wait for.
@@ -121,7 +117,7 @@ class TrainerDesk:
     def lend(self, index: int) -> Iterator[Change]:
         """Where a change of this fragment is written: a slot of the trainer's inbox, or nowhere when it gets none."""
         takes_changes = self.is_open and self.section.mode not in ("streaming", "sync")
-        is_taken = takes_changes and not self._rebasing and index not in self._undelivered
+        is_taken = takes_changes and not self._rebasing and index not in self.undelivered
         draft = self.mailbox.inbox.draft(index) if is_taken else None
         if draft is None:
             yield Discarded()
@@ -142,13 +138,13 @@ class TrainerDesk:
         if not self.is_open or self.section.mode == "streaming":
             return
         if self.section.mode == "sync":
-            self._undelivered[index] = None
+            self.undelivered[index] = None
             self._show([index])
             return
-        if index in self._undelivered:
+        if index in self.undelivered:
             return
         if self._rebasing or not self._post_change(index, change, version):
-            self._undelivered[index] = None
+            self.undelivered[index] = None
 
     def _post_change(self, index: int, change: Change, version: int) -> bool:
         inbox, draft = self.mailbox.inbox, self._drafts.get(index)
@@ -156,7 +152,7 @@ class TrainerDesk:
             del self._drafts[index]
             inbox.post(draft, MergeKind.ADD, version=version)
             return True
-        return isinstance(change, np.ndarray) and inbox.try_deliver(MergeKind.ADD, index, change, version=version)
+        return isinstance(change, np.ndarray) and inbox.try_post(MergeKind.ADD, index, change, version=version)
 
     def _show(self, fragments: Sequence[int]) -> None:
         """Hand over what the live parameters show of these fragments now, as far as there are slots.
@@ -171,15 +167,15 @@ class TrainerDesk:
             state = self.fragments[index].state
             if not self.mailbox.inbox.num_free():
                 return
-            if self.mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown, version=state.version):
-                self._undelivered.pop(index, None)
+            if self.mailbox.inbox.try_post(MergeKind.REBASE, index, state.shown, version=state.version):
+                self.undelivered.pop(index, None)
                 self._rebasing = True
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
         state = self.fragments[index].state
         apply_at = self.last_send_step.get(index, 0) + self.section.overlap_steps
-        delivered = not self._rebasing and self.mailbox.inbox.try_deliver(
+        delivered = not self._rebasing and self.mailbox.inbox.try_post(
             MergeKind.BLEND,
             index,
             state.anchor,
@@ -188,16 +184,16 @@ class TrainerDesk:
             apply_at_inner_step=apply_at,
         )
         if delivered:
-            self._undelivered.pop(index, None)
+            self.undelivered.pop(index, None)
         else:
-            self._undelivered[index] = None
+            self.undelivered[index] = None
 
     def retry(self) -> None:
         """Hand over what found no free slot before."""
         if self._rebasing:
             return
         if self.section.mode == "streaming":
-            for index in sorted(self._undelivered):
+            for index in sorted(self.undelivered):
                 self.deliver_anchor(index)
         else:
-            self._show([index for index in self._undelivered if not self.fragments[index].busy.locked()])
+            self._show([index for index in self.undelivered if not self.fragments[index].busy.locked()])

@@ -141,7 +141,6 @@ class Node:
         )
         self._leave = GracefulLeave(self.exchange, self.membership, self.desk, mailbox, self.keeper, ports.clock)
         self._start = Start(
-            self.me,
             mailbox,
             self.fragments,
             self.desk,
@@ -150,9 +149,7 @@ class Node:
             self.keeper,
             self.reporter,
             trains=who.role == "trainer",
-            clock=ports.clock,
             compute=ports.compute,
-            poll_seconds=ports.poll_seconds,
             look_seconds=manifest.network.announce_seconds / 2,
         )
 

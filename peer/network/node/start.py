@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
@@ -14,7 +14,6 @@ from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import own_ranges
-from dht.host import PeerId
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
 from peer.mailbox.mailbox import Mailbox
@@ -42,7 +41,6 @@ class Start:
         look_seconds: pause between two looks for somebody with a state.
     """
 
-    me: PeerId
     mailbox: Mailbox
     fragments: Sequence[FragmentRuntime]
     desk: TrainerDesk
@@ -52,9 +50,7 @@ class Start:
     reporter: Reporter
     _: KW_ONLY
     trains: bool
-    clock: Callable[[], float]
     compute: Compute
-    poll_seconds: float
     look_seconds: float
     _saved: SavedCheckpoint | None = field(default=None, init=False)
     _given_up: set[int] = field(default_factory=set, init=False)
@@ -136,7 +132,7 @@ class Start:
                 fragment.restart()
                 missing.discard(message.fragment)
             if missing:
-                await asyncio.sleep(self.poll_seconds)
+                await asyncio.sleep(self.desk.poll_seconds)
 
     async def _restore(self) -> None:
         """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
@@ -175,29 +171,29 @@ class Start:
 
     async def _catch_up(self) -> None:
         """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
-        began = self.clock()
+        began = self.reporter.clock()
         while True:
             await self._fetch_better()
             if self.trains or all(fragment.state.digest for fragment in self.fragments):
                 return
-            self.reporter.report(WaitingForPeers("no trainer has a state yet", self.clock() - began))
+            self.reporter.report(WaitingForPeers("no trainer has a state yet", self.reporter.clock() - began))
             await asyncio.sleep(self.look_seconds)
             await self.membership.look()
 
     async def _fetch_better(self) -> None:
         states = {fragment.index: fragment.state for fragment in self.fragments}
-        began = self.clock()
+        began = self.reporter.clock()
         donors = await self.fetcher.fetch_better(states, self._adopt, self.reporter.catch_up.arrived)
         if donors:
             num_bytes = sum(8 * states[index].num_values for index in donors)
-            self.reporter.caught_up(donors, num_bytes, self.clock() - began)
+            self.reporter.caught_up(donors, num_bytes, self.reporter.clock() - began)
 
     async def _adopt(self, index: int, found: Fetched) -> None:
         fragment, snapshot = self.fragments[index], found.snapshot
         state = fragment.state
         if self._saved is not None and self.keeper is not None:
             await self.keeper.keep_lineage()
-        own = {commit.version: own_ranges(commit, self.me) for commit in snapshot.commits}
+        own = {commit.version: own_ranges(commit, self.reporter.me) for commit in snapshot.commits}
         is_new_session = not self.mailbox.network.ready
         if is_new_session and not self._knows_fate(state, snapshot.version, own):
             # The swarm went on without this peer's unsent work, or with it: it must not come twice.

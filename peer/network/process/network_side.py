@@ -406,7 +406,7 @@ class NetworkSide:
         while True:
             if time.monotonic() - asked_at > PROFILES_SECONDS:
                 asked_at = time.monotonic()
-                watch.take_profiles(await self._profiles())
+                watch.profiles = await self._profiles()
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()

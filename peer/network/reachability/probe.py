@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
 from peer.network.reachability.probe_messages import (
@@ -19,7 +20,6 @@ from peer.network.reachability.probe_messages import (
     MAX_REASON_LENGTH,
     PIECE_BYTES,
     PROBE_PROTOCOL,
-    pack,
     pieces,
     read_addresses,
     unpacked,

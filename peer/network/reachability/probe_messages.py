@@ -18,8 +18,6 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgpack
-
 from dht.errors import PeerFault, UsageFault
 from dht.fields import unpack
 from dht.host import PeerId
@@ -35,12 +33,6 @@ MAX_DIALLED: Final = 4
 """Of those, the ones that are dialled: one per transport and IP version."""
 MAX_PROBE_FRAME_BYTES: Final = 2 * MAX_LISTED * (MAX_MULTIADDR_LENGTH + 256)
 MAX_REASON_LENGTH: Final = 200
-
-
-def pack(content: Sequence[Any]) -> bytes:
-    """One frame."""
-    frame: bytes = msgpack.packb(list(content))
-    return frame
 
 
 def unpacked(frame: bytes, remote: PeerId) -> list[Any]:

@@ -7,13 +7,14 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from averaging.lanes.greeting import Doorkeeper, greet_incoming
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
-from dht.fields import clean_text
-from dht.host import Host, PeerId, Stream
+from dht.fields import clean_text, pack
+from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
+from dht.p2pd.host import P2pdHost
 from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts
 from peer.network.reachability.probe_messages import (
     MAX_PROBE_FRAME_BYTES,
@@ -21,7 +22,6 @@ from peer.network.reachability.probe_messages import (
     PIECE_BYTES,
     PROBE_PROTOCOL,
     is_amount,
-    pack,
     pieces,
     read_addresses,
     to_dial,
@@ -53,12 +53,6 @@ Dial = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
 """Dials addresses from a fresh connection: address -> why not, empty: it answered."""
 
 
-class ConnectedHost(Host, Protocol):
-    """A host that knows where its connections come from."""
-
-    async def connections(self) -> dict[PeerId, list[Multiaddr]]: ...
-
-
 @dataclass(eq=False)
 class ProbeServer:
     """Answers members and observers that measure.
@@ -69,7 +63,7 @@ class ProbeServer:
         clock: seconds that never go back.
     """
 
-    host: ConnectedHost
+    host: P2pdHost
     doorkeeper: Doorkeeper
     dial: Dial
     wall_clock: Callable[[], float]

@@ -81,7 +81,7 @@ class LoneSwarm(Swarm):
                 state.anchor.fill(value)
                 state.version += 1
             moved = np.full(fragment.num_values, value, np.float32)
-            assert link.mailbox.inbox.try_deliver(MergeKind.ADD, fragment.index, moved, version=state.version)
+            assert link.mailbox.inbox.try_post(MergeKind.ADD, fragment.index, moved, version=state.version)
 
 
 @contextmanager

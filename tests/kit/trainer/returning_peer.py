@@ -55,13 +55,10 @@ def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:
         reporter = Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, seen.append)
         options: dict[str, Any] = {
             "trains": True,
-            "clock": lambda: 0.0,
             "compute": inline,
-            "poll_seconds": 0.001,
             "look_seconds": 1.0,
         }
         start = Start(
-            ME,
             peer.mailbox,
             peer.fragments,
             peer.desk,

@@ -331,7 +331,6 @@ def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_co
     )
     peer.keeper.fragments = fragments
     start = Start(
-        ME,
         peer.mailbox,
         fragments,
         peer.desk,
@@ -340,9 +339,7 @@ def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_co
         peer.keeper,
         Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
         trains=True,
-        clock=lambda: 0.0,
         compute=inline,
-        poll_seconds=0.001,
         look_seconds=1.0,
     )
     run(start.run())

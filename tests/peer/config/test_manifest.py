@@ -123,7 +123,7 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("training.total_steps", 50, "total_steps is 50 with warmup_steps 50; expected more"),
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
         ("model.kind", "custom", "expected num_parameters and layout_digest beside it"),
-        ("model.num_parameters", 5, "num_parameters and layout_digest are for kinds 'custom' and 'hf', remove them"),
+        ("model.num_parameters", 5, "num_parameters are for kinds 'custom' and 'hf', remove them"),
         ("format_version", 3, "format_version is 3; expected 4."),
         ("seed", 10**400, "seed is a whole number of 1329 bits; expected a whole number from 0 to"),
         ("training.learning_rate", 10**400, "training.learning_rate is a whole number of 1329 bits; expected a finite"),

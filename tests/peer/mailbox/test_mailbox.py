@@ -87,7 +87,7 @@ def test_a_fill_that_fails_leaves_the_slot_free():
 def test_inbox_carries_every_field():
     mailbox = Mailbox.in_process(SIZES)
     delta = np.arange(17, dtype=np.float32)
-    assert mailbox.inbox.try_deliver(
+    assert mailbox.inbox.try_post(
         MergeKind.BLEND, 1, delta, version=9, merge_alpha=0.5, apply_at_inner_step=123456789012
     )
     (message,) = mailbox.inbox.take()
@@ -117,7 +117,7 @@ mailbox = Mailbox.attach(int(sys.argv[1]), (5, 17, 1))
 with mailbox.states[1].changing() as state:
     state.anchor[:] = message.values * 2
     state.version = 1
-mailbox.inbox.try_deliver(MergeKind.SET, 1, state.anchor, version=1)
+mailbox.inbox.try_post(MergeKind.SET, 1, state.anchor, version=1)
 mailbox.outbox.release(message.slot)
 mailbox.network.run_tokens = 42
 """

@@ -132,7 +132,7 @@ def test_a_whole_link_follows_its_anchor_for_hundreds_of_rounds(dtype):
                 # The swarm's mean is 0.9 of what this peer sent, and 2e-5 that others did.
                 move = np.float32(2e-5) - np.float32(0.9) * message.values
                 # Carried: own work was shown already; the commit adds what the others made of it.
-                mailbox.inbox.try_deliver(MergeKind.ADD, 0, move + message.values, version=version)
+                mailbox.inbox.try_post(MergeKind.ADD, 0, move + message.values, version=version)
                 anchor, sent = anchor + move, sent + message.values.astype(np.float64)
             mailbox.outbox.release(message.slot)
         link.poll()

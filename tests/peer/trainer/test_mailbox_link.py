@@ -57,10 +57,10 @@ def test_start_minus_end_is_what_was_sent_plus_what_is_unsent(actions, sync_ever
             work = link.unsent(fragment)
             values = torch.randint(-64, 65, (sizes[fragment],), generator=torch.Generator().manual_seed(seed)) / 1024.0
             if action == "add":
-                assert link.mailbox.inbox.try_deliver(MergeKind.ADD, fragment, values.numpy(), version=1)
+                assert link.mailbox.inbox.try_post(MergeKind.ADD, fragment, values.numpy(), version=1)
                 merged[fragment] += values
             else:
-                assert link.mailbox.inbox.try_deliver(MergeKind.REBASE, fragment, values.numpy(), version=1)
+                assert link.mailbox.inbox.try_post(MergeKind.REBASE, fragment, values.numpy(), version=1)
                 all_sent = sent_of(link, sent, fragment)
                 shown = torch.split(start, list(sizes))[fragment] - all_sent
                 not_absorbed = all_sent - sent[fragment]
@@ -150,7 +150,7 @@ def test_base_version_is_the_one_under_which_the_work_began():
     bases = []
     for step in range(1, 9):
         if step == 4:  # arrives in the middle of a block: this block still began on version 0
-            link.mailbox.inbox.try_deliver(MergeKind.ADD, 0, values, version=5)
+            link.mailbox.inbox.try_post(MergeKind.ADD, 0, values, version=5)
         move(module, step)
         link.after_inner_step(1)
         for message in link.mailbox.outbox.take():
@@ -166,11 +166,11 @@ def test_blend_and_set_follow_their_formulas():
     move(module, 1)
     link.after_inner_step(10)
     before, anchor = flat(module), torch.arange(26.0)
-    link.mailbox.inbox.try_deliver(MergeKind.BLEND, 0, anchor.numpy(), version=3, merge_alpha=0.25)
+    link.mailbox.inbox.try_post(MergeKind.BLEND, 0, anchor.numpy(), version=3, merge_alpha=0.25)
     link.poll()
     assert torch.equal(flat(module), before * 0.25 + anchor * 0.75)
     assert torch.equal(link.unsent(0), anchor - flat(module))
-    link.mailbox.inbox.try_deliver(MergeKind.SET, 0, (anchor * 2).numpy(), version=4)
+    link.mailbox.inbox.try_post(MergeKind.SET, 0, (anchor * 2).numpy(), version=4)
     link.poll()
     assert torch.equal(flat(module), anchor * 2)
     assert not link.unsent(0).any()
@@ -182,8 +182,8 @@ def test_messages_wait_for_their_step_and_keep_their_order():
     module = module_of()
     link = link_of(module, num_fragments=1, sync_every=100)
     values = np.ones(26, dtype=np.float32)
-    link.mailbox.inbox.try_deliver(MergeKind.ADD, 0, values, version=1, apply_at_inner_step=3)
-    link.mailbox.inbox.try_deliver(MergeKind.ADD, 0, values, version=2)
+    link.mailbox.inbox.try_post(MergeKind.ADD, 0, values, version=1, apply_at_inner_step=3)
+    link.mailbox.inbox.try_post(MergeKind.ADD, 0, values, version=2)
     applied = []
     for _ in range(4):
         link.after_inner_step(1)
@@ -200,7 +200,7 @@ def test_low_precision_parameters_keep_their_unsent_work():
         work = link.unsent(0)
         assert work.any()
         values = np.linspace(0.001, 1, link.mailbox.sizes[0], dtype=np.float32)
-        link.mailbox.inbox.try_deliver(kind, 0, values, version=1)
+        link.mailbox.inbox.try_post(kind, 0, values, version=1)
         link.poll()
         torch.testing.assert_close(link.unsent(0), work, rtol=0, atol=2e-7)
     assert next(module.parameters()).dtype == torch.bfloat16
@@ -219,7 +219,7 @@ def test_the_start_posts_everything_and_takes_the_anchors():
             initial[message.fragment] = message.values.copy()
             link.mailbox.outbox.release(message.slot)
         for fragment in initial.keys() - delivered:
-            if link.mailbox.inbox.try_deliver(MergeKind.SET, fragment, initial[fragment] + 1, version=7):
+            if link.mailbox.inbox.try_post(MergeKind.SET, fragment, initial[fragment] + 1, version=7):
                 delivered.add(fragment)
 
     clock.on_pause = network
@@ -263,7 +263,7 @@ def test_sync_waits_for_the_next_version_and_accounts_for_it():
         looks.append(clock.now)
         if len(looks) == 500:
             anchor = np.full(26, 2.0, dtype=np.float32)
-            link.mailbox.inbox.try_deliver(MergeKind.SET, 0, anchor, version=1)
+            link.mailbox.inbox.try_post(MergeKind.SET, 0, anchor, version=1)
 
     clock.on_pause = network
     for step in range(2):
@@ -293,10 +293,10 @@ def test_sync_without_pause_leaves_the_waiting_to_the_caller():
     link.after_inner_step(1)
     assert link.is_blocked
     clock.now += 3
-    link.mailbox.inbox.try_deliver(MergeKind.ADD, 0, np.zeros(26, dtype=np.float32), version=0)
+    link.mailbox.inbox.try_post(MergeKind.ADD, 0, np.zeros(26, dtype=np.float32), version=0)
     link.poll()
     assert link.is_blocked  # the same version is no answer
-    link.mailbox.inbox.try_deliver(MergeKind.SET, 0, np.zeros(26, dtype=np.float32), version=1)
+    link.mailbox.inbox.try_post(MergeKind.SET, 0, np.zeros(26, dtype=np.float32), version=1)
     link.poll()
     assert not link.is_blocked
     assert link.mailbox.trainer.wait_seconds == 3

@@ -108,7 +108,7 @@ def test_nothing_is_lost_or_counted_twice_however_late_the_device_is(seed):
                 read_all()
             case 2:
                 values = torch.randint(-64, 65, (sizes[1],), generator=generator) / 1024.0
-                if link.mailbox.inbox.try_deliver(MergeKind.ADD, 1, values.numpy(), version=1):
+                if link.mailbox.inbox.try_post(MergeKind.ADD, 1, values.numpy(), version=1):
                     merged[1] += values
     while not link.flush():
         read_all()
@@ -126,7 +126,7 @@ def test_a_rebase_counts_work_that_was_still_on_its_way():
     link.after_inner_step(10)
     work = start - flat(module)
     shown = torch.ones_like(start)
-    assert link.mailbox.inbox.try_deliver(MergeKind.REBASE, 0, shown.numpy(), version=1)
+    assert link.mailbox.inbox.try_post(MergeKind.REBASE, 0, shown.numpy(), version=1)
     link.poll()
     assert torch.equal(flat(module), shown - work)
     assert np.array_equal(link.mailbox.outbox.take()[0].values, work)

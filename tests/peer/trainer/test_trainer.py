@@ -376,7 +376,7 @@ def test_entering_waits_for_the_anchors(corpus):
     def pause(seconds):
         now[0] += seconds
         for index, size in enumerate(mailbox.sizes):
-            mailbox.inbox.try_deliver(MergeKind.SET, index, np.ones(size, dtype=np.float32), version=1)
+            mailbox.inbox.try_post(MergeKind.SET, index, np.ones(size, dtype=np.float32), version=1)
 
     link = TrainerLink(model.named_parameters(), layout, mailbox, sync_every=4, clock=lambda: now[0], pause=pause)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

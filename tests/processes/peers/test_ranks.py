@@ -166,7 +166,7 @@ class OnePeer:
                 change = 0.01 * torch.randn(self.layout.sizes[index], generator=generator)
                 kind = kinds[number % len(kinds)]
                 values = change if kind == MergeKind.ADD else self.live()[index] + change
-                assert self.mailbox.inbox.try_deliver(kind, index, values.numpy(), version=number + 1, merge_alpha=0.5)
+                assert self.mailbox.inbox.try_post(kind, index, values.numpy(), version=number + 1, merge_alpha=0.5)
 
     def evaluate(self) -> float:
         """On anchors that are all the same number."""

@@ -116,7 +116,7 @@ class Pair:
         self.link.poll()
 
     def check(self):
-        assert self.desk.num_undelivered == 0
+        assert not self.desk.undelivered
         for index, fragment in enumerate(self.fragments):
             assert np.array_equal(self.live(index), fragment.state.shown() - self.link.unsent(index).numpy())
             assert self.mailbox.states[index].applied_version == fragment.state.version
@@ -181,7 +181,7 @@ def test_a_change_is_written_where_the_trainer_reads_it():
             pair.end()
         kinds = [(message.kind, message.fragment) for message in pair.mailbox.inbox.take()]
         assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
-        assert pair.desk.num_undelivered == 1
+        assert len(pair.desk.undelivered) == 1
         await pair.drain()
         pair.check()
 
@@ -201,7 +201,7 @@ def test_a_change_that_fails_gives_its_slot_back():
 
 
 def test_rounds_that_are_faster_than_inner_steps_are_handed_over_as_a_whole(monkeypatch):
-    kinds, deliver = [], Inbox.try_deliver
+    kinds, deliver = [], Inbox.try_post
 
     def note(inbox, kind, fragment, values, **options):
         delivered = deliver(inbox, kind, fragment, values, **options)
@@ -209,7 +209,7 @@ def test_rounds_that_are_faster_than_inner_steps_are_handed_over_as_a_whole(monk
             kinds.append((kind, fragment))
         return delivered
 
-    monkeypatch.setattr(Inbox, "try_deliver", note)
+    monkeypatch.setattr(Inbox, "try_post", note)
 
     async def scene():
         pair = Pair()
@@ -217,7 +217,7 @@ def test_rounds_that_are_faster_than_inner_steps_are_handed_over_as_a_whole(monk
             pair.advance(seed % NUM_FRAGMENTS, seed)
             await pair.look()
         assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
-        assert pair.desk.num_undelivered == NUM_FRAGMENTS
+        assert len(pair.desk.undelivered) == NUM_FRAGMENTS
         # One inner step frees two slots; those that have waited longest are first, whatever comes in between.
         for _ in range(2):
             pair.step(1)

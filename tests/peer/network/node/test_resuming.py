@@ -147,7 +147,7 @@ def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, k
         before = saved.link.unsent(index)
         change = np.full(fragment.state.num_values, 0.25, dtype=np.float32)
         values = change if kind is MergeKind.ADD else fragment.state.shown() + change
-        assert saved.mailbox.inbox.try_deliver(kind, index, values, version=9)
+        assert saved.mailbox.inbox.try_post(kind, index, values, version=9)
         live = saved._flat()[index][0]
         saved.link.poll()
         torch.testing.assert_close(saved.link.unsent(index), before, rtol=0, atol=1e-6)
@@ -223,13 +223,13 @@ def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path
     asyncio.run(peer.desk.take_work())
     size = peer.fragments[0].state.num_values
     inbox = peer.mailbox.inbox
-    assert inbox.try_deliver(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
+    assert inbox.try_post(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
     peer.link.poll()
     live, unsent = peer._flat()[0]
-    assert inbox.try_deliver(MergeKind.REBASE, 0, np.ones(size, dtype=np.float32), version=3)
+    assert inbox.try_post(MergeKind.REBASE, 0, np.ones(size, dtype=np.float32), version=3)
     peer.link.poll()
     assert torch.equal(peer._flat()[0][0], live)
-    assert inbox.try_deliver(MergeKind.REBASE, 0, np.full(size, 2.0, dtype=np.float32), version=4)
+    assert inbox.try_post(MergeKind.REBASE, 0, np.full(size, 2.0, dtype=np.float32), version=4)
     peer.link.poll()
     torch.testing.assert_close(peer.link.unsent(0), unsent, rtol=0, atol=1e-6)
     torch.testing.assert_close(peer._flat()[0][0], 2.0 - unsent, rtol=0, atol=1e-6)

@@ -11,13 +11,14 @@ import pytest
 from averaging.lanes.greeting import open_greeted_stream
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
+from dht.fields import pack
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.probe import Busy, DialBack, Probe, probing
-from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, pack, to_dial
+from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, to_dial
 from peer.network.reachability.probe_server import MAX_BYTES_PER_PEER, ProbeServer
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
