@@ -46,8 +46,8 @@ from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record
-from peer.tracking.recorder import Recorder
-from peer.tracking.rows import RUN_COLUMNS, RunRows
+from peer.tracking.recorder import recording
+from peer.tracking.rows import RUN_COLUMNS, Row, RunRows
 from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0
@@ -284,7 +284,12 @@ async def _opened(
         doors=doors,
         base=base,
     )
-    note = stack.enter_context(_recording(choices.record))
+    rows = RunRows()
+
+    def row_of(point: HistoryPoint) -> Row | None:
+        return rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS})
+
+    note = stack.enter_context(recording(choices.record, _warn, row_of))
     return _Page(make_app(site), live, lambda: _watch(run, source, live, history, note))
 
 
@@ -352,24 +357,6 @@ def _say_what_is_shown(run: ShownRun) -> None:
 
 def _warn(sentence: str) -> None:
     print(f"peer: {sentence}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _recording(record: Record | None) -> Iterator[Callable[[HistoryPoint], object]]:
-    """What takes each look at the run."""
-    if record is None:
-        yield lambda point: None
-        return
-    recorder, rows = Recorder(record, _warn), RunRows()
-
-    def note(point: HistoryPoint) -> None:
-        if row := rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS}):
-            recorder.add(row)
-
-    try:
-        yield note
-    finally:
-        recorder.close()
 
 
 async def _watch(

@@ -30,7 +30,9 @@ from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
 from peer.surroundings import EARLY_LOADING
-from peer.tracking.own_record import recording
+from peer.tracking.recorder import recording
+from peer.tracking.records import own_record
+from peer.tracking.rows import OwnRows
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.out_of_memory import memory_fault
@@ -92,7 +94,8 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
     terminal.step("program", str(device), is_done=True)
     terminal.limit_by(lambda limits: connection.network.limit(rates_of(limits)))
-    with recording(config, connection.identity.peer_id, terminal.note) as listener:
+    record = own_record(config, connection.identity.peer_id)
+    with recording(record, terminal.note, OwnRows().row) as listener:
         terminal.tell_also(listener)
         # Beside the first dials. All that torch's compiler consists of takes seconds of processor time.
         threading.Thread(target=load_optimizers, name=EARLY_LOADING, daemon=True).start()

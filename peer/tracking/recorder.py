@@ -7,12 +7,15 @@ import json
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from peer.import_path import python_command, python_environment
 from peer.tracking.rows import Row
 from peer.tracking.trackers import Record, check_tracker
+
+T = TypeVar("T")
 
 MAX_WAITING = 1000
 """Rows kept for a tracker that takes none at the moment: half an hour of them; then the oldest go."""
@@ -93,3 +96,28 @@ class Recorder:
 
     def _tell(self, reason: str) -> None:
         self.warn(f"--track {self.record.kind}: {reason}; nothing more is recorded, everything else goes on")
+
+
+@contextlib.contextmanager
+def recording(
+    record: Record | None, warn: Callable[[str], object], row_of: Callable[[T], Row | None]
+) -> Iterator[Callable[[T], object]]:
+    """What takes, from any thread, all that `row_of` may make a row of; without a record it goes nowhere.
+
+    Raises:
+        UsageFault: the tracker's library is not installed.
+    """
+    if record is None:
+        yield lambda seen: None
+        return
+    recorder, lock = Recorder(record, warn), threading.Lock()
+
+    def note(seen: T) -> None:
+        with lock:
+            if (row := row_of(seen)) is not None:
+                recorder.add(row)
+
+    try:
+        yield note
+    finally:
+        recorder.close()

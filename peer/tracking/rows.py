@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
@@ -39,53 +38,49 @@ class Row:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class OwnProgress:
-    """Fold of one peer's events into rows: one with each report of the trainer, with what came since the last one."""
+class OwnRows:
+    """Rows from one peer's events: one with each report of the trainer, with what came since the last one."""
 
-    state: PanelState = field(default_factory=PanelState)
-    step: int = -1
-    progress: TrainingProgressed | None = None
-    held_out_loss: float | None = None
-    round_seconds: tuple[float, ...] = ()
+    def __init__(self) -> None:
+        self._state = PanelState()
+        self._step = -1
+        self._report: TrainingProgressed | None = None
+        self._held_out_loss: float | None = None
+        self._round_seconds: list[float] = []
 
-    def after(self, event: Event) -> tuple[OwnProgress, Row | None]:
-        """The state after `event`, and the row that it completes."""
-        now = dataclasses.replace(self, state=fold(self.state, event))
+    def row(self, event: Event) -> Row | None:
+        """The row that `event` completes."""
+        self._state = fold(self._state, event)
         match fact := event.fact:
             case Evaluated():
-                return dataclasses.replace(now, held_out_loss=fact.held_out_loss), None
+                self._held_out_loss = fact.held_out_loss
             case RoundCommitted():
-                return dataclasses.replace(now, round_seconds=(*now.round_seconds, fact.seconds)), None
+                self._round_seconds.append(fact.seconds)
             case TrainingProgressed():
-                now = dataclasses.replace(now, progress=fact)
-                return now._row(event.at, fact.inner_steps)
+                self._report = fact
+                return self._next(event.at, fact.inner_steps)
             case LeftRun():
-                return now._row(event.at, fact.inner_steps)
-        return now, None
+                return self._next(event.at, fact.inner_steps)
+        return None
 
-    def _row(self, at: float, step: int) -> tuple[OwnProgress, Row | None]:
-        if step <= self.step and self.held_out_loss is None and not self.round_seconds:
-            return self, None
-        seconds = sum(self.round_seconds) / len(self.round_seconds) if self.round_seconds else None
-        report = self.progress
-        row = row_of(
-            max(step, self.step),
-            at,
-            {
-                "loss": None if report is None else report.train_loss,
-                "held_out_loss": self.held_out_loss,
-                "learning_rate": None if report is None else report.learning_rate,
-                "tokens": self.state.tokens,
-                "tokens_per_second": None if report is None else report.tokens_per_second,
-                "wait_fraction": None if report is None else report.wait_fraction,
-                "run_tokens": None if report is None else report.run_tokens,
-                "versions": sum(self.state.versions),
-                "rounds": self.state.rounds_committed,
-                "round_seconds": seconds,
-            },
-        )
-        return dataclasses.replace(self, step=row.step, held_out_loss=None, round_seconds=()), row
+    def _next(self, at: float, step: int) -> Row | None:
+        seconds, report = self._round_seconds, self._report
+        if step <= self._step and self._held_out_loss is None and not seconds:
+            return None
+        values = {
+            "loss": None if report is None else report.train_loss,
+            "held_out_loss": self._held_out_loss,
+            "learning_rate": None if report is None else report.learning_rate,
+            "tokens": self._state.tokens,
+            "tokens_per_second": None if report is None else report.tokens_per_second,
+            "wait_fraction": None if report is None else report.wait_fraction,
+            "run_tokens": None if report is None else report.run_tokens,
+            "versions": sum(self._state.versions),
+            "rounds": self._state.rounds_committed,
+            "round_seconds": sum(seconds) / len(seconds) if seconds else None,
+        }
+        self._step, self._held_out_loss, self._round_seconds = max(step, self._step), None, []
+        return row_of(self._step, at, values)
 
 
 def row_of(step: int, at: float, values: Mapping[str, float | None]) -> Row:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
-from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnProgress, Row, RunRows
+from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row, RunRows
 
 ME = PeerId("12D3KooWme")
 
 
 def rows_of(*facts: Fact) -> list[Row]:
-    progress, found = OwnProgress(), []
-    for at, fact in enumerate(facts):
-        progress, row = progress.after(Event(float(at), ME, fact))
-        found += [] if row is None else [row]
-    return found
+    rows = OwnRows()
+    found = [rows.row(Event(float(at), ME, fact)) for at, fact in enumerate(facts)]
+    return [row for row in found if row is not None]
 
 
 def progressed(steps: int, loss: float | None = 2.5) -> TrainingProgressed:

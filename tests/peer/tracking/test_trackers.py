@@ -17,11 +17,10 @@ from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.tracking import trackers
-from peer.tracking.own_record import record_of, recording
 from peer.tracking.process import take_rows
-from peer.tracking.recorder import Recorder
-from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, Row
-from peer.tracking.run_record import run_record
+from peer.tracking.recorder import Recorder, recording
+from peer.tracking.records import own_record, run_record
+from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
 from peer.tracking.trackers import CsvTracker, Record, check_tracker
 
 RUN = "tiny.abcdefghij234567abcd"
@@ -176,8 +175,8 @@ def test_a_library_that_is_missing_is_told_before_joining(
 def test_a_peer_records_its_events_under_the_same_name_after_a_restart(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN, data_dir=tmp_path, name="Ada/B", track="csv")
     me = PeerId("12D3KooWabcdefgh")
-    assert record_of(config, me) == Record("csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS)
-    with recording(config, me, pytest.fail) as note:
+    assert own_record(config, me) == Record("csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS)
+    with recording(own_record(config, me), pytest.fail, OwnRows().row) as note:
         note(Event(1.7e9, me, TrainingProgressed(4, 400, 2.5, 50.0, 0.0)))
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert lines[0] == ",".join(["time", "step", *OWN_COLUMNS])
@@ -186,7 +185,7 @@ def test_a_peer_records_its_events_under_the_same_name_after_a_restart(tmp_path:
 
 def test_without_a_choice_nothing_is_recorded(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN, data_dir=tmp_path)
-    with recording(config, PeerId("me"), pytest.fail) as note:
+    with recording(own_record(config, PeerId("me")), pytest.fail, OwnRows().row) as note:
         note(Event(1.0, PeerId("me"), TrainingProgressed(4, 400, 2.5, 50.0, 0.0)))
     assert [*tmp_path.iterdir()] == []
 
