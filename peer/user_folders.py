@@ -72,14 +72,12 @@ def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path
     """The folder in which this software keeps what belongs to one user of the machine.
 
     Args:
-        environ: XDG_DATA_HOME (XDG Base Directory Specification) or LOCALAPPDATA are looked up in it.
+        environ: XDG_DATA_HOME (XDG Base Directory Specification) is looked up in it.
         platform: as `sys.platform`.
         home: the user's home folder.
     """
     if platform == "darwin":
         return home / "Library" / "Application Support" / DATA_DIR_NAME
-    if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / DATA_DIR_NAME
     configured = environ.get("XDG_DATA_HOME", "")
     # The specification: relative values are to be ignored.
     return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME

@@ -26,7 +26,7 @@ def _checked(keys: tuple[str, ...]) -> tuple[str, ...]:
     return keys
 
 
-Keys = Annotated[tuple[str, ...], AfterValidator(_checked)]
+Keys = Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_MEMBERS), AfterValidator(_checked)]
 """PeerIds, each once."""
 
 
@@ -36,7 +36,7 @@ class AccessSection(Section):
     mode: Literal["open", "allowlist", "invite"] = Field(
         default="open", description="everybody; listed keys; listed keys and people with an invite of the owner"
     )
-    members: Keys = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="listed keys, as PeerIds")
+    members: Keys = Field(default=(), description="listed keys, as PeerIds")
 
 
 class ChangeSection(Section):
@@ -48,10 +48,8 @@ class ChangeSection(Section):
         description="anchor version from which it counts: for outer_lr that of the fragment, for the rest the lowest "
         "of all fragments; 0: at once",
     )
-    admit: Keys = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="keys that are listed")
-    revoke: Keys = Field(
-        default=(), strict=False, max_length=MAX_MEMBERS, description="keys that may not take part any more"
-    )
+    admit: Keys = Field(default=(), description="keys that are listed")
+    revoke: Keys = Field(default=(), description="keys that may not take part any more")
     revoke_invites: tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$", examples=["16 hexadecimal digits"])], ...] = (
         Field(default=(), strict=False, max_length=MAX_MEMBERS, description="serial numbers of invites")
     )

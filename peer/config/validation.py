@@ -64,22 +64,21 @@ def expectation(field: FieldInfo) -> str:
     if choices:
         return "one of " + ", ".join(choices)
     words = _TYPE_WORDS.get(plain_type(field.annotation), "another value")
-    low, high, above, below, extra = None, None, None, None, ""
-    for rule in field.metadata:
-        low = getattr(rule, "ge", low)
-        high = getattr(rule, "le", high)
-        above = getattr(rule, "gt", above)
-        below = getattr(rule, "lt", below)
-        if getattr(rule, "multiple_of", None) is not None:
-            extra += f" and a multiple of {rule.multiple_of}"
-        if getattr(rule, "max_length", None) is not None:
-            unit = "entries" if plain_type(field.annotation) is tuple else "characters"
-            extra += f" of at most {rule.max_length} {unit}"
-    if low is not None and high is not None:
-        joined = f"from {low} to {high}"
+    rules = {
+        name: value
+        for rule in field.metadata
+        for name in ("ge", "le", "gt", "lt", "multiple_of", "max_length")
+        if (value := getattr(rule, name, None)) is not None
+    }
+    if "ge" in rules and "le" in rules:
+        joined = f"from {rules['ge']} to {rules['le']}"
     else:
-        bounds = (("at least", low), ("above", above), ("at most", high), ("below", below))
-        joined = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        bounds = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+        joined = " and ".join(f"{word} {rules[name]}" for name, word in bounds.items() if name in rules)
+    extra = f" and a multiple of {rules['multiple_of']}" if "multiple_of" in rules else ""
+    if "max_length" in rules:
+        unit = "entries" if plain_type(field.annotation) is tuple else "characters"
+        extra += f" of at most {rules['max_length']} {unit}"
     return f"{words} {joined}".rstrip() + extra
 
 

@@ -8,6 +8,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 MAX_LOG_BYTES = 32 << 20
@@ -18,32 +19,31 @@ MAX_PENDING_LINES = 1000
 """Lines kept in memory while the file cannot be written: hours of one peer's events in about 300 kB."""
 
 
+@dataclass(eq=False)
 class LineLog:
-    """Appends whole lines to one file, unbuffered, so that a killed process loses nothing that was appended."""
+    """Appends whole lines to one file, unbuffered, so that a killed process loses nothing that was appended.
 
-    def __init__(self, path: Path, warn: Callable[[str], None], max_bytes: int = MAX_LOG_BYTES) -> None:
-        """Nothing is opened before the first line.
+    Attributes:
+        path: the file, opened with the first line; missing parents are created.
+        warn: told one sentence when an outage begins and one when it ends.
+        max_bytes: of the file; from then on it is kept beside a new one, with `EARLIER_SUFFIX`.
+    """
 
-        Args:
-            path: the file; missing parents are created.
-            warn: told one sentence when an outage begins and one when it ends.
-            max_bytes: of the file; from then on it is kept beside a new one, with `EARLIER_SUFFIX`.
-        """
-        self._max_bytes = max_bytes
+    path: Path
+    warn: Callable[[str], None]
+    max_bytes: int = MAX_LOG_BYTES
+
+    def __post_init__(self) -> None:
         self._num_bytes = 0
-        self._path = path
-        self._warn = warn
         self._file: int | None = None
-        self._pending: deque[bytes] = deque()
+        self._pending: deque[bytes] = deque(maxlen=MAX_PENDING_LINES)
         self._num_dropped = 0
         self._failing = False
         self._mid_line = False
 
     def append(self, line: str) -> None:
         """Write `line` (no newline in it) and whatever could not be written before. Never raises."""
-        if len(self._pending) >= MAX_PENDING_LINES:
-            self._pending.popleft()
-            self._num_dropped += 1
+        self._num_dropped += len(self._pending) == MAX_PENDING_LINES
         self._pending.append(line.encode("utf-8", "replace") + b"\n")
         try:
             self._write_pending()
@@ -51,15 +51,15 @@ class LineLog:
             self.close()
             if not self._failing:
                 self._failing = True
-                self._warn(
-                    f"The event log {self._path} cannot be written ({error.strerror or error}); training goes on and "
+                self.warn(
+                    f"The event log {self.path} cannot be written ({error.strerror or error}); training goes on and "
                     "the log resumes when it can; free some space or check the folder."
                 )
             return
         if self._failing:
             lost = f"; {self._num_dropped} lines were lost" if self._num_dropped else "; nothing was lost"
             self._failing, self._num_dropped = False, 0
-            self._warn(f"The event log {self._path} is written again{lost}.")
+            self.warn(f"The event log {self.path} is written again{lost}.")
 
     def close(self) -> None:
         """Release the file; a later `append` opens it again."""
@@ -71,9 +71,9 @@ class LineLog:
         if self._file is not None and not os.fstat(self._file).st_nlink:
             # Somebody deleted it: what is written there, nobody would find.
             self.close()
-        if self._file is not None and self._num_bytes >= self._max_bytes:
+        if self._file is not None and self._num_bytes >= self.max_bytes:
             self.close()
-            os.replace(self._path, earlier_log(self._path))
+            os.replace(self.path, earlier_log(self.path))
         if self._file is None:
             self._file = self._open()
         if self._mid_line:
@@ -84,9 +84,9 @@ class LineLog:
             self._pending.popleft()
 
     def _open(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe there must not hold us up
-        file = os.open(self._path, flags, 0o600)
+        file = os.open(self.path, flags, 0o600)
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,33 @@ from peer.config.file_section import FileSection
 from peer.files.store import objection_to
 
 
+@dataclass(eq=False)
 class FileDraft:
     """`averaging.transfer.pieces.ChunkedPiece` of one file.
 
-    Args:
+    Attributes:
         folder: where it will lie; made when the first chunk comes.
         chunk_digests: of its chunks, checked against the manifest.
     """
 
-    def __init__(self, folder: Path, file: FileSection, chunk_digests: Sequence[bytes]) -> None:
-        self._folder = folder
-        self._file = file
-        self.chunk_digests = chunk_digests
-        self._lengths = file_chunk_lengths(file.bytes)
+    folder: Path
+    file: FileSection
+    chunk_digests: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        self._lengths = file_chunk_lengths(self.file.bytes)
         # No file of a run has a dot in front.
-        self._path = folder / f".{file.name}.part"
+        self._path = self.folder / f".{self.file.name}.part"
 
     @property
     def name(self) -> str:
-        return f"the file {self._file.name}"
+        return f"the file {self.file.name}"
 
     def chunk_bytes(self, index: int) -> int:
         return self._lengths[index]
 
     def request(self, part: range) -> list[Any]:
-        return ["file-chunks", bytes.fromhex(self._file.digest), part.start, len(part)]
+        return ["file-chunks", bytes.fromhex(self.file.digest), part.start, len(part)]
 
     def kept(self) -> Iterator[bytes]:
         try:
@@ -56,7 +59,7 @@ class FileDraft:
         if is_kept:
             return
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(self._path, flags, 0o600), "wb") as file:
                 file.seek(index * FILE_CHUNK_BYTES)
@@ -70,28 +73,28 @@ class FileDraft:
         Raises:
             LocalFault: it is not the file in the manifest, or the folder cannot be written.
         """
-        target = self._folder / self._file.name
+        target = self.folder / self.file.name
         try:
-            if not objection_to(target, self._file):
+            if not objection_to(target, self.file):
                 # Another process that looks at the same run took the draft and was done first.
                 self._path.unlink(missing_ok=True)
                 return
-            if os.stat(self._path).st_size > self._file.bytes:
-                os.truncate(self._path, self._file.bytes)
-            if objection := objection_to(self._path, self._file):
+            if os.stat(self._path).st_size > self.file.bytes:
+                os.truncate(self._path, self.file.bytes)
+            if objection := objection_to(self._path, self.file):
                 self._path.unlink()
                 raise LocalFault(
-                    f"the file {self._file.name} of the run {objection}, though its chunks are those of the manifest; "
+                    f"the file {self.file.name} of the run {objection}, though its chunks are those of the manifest; "
                     "expected a manifest that agrees with itself; tell the run's owner"
                 )
             sync(self._path)
             os.replace(self._path, target)
-            sync(self._folder)
+            sync(self.folder)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> LocalFault:
         return LocalFault(
-            f"{self._folder / self._file.name} cannot be written: {error.strerror or error}; expected a writable "
-            f"folder with {self._file.bytes} bytes of free space; make room and start again: what has come is kept"
+            f"{self.folder / self.file.name} cannot be written: {error.strerror or error}; expected a writable "
+            f"folder with {self.file.bytes} bytes of free space; make room and start again: what has come is kept"
         )

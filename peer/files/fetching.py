@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +68,7 @@ class FileFetcher:
         self._total_bytes = 0
         self._arrived_bytes = 0
         self._moved_at = 0.0
-        self._given: dict[PeerId, int] = {}
+        self._given: Counter[PeerId] = Counter()
         self._wrong: dict[PeerId, str] = {}
         self._silent: dict[PeerId, str] = {}
 
@@ -119,8 +120,7 @@ class FileFetcher:
         is_whole = transfer.is_complete or await transfer.run(donors)
         if transfer.given_bytes:
             self._moved_at = asyncio.get_running_loop().time()
-        for donor, num_bytes in transfer.given_bytes.items():
-            self._given[donor] = self._given.get(donor, 0) + num_bytes
+        self._given.update(transfer.given_bytes)
         for donor, fault in transfer.faults.items():
             self._note(donor, fault)
         if not is_whole:

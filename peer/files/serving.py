@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,30 +18,28 @@ from peer.files.store import files_folder, measure_file
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ServedFiles:
     """`averaging.transfer.server.FileSource` of the files in a data folder. Knows 32 bytes per chunk of each.
 
-    Args:
+    Attributes:
         known: (path, BLAKE3 of each chunk) by the digest of the whole; see `read_served`.
         compute: where chunks are read and checked.
     """
 
-    def __init__(
-        self, known: dict[bytes, tuple[Path, tuple[bytes, ...]]], compute: SnapshotCompute = compute_inline
-    ) -> None:
-        self._known = known
-        self._compute = compute
+    known: dict[bytes, tuple[Path, tuple[bytes, ...]]]
+    compute: SnapshotCompute = compute_inline
 
     def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
-        return self._known[digest][1] if digest in self._known else ()
+        return self.known[digest][1] if digest in self.known else ()
 
     async def chunk(self, digest: bytes, index: int) -> bytes:
-        path, digests = self._known[digest]
-        chunk = await self._compute(partial(_read, path, index))
+        path, digests = self.known[digest]
+        chunk = await self.compute(partial(_read, path, index))
         if digest_of(chunk) == digests[index]:
             return chunk
         log.warning("%s was changed or removed; it is given to nobody before this peer is started again", path)
-        self._known.pop(digest, None)
+        self.known.pop(digest, None)
         return b""
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from averaging.exchange.exchange import Exchange
-from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.membership import Membership
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
@@ -42,7 +41,6 @@ class GracefulLeave:
     exchange: Exchange
     membership: Membership
     desk: TrainerDesk
-    mailbox: Mailbox
     keeper: CheckpointKeeper | None
     clock: Callable[[], float]
 
@@ -70,7 +68,7 @@ class GracefulLeave:
 
     async def keep_work_in_time(self) -> None:
         """The same for a peer that may not stay: its trainer ends, also one that waits for a round in vain."""
-        self.mailbox.network.stop = 1
+        self.desk.mailbox.network.stop = 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEP_SECONDS):
                 await self.keep_work()

@@ -139,7 +139,7 @@ class Node:
             on_served=lambda remote, num_bytes: report(events.StateServed(remote, num_bytes)),
             files=ports.files,
         )
-        self._leave = GracefulLeave(self.exchange, self.membership, self.desk, mailbox, self.keeper, ports.clock)
+        self._leave = GracefulLeave(self.exchange, self.membership, self.desk, self.keeper, ports.clock)
         self._start = Start(
             mailbox,
             self.fragments,

@@ -18,13 +18,11 @@ from peer.network.reachability.probe_messages import (
     MAX_MEASURED_BYTES,
     MAX_PROBE_FRAME_BYTES,
     MAX_REASON_LENGTH,
-    PIECE_BYTES,
     PROBE_PROTOCOL,
-    pieces,
     read_addresses,
     unpacked,
 )
-from peer.network.reachability.probe_server import REQUEST_SECONDS
+from peer.network.reachability.probe_server import REQUEST_SECONDS, send_pieces, take_pieces
 
 NUM_CLOCK_READS: Final = 5
 """The one with the shortest way counts: it bounds the error best (RFC 5905, section 10)."""
@@ -143,20 +141,14 @@ class Probe:
 
     async def _download_seconds(self, num_bytes: int) -> float:
         began = await self._begin("give", num_bytes)
-        num_missing = num_bytes
         async with asyncio.timeout(REQUEST_SECONDS):
-            while num_missing > 0:
-                frame = await self.stream.receive(PIECE_BYTES)
-                if not frame:
-                    raise self._strange(frame)
-                num_missing -= len(frame)
+            await take_pieces(self.stream, num_bytes)
         return self.clock() - began
 
     async def _upload_seconds(self, num_bytes: int) -> float:
         began = await self._begin("take", num_bytes)
         async with asyncio.timeout(REQUEST_SECONDS):
-            for length in pieces(num_bytes):
-                await self.stream.send(bytes(length))
+            await send_pieces(self.stream, num_bytes)
             took = unpacked(await self.stream.receive(MAX_PROBE_FRAME_BYTES), self.stream.remote)
         if took != ["took", num_bytes]:
             raise self._strange(took)

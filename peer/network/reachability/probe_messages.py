@@ -55,12 +55,6 @@ def is_amount(value: object) -> bool:
     return type(value) is int and 0 < value <= MAX_MEASURED_BYTES
 
 
-def pieces(num_bytes: int) -> list[int]:
-    """Lengths of the frames that make up `num_bytes`."""
-    whole, rest = divmod(num_bytes, PIECE_BYTES)
-    return [PIECE_BYTES] * whole + ([rest] if rest else [])
-
-
 def read_addresses(value: object, remote: PeerId) -> list[Multiaddr]:
     """The addresses in a request or an answer.
 

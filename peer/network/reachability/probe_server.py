@@ -22,7 +22,6 @@ from peer.network.reachability.probe_messages import (
     PIECE_BYTES,
     PROBE_PROTOCOL,
     is_amount,
-    pieces,
     read_addresses,
     to_dial,
     unpacked,
@@ -116,17 +115,11 @@ class ProbeServer:
 
     async def _give(self, stream: Stream, num_bytes: int) -> None:
         await stream.send(pack(["give", num_bytes]))
-        for length in pieces(num_bytes):
-            await stream.send(bytes(length))
+        await send_pieces(stream, num_bytes)
 
     async def _take(self, stream: Stream, num_bytes: int) -> None:
         await stream.send(pack(["take", num_bytes]))
-        num_missing = num_bytes
-        while num_missing > 0:
-            frame = await stream.receive(PIECE_BYTES)
-            if not frame:
-                raise PeerFault(stream.remote, "sent an empty frame to measure with")
-            num_missing -= len(frame)
+        await take_pieces(stream, num_bytes)
         await stream.send(pack(["took", num_bytes]))
 
     async def _dial_back(self, stream: Stream, named: list[Multiaddr]) -> None:
@@ -165,3 +158,22 @@ class ProbeServer:
             return WINDOW_SECONDS - (now - self._window_from)
         self._used[remote] = used + num_bytes
         return 0.0
+
+
+async def send_pieces(stream: Stream, num_bytes: int) -> None:
+    """So many bytes to measure with."""
+    for start in range(0, num_bytes, PIECE_BYTES):
+        await stream.send(bytes(min(PIECE_BYTES, num_bytes - start)))
+
+
+async def take_pieces(stream: Stream, num_bytes: int) -> None:
+    """Receive them.
+
+    Raises:
+        PeerFault: a frame is empty.
+    """
+    while num_bytes > 0:
+        frame = await stream.receive(PIECE_BYTES)
+        if not frame:
+            raise PeerFault(stream.remote, "sent an empty frame to measure with")
+        num_bytes -= len(frame)

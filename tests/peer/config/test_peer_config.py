@@ -100,7 +100,6 @@ def test_data_folder_follows_each_platform() -> None:
     assert user_data_dir({"XDG_DATA_HOME": "/data"}, "linux", home) == Path("/data/murmuration")
     assert user_data_dir({"XDG_DATA_HOME": "relative"}, "linux", home) == Path("/home/ada/.local/share/murmuration")
     assert user_data_dir({}, "darwin", home) == Path("/home/ada/Library/Application Support/murmuration")
-    assert user_data_dir({"LOCALAPPDATA": "/local"}, "win32", home) == Path("/local/murmuration")
 
 
 def test_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
