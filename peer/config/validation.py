@@ -170,7 +170,8 @@ def _held_section_of(annotation: Any) -> type[BaseModel] | None:
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:
     unknown = path[-1]
     prefix = ".".join(path[:-1])
-    sections = _sections_of(model)
+    found = {name: section_of(field.annotation) for name, field in model.model_fields.items()}
+    sections = {name: section for name, section in found.items() if section is not None}
     where = f"a field in {prefix}" if prefix else "a field at the top level" if sections else "a known field"
     start = f"{shown(unknown)[1:-1]} is not {where}"
     # A field under the wrong heading is as common a slip as a misspelt one.
@@ -182,14 +183,6 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     if guess:
         return f"{start}; did you mean {guess}?"
     return f"{start}; known fields: {', '.join(owner.model_fields)}."
-
-
-def _sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    return {
-        name: field.annotation
-        for name, field in model.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -112,10 +112,13 @@ class SwarmWatch:
         """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
-        self.profiles: Mapping[bytes, Profile] = {}
-        """What people say of themselves, by their contributor keys."""
+        self._profiles: Mapping[bytes, Profile] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
+
+    def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
+        """What people say of themselves, by their contributor keys; in place of what they said before."""
+        self._profiles = profiles
 
     def look(self, records: Iterable[PeerRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
@@ -157,7 +160,7 @@ class SwarmWatch:
 
     def _said(self, record: PeerRecord) -> Profile | None:
         """The profile of its person; a machine that only claims to be somebody's is not theirs."""
-        said = self.profiles.get(record.contributor_key)
+        said = self._profiles.get(record.contributor_key)
         return said if said is not None and record.peer_id in said.machines else None
 
     def _name_of(self, record: PeerRecord) -> str:

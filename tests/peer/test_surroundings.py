@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -25,10 +26,10 @@ from dht.p2pd import lazy_hivemind, socket_directory
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.network.membership import run_finding
-from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.run_finding import dial_reason, find_run
+from peer.network.process.network_side import NetworkSide
 from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
@@ -174,16 +175,17 @@ def test_a_cache_that_cannot_be_written_is_told_once_for_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
-    cache = PeerCache(tmp_path / "cached_peers.json")
+    side = NetworkSide(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), "seed", print, print, print)  # type: ignore[arg-type]
+    monkeypatch.setattr(side._host, "connected_addresses", AsyncMock(return_value={"member": [address]}))
     with monkeypatch.context() as full, caplog.at_level(logging.WARNING):
         full.setattr(os, "fsync", raising(FULL))
-        cache.keep([address])
-        cache.keep([address])
+        asyncio.run(side._cache_peers())
+        asyncio.run(side._cache_peers())
     assert len(caplog.records) == 1
     assert "cached_peers.json cannot be written (No space left on device): where members are is not kept" in caplog.text
     assert "looking for members" not in caplog.text
-    cache.keep([address])
-    assert cache.read() == [address]
+    asyncio.run(side._cache_peers())
+    assert read_cached_peers(tmp_path / "cached_peers.json") == [address]
 
 
 # ------------------------------------------------------------------------------------------------------- the output

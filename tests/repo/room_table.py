@@ -135,8 +135,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.network.process": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.lanes averaging.rounds "
-        "averaging.transfer peer peer.console peer.mailbox peer.config peer.files peer.events peer.checkpoint "
-        "peer.network.*",
+        "peer peer.console peer.mailbox peer.config peer.files peer.events peer.checkpoint peer.network.*",
         False,
         "uvloop",
     ),

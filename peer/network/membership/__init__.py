@@ -15,5 +15,4 @@ The files, each built on those above it:
     run_finding.py         finds the run's manifest, or says why it was not found
     profile_file.py        what a contributor chose to say, beside the key
     profile_publisher.py   publishes that from a running machine
-    peer_cache.py          where members were, for the next start
 """

@@ -187,7 +187,7 @@ class Revisions:
     def _enforce(self, version: int) -> None:
         if self.doorkeeper.admission is not None:
             self.doorkeeper.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
-        self.doorkeeper.minimum_software = minimum_software_at(self.manifest, version)
+        self.doorkeeper.ask_software(minimum_software_at(self.manifest, version))
 
     def _look_at_self(self) -> None:
         if self._version is None:

@@ -26,7 +26,6 @@ class TrainerDesk:
     """See the module docstring. Nothing is handed over before `open`.
 
     Attributes:
-        is_open: set directly where there is nobody to hand anything to, as in a seed's node.
         take: what the trainer's work is handed to.
         last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
         undelivered: fragments that wait for a free slot of the trainer's inbox, in this order.
@@ -58,6 +57,10 @@ class TrainerDesk:
                 # The trainer frees slots in another process: there is no event to wait for.
                 await asyncio.sleep(self.poll_seconds)
         self._rebasing = bool(keeps_work)
+        self.is_open = True
+
+    def open_without_trainer(self) -> None:
+        """Begin with nobody to hand anything to: a seed's node."""
         self.is_open = True
 
     async def take_work(self) -> None:

@@ -91,7 +91,7 @@ class Start:
     async def hand_over(self) -> None:
         """Give the trainer what the fragments are now, to begin with or to go on with."""
         if not self.trains:
-            self.desk.is_open = True
+            self.desk.open_without_trainer()
             return
         everywhere = bool(self.mailbox.network.ready) or self.mailbox.network.restored_moment > 0
         indices = {fragment.index for fragment in self.fragments}

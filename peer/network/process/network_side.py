@@ -45,7 +45,7 @@ from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
@@ -56,7 +56,6 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import apply_member_rules, describe_changes
-from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
 from peer.network.membership.profile_publisher import Contributing, newest_profiles
 from peer.network.membership.reconnect import ReconnectLoop
@@ -136,7 +135,7 @@ class NetworkSide:
         """What the volunteer lets the line carry."""
         self._host = self._make_host()
         self._store = HivemindStore(self._host, admission=self._admission)
-        self._cache = PeerCache(config.cached_peers_path)
+        self._is_cache_failing = False
         self._leave_reason: str | None = None
         self._leaving = asyncio.Event()
         self._met_members = asyncio.Event()
@@ -346,7 +345,7 @@ class NetworkSide:
 
     def _build_reconnect_loop(self, node: Node) -> ReconnectLoop:
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self.config.peers, *self._cache.read()]))
+            addresses = list(dict.fromkeys([*self.config.peers, *read_cached_peers(self.config.cached_peers_path)]))
             try:
                 num_members = await self._store.bootstrap(addresses)
                 if num_members:
@@ -406,7 +405,7 @@ class NetworkSide:
         while True:
             if time.monotonic() - asked_at > PROFILES_SECONDS:
                 asked_at = time.monotonic()
-                watch.profiles = await self._profiles()
+                watch.take_profiles(await self._profiles())
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
@@ -426,10 +425,22 @@ class NetworkSide:
             return ()
 
     async def _cache_peers(self) -> None:
-        connected = await self._host.connected_addresses()
+        """Keep where members are for the next start; a disk that takes nothing costs one sentence."""
+        connected, path = await self._host.connected_addresses(), self.config.cached_peers_path
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
-        # A member may not have announced its addresses yet; what this peer came by leads there, too.
-        self._cache.keep([*found, *self._cache.read(), *self.config.peers])
+        try:
+            # A member may not have announced its addresses yet; what this peer came by leads there, too.
+            write_cached_peers(path, [*found, *read_cached_peers(path), *self.config.peers])
+            self._is_cache_failing = False
+        except OSError as error:
+            if not self._is_cache_failing:
+                log.warning(
+                    "%s cannot be written (%s): where members are is not kept for the next start, and everything else "
+                    "goes on; free some space, or check the folder",
+                    path,
+                    error.strerror or error,
+                )
+            self._is_cache_failing = True
 
     async def _republish(self) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
@@ -461,7 +472,8 @@ class NetworkSide:
     async def _ask_members(self, node: Node) -> RunRecord | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        asked = _some_of([*self._cache.read(), *self.config.peers], node.me)
+        known = [*read_cached_peers(self.config.cached_peers_path), *self.config.peers]
+        asked = _some_of(known, node.me)
         found = await ask_for_run(self._host, self._admission, asked, on_refused=refusals.__setitem__)
         if found is None and refusals:
             node.revisions.refused(next(iter(refusals.values())))

@@ -80,15 +80,14 @@ class NetworkProcess:
         self._restarts = Restarts()
         self._passing: LocalFault | None = None
         """What the child that died last said of it, when that may pass."""
-        self._child: subprocess.Popen[bytes] | None = None
-        self._connection: socket.socket | None = None
+        self._child: NetworkChild | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name="network-supervisor", daemon=True)
 
     @property
     def process_id(self) -> int | None:
         """The child's process id while it lives."""
-        return self._child.pid if self._child is not None and self._child.poll() is None else None
+        return self._child.process.pid if self._child is not None and self._child.process.poll() is None else None
 
     def start(self) -> None:
         """Start the child."""
@@ -146,7 +145,7 @@ class NetworkProcess:
         while not self._ended.wait(IDLE_SECONDS):
             idle()
             if time.monotonic() >= end and self._child is not None:
-                self._child.kill()
+                self._child.process.kill()
                 self._ended.wait(5.0)
                 return
 
@@ -155,28 +154,26 @@ class NetworkProcess:
         self._leaving.set()
         if self._child is None:
             return
-        if self._connection is not None:
-            with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._child.connection.shutdown(socket.SHUT_RDWR)
         try:
-            self._child.wait(ABORT_SECONDS)
+            self._child.process.wait(ABORT_SECONDS)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            self._child.kill()
-            self._child.wait()
+            self._child.process.kill()
+            self._child.process.wait()
             remove_stale()
 
     # ------------------------------------------------------------------------------------------------- the child
 
     def _spawn(self) -> None:
-        child = self.first.take() if self.first is not None else start_network_child()
+        self._child = self.first.take() if self.first is not None else start_network_child()
         self.first = None
-        self._child, self._connection = child.process, child.connection
         self._send("config", config=self.config.model_dump_json(exclude_defaults=True))
         self._send_limits()
 
     def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
-        if self._connection is not None:
-            send_line(self._connection, kind, descriptors, **fields)
+        if self._child is not None:
+            send_line(self._child.connection, kind, descriptors, **fields)
 
     def _send_limits(self) -> None:
         if self._limits is not None:
@@ -189,11 +186,10 @@ class NetworkProcess:
 
     def _supervise(self) -> None:
         while True:
-            self._read_until_closed()
             assert self._child is not None
-            assert self._connection is not None
-            self._connection.close()
-            code = self._child.wait()
+            self._read_until_closed(self._child.connection)
+            self._child.connection.close()
+            code = self._child.process.wait()
             if code < 0:
                 # It was killed and could not take its sockets away.
                 remove_stale()
@@ -219,10 +215,9 @@ class NetworkProcess:
         self._ended.set()
         self._found.set()
 
-    def _read_until_closed(self) -> None:
-        assert self._connection is not None
+    def _read_until_closed(self, connection: socket.socket) -> None:
         # A child that dies with lines unread resets the connection, which is an end like any other.
-        with self._connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
+        with connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 try:
                     self._take(json.loads(line))

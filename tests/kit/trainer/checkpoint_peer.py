@@ -135,7 +135,7 @@ class Peer:
             fragment.state.anchor[:] = live
             fragment.state.refresh_digest()
             fragment.restart()
-        self.desk.is_open = True
+        self.desk.open_without_trainer()
 
     def step(self) -> None:
         positions = self.training.next_positions(BATCH, 0, NUM_SAMPLES)

@@ -32,7 +32,7 @@ def places(seen: SwarmSeen) -> list[tuple[int, str, int]]:
 def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     both = {"contributor_key": b"k" * 32}
     watch = SwarmWatch(ME, "Ada", "ada-id")
-    watch.profiles = said("Ada", "NL", (ME, PeerId("mine")))
+    watch.take_profiles(said("Ada", "NL", (ME, PeerId("mine"))))
     seen = watch.look(
         [
             record("me", 100, **both),
@@ -58,7 +58,7 @@ def test_a_machine_that_finds_its_person_is_not_counted_twice() -> None:
     watch, key = SwarmWatch(PeerId("other")), {"contributor_key": b"k" * 32}
     assert places(watch.look([record("a", 100), record("other", 50)], 1.0)) == [(1, "a", 100), (2, "other", 50)]
     assert watch.look([record("a", 100, **key), record("b", 9, **key), record("other", 50)], 2.0).num_ranked == 3
-    watch.profiles = said("Ada", "", (PeerId("a"), PeerId("b")))
+    watch.take_profiles(said("Ada", "", (PeerId("a"), PeerId("b"))))
     seen = watch.look([record("a", 120, **key), record("b", 9, **key), record("other", 50)], 3.0)
     assert places(seen) == [(1, "a", 129), (2, "other", 50)]
 
@@ -84,7 +84,7 @@ def test_names_are_told_once_and_again_when_they_change() -> None:
 def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
     watch = SwarmWatch(ME)
     key = {"contributor_key": b"k" * 32}
-    watch.profiles = said("Kiran", "NL", (PeerId("a"),))
+    watch.take_profiles(said("Kiran", "NL", (PeerId("a"),)))
     seen = watch.look([record("a", 1, **key), record("thief", 2, name="I am Kiran", **key), record("b", 3)], 1.0)
     assert dict(seen.names) == {"a": "Kiran", "thief": "I am Kiran"}
     assert seen.num_countries == 1

@@ -22,11 +22,10 @@ def test_a_child_that_dies_with_orders_unread_has_ended_like_any_other():
     notes: list[str] = []
     network = NetworkProcess(CONFIG, lambda event: None, notes.append)
     ours, theirs = socket.socketpair()
-    network._connection = ours
     ours.sendall(b"an order\n")
     theirs.sendall(b'{"kind": "addresses", "addresses": ["/ip4/127.0.0.1/tcp/1"]}\n')
     theirs.close()
-    network._read_until_closed()
+    network._read_until_closed(ours)
     assert network.addresses in ((), ("/ip4/127.0.0.1/tcp/1",))
     ours.close()
 
