@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
@@ -28,7 +28,6 @@ from peer.config.validation import explain, read_toml, shown
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
 
-
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
 
@@ -41,12 +40,22 @@ SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 
 ROBUST_CLIP_RATIOS = (2.0, 3.0)
 """Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one. Honest
-norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines.
-"""
-
+norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
 
 ROBUST_AUDIT_FRACTION = 0.25
 """Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
+
+
+def _unix_seconds(value: object) -> object:
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is None:
+        raise ValueError("the date has no time zone; write it like 2030-01-31T18:00:00Z")
+    return value.timestamp()
+
+
+Moment = Annotated[float | None, BeforeValidator(_unix_seconds)]
+"""Unix seconds, which a run file may give as a date of TOML."""
 
 
 class AveragingSection(Section):
@@ -229,9 +238,7 @@ class GoalSection(Section):
         le=MAX_WHOLE_NUMBER,
         description="committed by the swarm; absent: training.schedule.tokens, if that is given",
     )
-    until: float | None = later(
-        None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone"
-    )
+    until: Moment = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone")
     loss: float | None = later(None, gt=0, le=1000, description="held-out loss, in nats per token")
 
     @model_validator(mode="after")
@@ -298,7 +305,7 @@ class RunManifest(Section):
         description="under which the model may be used, for people",
     )
     goal: GoalSection = later(GoalSection())
-    starts_at: float | None = Field(
+    starts_at: Moment = Field(
         default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
     )
     code: str | None = later(
@@ -497,24 +504,10 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
     """The fields in a run file, as `RunManifest.from_fields` takes them; nothing in them is checked yet.
 
     Raises:
-        UsageFault: the file cannot be read or is not TOML, or its starting time has no time zone.
+        UsageFault: the file cannot be read or is not TOML.
     """
     fields = read_toml(path)
-    if name is not None:
-        fields["name"] = name
-    starts_at = fields.get("starts_at")
-    if isinstance(starts_at, datetime):
-        fields["starts_at"] = _unix_seconds(starts_at, path, "starts_at")
-    goal = fields.get("goal")
-    if isinstance(goal, dict) and isinstance(goal.get("until"), datetime):
-        fields["goal"] = goal | {"until": _unix_seconds(goal["until"], path, "goal.until")}
-    return fields
-
-
-def _unix_seconds(moment: datetime, path: str | Path, name: str) -> float:
-    if moment.tzinfo is None:
-        raise UsageFault(f"{path}: {name} has no time zone; write it like 2030-01-31T18:00:00Z.")
-    return moment.timestamp()
+    return fields if name is None else fields | {"name": name}
 
 
 def manifest_hash(data: bytes) -> bytes:

@@ -86,18 +86,15 @@ def from_json(line: str | bytes) -> Event:
 
 
 def _checked(value: Any, kind: str, where: str) -> Any:
-    match kind:
-        case "int" | "int | None" if type(value) is int:
+    one, _, or_none = kind.partition(" | ")
+    if value is None and (or_none or one == "float"):
+        return None if or_none else math.nan
+    match one:
+        case "int" | "bool" if type(value).__name__ == one:
             return value
         case "str" | "PeerId" if isinstance(value, str):
             return value
-        case "bool" if type(value) is bool:
-            return value
-        case "float" if value is None:
-            return math.nan
-        case "float | None" | "int | None" if value is None:
-            return None
-        case "float" | "float | None" if type(value) in (int, float) and abs(value) < 1e300:
+        case "float" if type(value) in (int, float) and abs(value) < 1e300:
             return float(value)
         case "tuple[int, ...]" if isinstance(value, list) and all(type(item) is int for item in value):
             return tuple(value)

@@ -90,8 +90,7 @@ class SwarmSeen:
         """From plain values, as `dataclasses.asdict` and JSON give them."""
         rows = tuple(PersonSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
-        relayed = tuple(map(PeerId, fields["relayed"]))
-        return cls(**{**fields, "rows": rows, "names": names, "relayed": relayed})
+        return cls(**{**fields, "rows": rows, "names": names, "relayed": tuple(fields["relayed"])})
 
 
 @dataclass(eq=False)

@@ -44,12 +44,7 @@ from peer.mailbox.shared_memory import (
     padded_cells,
     unnamed_file,
 )
-from peer.mailbox.slots import (
-    NUM_SLOTS,
-    SLOT_CELLS,
-    Inbox,
-    Outbox,
-)
+from peer.mailbox.slots import NUM_SLOTS, SLOT_CELLS, Inbox, Outbox
 
 MAGIC = int.from_bytes(b"murmbox\x01", "little")
 MAILBOX_VERSION = 4

@@ -100,8 +100,7 @@ class TrainerCounters(Cells):
     """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
     moment_written = IntCell(15)
     """Its number once the trainer's files are written; 0 until then. When they could not be, it is below 0: minus the
-    errno (EDOM: the live parameters are not finite).
-    """
+    errno (EDOM: the live parameters are not finite)."""
     learning_rate = FloatCell(16)
     """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
     data_wait_seconds = FloatCell(17)

@@ -23,8 +23,7 @@ FLOAT_BYTES, POSITION_BYTES = 4, 8
 
 Use = Literal["train", "train on a GPU", "serve", "read"]
 """What a model is for. On a GPU its copies for training are elsewhere. A seed keeps anchors alone. `read` is one copy
-of the parameters (export, sample, evaluate).
-"""
+of the parameters (export, sample, evaluate)."""
 
 _TRAINED_COPIES = 5
 """Parameters, gradients, two moments (Muon: one velocity, of most of them) and the reference, as

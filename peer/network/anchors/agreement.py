@@ -35,7 +35,6 @@ MAX_BUSY_ROUNDS = 60
 
 log = logging.getLogger(__name__)
 
-
 Held = TypeVar("Held", Header, Snapshot)
 
 

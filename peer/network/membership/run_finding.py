@@ -41,7 +41,6 @@ class _Complaints:
     refusals: dict[PeerId, str] = field(default_factory=dict)
     wrong_peers: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
-
     other_runs: list[str] = field(default_factory=list)
 
     def refused(self, remote: PeerId, reason: str) -> None:

@@ -431,7 +431,7 @@ class Node:
             state = runtime.state
             copy = partial(self._copies.copy, [state.anchor, state.momentum])
             (anchor, momentum), unload = await self.ports.compute(copy)
-            commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
+            commits = tuple(self.commits_from(fragment, 0))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits, unload)
 
     def digest_at(self, fragment: int, version: int) -> bytes:

@@ -20,12 +20,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
-from peer.network.node.fragment_memory import (
-    adopt_snapshot,
-    changing,
-    inherited,
-    persist,
-)
+from peer.network.node.fragment_memory import adopt_snapshot, inherited, persist
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
@@ -122,7 +117,7 @@ class Start:
                 if message.kind is not WorkKind.INITIAL:
                     continue
                 fragment = self.fragments[message.fragment]
-                with changing(self.mailbox, fragment.index, fragment.state):
+                with fragment.changing():
                     fragment.state.anchor[:] = message.values
                     fragment.state.momentum.fill(0)
                     fragment.state.residual.fill(0)
@@ -145,7 +140,7 @@ class Start:
         self.reporter.restored(saved.totals)
         network.run_tokens = max(network.run_tokens, saved.totals.run_tokens)
         for fragment in self.fragments:
-            with changing(self.mailbox, fragment.index, fragment.state):
+            with fragment.changing():
                 await self.compute(partial(saved.restore, fragment.index, fragment.state))
             fragment.restart()
             persist(self.mailbox, fragment)
@@ -204,7 +199,7 @@ class Start:
                 staleness = snapshot.version - state.version
                 self.reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
         left_version, known = state.version, fragment.known_anchors()
-        with changing(self.mailbox, index, state):
+        with fragment.changing():
             adopt_snapshot(state, snapshot)
         state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
         if is_new_session:

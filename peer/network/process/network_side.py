@@ -33,12 +33,7 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_trial import check_relay
 from dht.records.profiles import Profile
-from dht.records.signed_records import (
-    PeerRecord,
-    RunRecord,
-    decode_run_record,
-    encode_run_record,
-)
+from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record, encode_run_record
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.waiting import is_done_before, set_within

@@ -212,7 +212,7 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
         ("[averaging]\nsync_evry = 50", "did you mean sync_every?"),
         ("[averaging\n", "is not a TOML file"),
         ("starts_at = 2030-01-01T00:00:00", "has no time zone"),
-        ("[goal]\nuntil = 2030-01-01T00:00:00", "goal.until has no time zone"),
+        ("[goal]\nuntil = 2030-01-01T00:00:00", "goal.until: the date has no time zone"),
         ("[goal]\ntokens = 5\nloss = 1.5", "tokens and loss are given; expected one goal"),
         ("[goal]\nlos = 1.5", "did you mean loss?"),
         ('page = "run.example.org"', "page is 'run.example.org'; expected something like https://example.org/"),

@@ -170,7 +170,6 @@ def network_process(peer: Peer) -> list[FragmentRuntime]:
         notary_of(ME),
     )
     start = Start(
-        ME,
         peer.mailbox,
         fragments,
         peer.desk,
@@ -179,9 +178,7 @@ def network_process(peer: Peer) -> list[FragmentRuntime]:
         None,
         None,  # type: ignore[arg-type]
         trains=True,
-        clock=lambda: 0.0,
         compute=inline,
-        poll_seconds=0.001,
         look_seconds=1.0,
     )
     assert all(start._resume(fragment) for fragment in fragments)
@@ -290,7 +287,6 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
         )
         keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, inline, facts_to(peer.seen))
         start = Start(
-            ME,
             peer.mailbox,
             fragments,
             peer.desk,
@@ -299,9 +295,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
             keeper,
             Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
             trains=True,
-            clock=lambda: 0.0,
             compute=inline,
-            poll_seconds=0.001,
             look_seconds=1.0,
         )
         starting = asyncio.create_task(start.run())
