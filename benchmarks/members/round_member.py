@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import uvloop
 
 from averaging.arrays import F32
 from averaging.exchange.context import ExchangePorts
@@ -48,7 +49,6 @@ from dht.p2pd.host import P2pdHost
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.run_rules import codec_of, limits_of, rule_of
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.process.event_loop import run_network
 
 T = TypeVar("T")
 
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--codec", default="int4")
     parser.add_argument("--no-pace", action="store_true")
     options = parser.parse_args()
-    run_network(_serve(options))
+    uvloop.run(_serve(options))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from dht.streams.byte_stream import SCRATCH_BYTES, ByteStream
-from peer.network.process.event_loop import run_network
 
 LONG = 5 * SCRATCH_BYTES + 7
 BUFFER_BYTES = 8 * SCRATCH_BYTES
@@ -46,7 +46,7 @@ def on_each_loop(check: Check) -> None:
         async with connected() as (stream, remote):
             await asyncio.wait_for(check(stream, remote), 20)
 
-    run_network(run())
+    uvloop.run(run())
     asyncio.run(run())
 
 

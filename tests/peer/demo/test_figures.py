@@ -13,7 +13,8 @@ from peer.demo.demo import Demo
 from peer.demo.show import Figures
 from peer.demo.summary import LogFollower, PeerLog, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
-from peer.events.log import EventLog
+from peer.events.line_log import LineLog
+from peer.events.log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
 from tests.kit.network.memory_networks import named
 
@@ -46,10 +47,10 @@ def test_what_comes_with_the_goodbyes_changes_no_figure(tmp_path: Path) -> None:
     peer = DemoPeer("peer-1", ME, tmp_path, ended, events, 0.0)
     view = Looks()
     demo = Demo(DemoSwarm(tmp_path, "demo." + "a" * 20, RunManifest(name="demo"), peers=[peer]), view)
-    log = EventLog(tmp_path / "events.jsonl", print)
+    log = LineLog(tmp_path / "events.jsonl", print)
 
     def work(steps: int) -> None:
-        log.append(Event(float(steps), ME, TrainingProgressed(steps, 100 * steps, 1.0, 0.0, 2.0)))
+        log.append(to_json(Event(float(steps), ME, TrainingProgressed(steps, 100 * steps, 1.0, 0.0, 2.0))))
         demo.show()
 
     work(1)

@@ -419,7 +419,7 @@ def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> N
         # The digest of the whole is another file's, the list of chunks is that of what members give.
         honest = bytes.fromhex(fields["files"][1]["digest"])
         fields["files"][1]["digest"] = "ab" * 32
-        known = {bytes.fromhex("ab" * 32): files._known[honest]}
+        known = {bytes.fromhex("ab" * 32): files.known[honest]}
         scene.manifest = RunManifest.from_fields({**fields, "files": fields["files"][1:]})
         host = MemoryHost(scene.network, HONEST, LineSettings(UPLOAD))
         StateServer(host, RunDoorkeeper(RULE, HONEST, "trainer"), NoState(), 1, files=ServedFiles(known))  # type: ignore[arg-type]

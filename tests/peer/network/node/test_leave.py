@@ -55,7 +55,7 @@ def hand_over(others: Others, *tokens: int, monkeypatch: pytest.MonkeyPatch) -> 
         SimpleNamespace(index=index, state=SimpleNamespace(lineage_tokens=have)) for index, have in enumerate(tokens)
     ]
     exchange = SimpleNamespace(fragments=fragments, applying=others)
-    parts = (exchange, others, None, None, None, lambda: now)
+    parts = (exchange, others, None, None, lambda: now)
     monkeypatch.setattr(peer.network.node.leave.asyncio, "sleep", sleep)
     asyncio.run(GracefulLeave(*cast(Any, parts)).hand_over())
     return now
