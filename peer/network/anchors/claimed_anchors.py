@@ -163,12 +163,15 @@ class Claims:
         version = first if announced is None or commits else announced[0]
         if version > MAX_ANCHOR_VERSION:
             return None
-        digest = await fetch_digest(self.host, self.doorkeeper, member, fragment, version)
+        digest = await self._ask(member, fragment, version)
         return Chain(newest_run(commits), version, digest) if digest else None
+
+    async def _ask(self, member: PeerId, fragment: int, version: int) -> bytes:
+        return await fetch_digest(self.host, self.doorkeeper, member, fragment, version)
 
     async def _digest(self, member: PeerId, fragment: int, version: int) -> bytes | None:
         try:
-            return await fetch_digest(self.host, self.doorkeeper, member, fragment, version)
+            return await self._ask(member, fragment, version)
         except PeerFault as fault:
             log.debug("no witness: %s", fault)
             return None
