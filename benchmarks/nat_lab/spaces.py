@@ -2,8 +2,8 @@
 
 One namespace is the public network (a bridge). Each public machine and each router is another one on it, and behind
 each router lies a home. Needs root, `ip` and `nft`, and a kernel with nf_tables' masquerade. Nothing leaves the
-namespaces. The public addresses are from 45.67.89.0/24, because libp2p takes the ranges for documentation (RFC 5737)
-for private ones and then neither relays nor punches holes.
+namespaces. The public addresses are from 45.67.89.0/24. Libp2p does not take the ranges for documentation (RFC
+5737) for public ones. It then neither relays nor punches holes.
 """
 
 from __future__ import annotations

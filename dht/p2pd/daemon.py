@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +23,7 @@ from typing import Final, Literal
 from dht.errors import DaemonFault, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.p2pd.odd_addresses import announceable
 
 START_SECONDS: Final = 30.0
 """Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too tight on machines busy with training."""
@@ -150,7 +152,7 @@ class P2pdProcess:
         control_socket: Path,
         identity: Identity,
         listen: list[Multiaddr],
-        announce: list[Multiaddr],
+        announce: Sequence[Multiaddr],
         options: DaemonOptions,
     ) -> P2pdProcess:
         """Start the daemon and wait until it answers on its control socket.
@@ -238,7 +240,7 @@ class P2pdProcess:
             self._process.kill()
 
 
-def daemon_flags(listen: list[Multiaddr], announce: list[Multiaddr], options: DaemonOptions) -> list[str]:
+def daemon_flags(listen: list[Multiaddr], announce: Sequence[Multiaddr], options: DaemonOptions) -> list[str]:
     """Command-line flags of the daemon.
 
     No bootstrap peers: with them the daemon exits when none answers. Dialling is ours. AutoNAT is on because the
@@ -257,7 +259,7 @@ def daemon_flags(listen: list[Multiaddr], announce: list[Multiaddr], options: Da
         "-hostAddrs=" + ",".join(map(str, listen)) if listen else "-noListenAddrs=1",
     ]
     if announce:
-        flags.append("-announceAddrs=" + ",".join(map(str, announce)))
+        flags.append("-announceAddrs=" + ",".join(map(announceable, announce)))
     if options.reachability == "public":
         flags.append("-forceReachabilityPublic=1")
     if options.reachability == "private":

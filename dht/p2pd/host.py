@@ -47,6 +47,12 @@ MAX_REMEMBERED_PEERS: Final = 64
 
 MAX_ADDRESSES_PER_PEER: Final = 4
 
+_IN_WORDS: Final = {
+    "routing: not found": "nobody that this peer is connected to knows an address of it",
+    "failed to find any peer in table": "this peer is connected to nobody that could know an address of it",
+}
+"""What the daemon says, for people."""
+
 T = TypeVar("T")
 
 RestartListener = Callable[[], Awaitable[None]]
@@ -332,7 +338,8 @@ class P2pdHost:
                 peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
             ) from error
         except (ControlError, ValueError) as error:
-            raise PeerUnreachable(peer_id, f"cannot {what}: {error}; it is tried again or left out") from error
+            reason = _IN_WORDS.get(str(error), error)
+            raise PeerUnreachable(peer_id, f"cannot {what}: {reason}; it is tried again or left out") from error
         except (OSError, EOFError) as error:
             raise PeerUnreachable(
                 peer_id, f"cannot {what}: our own network daemon is down; expected it back within seconds; try again"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, P2pdProcess, announced_addresses, claim_ports, find_p2pd
+from dht.p2pd.odd_addresses import must_announce
 from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
 
@@ -176,28 +177,47 @@ class P2pdSupervisor:
                 self._directory.remove()
 
     async def _launch(self) -> None:
+        await self._run_daemon(self._announce)
+        # A peer behind relays announces nothing: it is found where those are.
+        if not self._announce and self.options.reachability != "private" and (odd := must_announce(self._visible)):
+            logger.info("the network daemon is started again, to announce %s", ", ".join(map(str, odd)))
+            await self._stop_daemon()
+            await self._run_daemon(odd)
+        async with self._or_stopped():
+            await self._on_launch()
+        self._up.set()
+
+    async def _run_daemon(self, announce: Sequence[Multiaddr]) -> None:
         self._daemon = await P2pdProcess.start(
             binary=find_p2pd(),
             control_socket=self.control_socket,
             identity=self._identity,
             listen=self._listen,
-            announce=self._announce,
+            announce=announce,
             options=self.options,
         )
+        async with self._or_stopped():
+            self._lifeline = await self.control.open_lifeline()
+            peer_id, self._visible = await self.control.identify()
+            if peer_id != self._identity.peer_id:
+                raise LocalFault(
+                    f"the network daemon calls itself {peer_id}; expected {self._identity.peer_id}; this is a bug"
+                )
+
+    @contextlib.asynccontextmanager
+    async def _or_stopped(self) -> AsyncIterator[None]:
+        """The daemon answers in time, or it is stopped."""
         try:
             async with asyncio.timeout(CONTROL_SECONDS):
-                self._lifeline = await self.control.open_lifeline()
-                peer_id, self._visible = await self.control.identify()
-                if peer_id != self._identity.peer_id:
-                    raise LocalFault(
-                        f"the network daemon calls itself {peer_id}; expected {self._identity.peer_id}; this is a bug"
-                    )
-                await self._on_launch()
+                yield
         except BaseException:
-            self._drop_lifeline()
-            await self._daemon.stop()
+            await self._stop_daemon()
             raise
-        self._up.set()
+
+    async def _stop_daemon(self) -> None:
+        self._drop_lifeline()
+        if self._daemon is not None:
+            await self._daemon.stop()
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
@@ -213,9 +233,8 @@ class P2pdSupervisor:
                 await asyncio.gather(health, return_exceptions=True)
             ended_at = loop.time()
             self._up.clear()
-            self._drop_lifeline()
             # Only to collect its log reader; the process is gone.
-            await self._daemon.stop()
+            await self._stop_daemon()
             if self._is_changing:
                 logger.info("the network daemon is started again with other options")
             else:
