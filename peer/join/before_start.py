@@ -13,6 +13,7 @@ from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.first_look import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
+from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
 from peer.observe.known_addresses import no_address
 from peer.panel.terminal import Terminal
@@ -35,6 +36,8 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
     if trains:
         _check_libraries(config)
         _check_data(config)
+    if config.contributor_key is not None and config.contributor_key.exists():
+        load_contributor(config.contributor_key, create=False)
     if {"listen", "port_range"} & config.model_fields_set:
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports

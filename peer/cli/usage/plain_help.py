@@ -28,9 +28,12 @@ class PlainCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of any command; an empty path, which would be the working folder, is a mistake."""
         flags = {name for one in self.params if getattr(one, "metavar", None) in _PATHS for name in one.opts}
-        for flag, value in pairwise(args):
+        takes_text = any(one.metavar == "TEXT" for one in self.params if one.param_type_name == "argument")
+        for flag, value in pairwise(["", *args]):
             if flag in flags and not value.strip():
                 raise UsageError(f"{flag} is empty; expected the path of a file or folder", ctx)
+            if not value and not flag.startswith("-") and not (takes_text and flag):
+                raise UsageError("One word is empty, as of a shell variable that is not set; expected none", ctx)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -114,3 +114,14 @@ def test_data_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.C
     assert app.run(words) == 2
     assert f"{tmp_path / 'no such'} does not exist; expected a file or folder to read" in capsys.readouterr().err
     assert paths_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["join", "seed"])
+def test_a_key_that_is_a_folder_is_told_at_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "me").mkdir()
+    words = [command, RUN_ID, *NOBODY, "--contributor-key", str(tmp_path / "me"), "--data-dir", str(tmp_path / "peer")]
+    assert app.run(words) == 2
+    assert f"{tmp_path / 'me'}" in capsys.readouterr().err
+    assert paths_in(tmp_path) == ["me"]

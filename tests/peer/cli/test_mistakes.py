@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -263,6 +264,18 @@ def test_an_empty_path_is_no_path(
     monkeypatch.chdir(tmp_path)
     assert app.run(words) == 2
     assert f"{words[-2]} is empty; expected the path of a file or folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["key ''", "members '' --json", "plan ''", "join ''", "receipts verify ''", "note '' x"]
+)
+def test_an_empty_word_is_no_run_and_no_folder(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert app.run(shlex.split(words)) == 2
+    assert capsys.readouterr().err.startswith("peer: One word is empty, as of a shell variable that is not set;")
     assert list(tmp_path.iterdir()) == []
 
 
