@@ -66,6 +66,9 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             if error.errno in _NO_PATH:
                 _say(f"{str(error.filename)[:80]!r}: {error.strerror}; expected the path of a file or folder.")
                 return UsageFault.exit_code
+            if isinstance(error, PermissionError) and error.filename:
+                _say(f"{error.filename}: {error.strerror}; expected what you may read and write; choose another place.")
+                return LocalFault.exit_code
             if error.errno not in _REFUSED_BY_THE_MACHINE:
                 _say(_bug(error))
             else:

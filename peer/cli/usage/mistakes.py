@@ -30,6 +30,8 @@ def sentence_of(mistake: Any) -> str:
     if kind == "BadOptionUsage":
         return f"{mistake.option_name} has no value, or has one and takes none; {see}"
     if kind == "BadParameter" and mistake.param is not None:
+        if found := re.match(r"path '(.*)' is not readable", str(mistake.message)):
+            return f"{_name(mistake.param)} {found[1]!a} cannot be read; expected a file or folder that you may read."
         return f"{_name(mistake.param)} is {_got(mistake)}; expected {_expected(mistake)}."
     if kind == "NoArgsIsHelpError":
         return f"`{path}` needs a command of its own; {see}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, 
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
 from peer.cli import app, options
+from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
@@ -224,6 +226,24 @@ def test_init_on_a_full_disk_leaves_no_half_file(
     assert "No space left on device" in said
     assert "choose another place for it" in said
     assert not Path("out").exists()
+
+
+def test_what_this_user_may_not_read_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "/locked/run.record")
+
+    with pytest.raises(typer.Exit) as ended:
+        exits_with_sentence(refused)()
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err.startswith("peer: /locked/run.record: Permission denied; expected what you may read")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    (tmp_path / "proof").write_text("")
+    assert app.run(["receipts", "verify", str(tmp_path / "proof")]) == 2
+    assert capsys.readouterr().err == (
+        f"peer: FILE '{tmp_path}/proof' cannot be read; expected a file or folder that you may read.\n"
+    )
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
