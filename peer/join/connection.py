@@ -150,7 +150,7 @@ class RunConnection:
 def fitting_layout(
     manifest: RunManifest,
     shapes: Shapes,
-    buffer_shapes: Shapes,
+    buffer_shapes: Shapes = (),
 ) -> FragmentLayout:
     """The fragments of a module's parameters and averaged buffers, checked against the run's.
 
