@@ -21,7 +21,7 @@ from dashboard.page.formats import TEMPLATES, age_text
 from dashboard.page.news import shown_news
 from dashboard.page.progress import progress_of, when_text
 from dashboard.page.result import result_of
-from dashboard.page.rounds import health, strip, timeline
+from dashboard.page.rounds import health, lone_words, strip, timeline
 from dashboard.page.samples import chosen_samples
 from dashboard.page.scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
@@ -120,6 +120,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
         "health": health(state, history.rounds),
+        "lone_words": lone_words(history.rounds, len(state.trainers)),
     }
     return {key: TEMPLATES.get_template(f"{key}.html").render(values).strip() for key in SECTIONS}
 

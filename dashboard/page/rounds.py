@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, takewhile
 from typing import Any, Final, NamedTuple
 
 from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, RoundFacts
@@ -15,6 +15,7 @@ from dashboard.observe.round_timeline import Lanes
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, seconds_text
 from dht.records.signed_records import RoundTimes
+from peer.events.lone_rounds import LONE_ROUNDS
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40
@@ -164,12 +165,27 @@ def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any
         told = chain.from_iterable(state.lanes.values())
         durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
     return {
+        "num_lone": num_lone(rounds),
         "num_whole": sum(not row.num_missed and not row.num_void_shards for row in rounds),
         "mean_contributors": statistics.mean(len(row.contributors) for row in rounds) if rounds else 0.0,
         "typical_seconds": statistics.median(durations) if durations else None,
         "slow_seconds": durations[max(0, math.ceil(0.95 * len(durations)) - 1)] if durations else None,
         "reasons": _reasons(rounds).most_common(MAX_REASONS),
     }
+
+
+def num_lone(rounds: Sequence[RoundFacts]) -> int:
+    """How many of the newest rounds in a row had one member; `rounds` begin with the newest."""
+    known = (row for row in rounds if row.contributors)
+    return sum(1 for _ in takewhile(lambda row: len(row.contributors) == 1, known))
+
+
+def lone_words(rounds: Sequence[RoundFacts], num_trainers: int) -> str:
+    """That several train and share nothing; empty while they share, or while their lone rounds may be chance."""
+    number = num_lone(rounds)
+    if number < LONE_ROUNDS or num_trainers < 2:
+        return ""
+    return f"{num_trainers} machines train, but the newest {number} rounds had one member each: they share nothing"
 
 
 def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:

@@ -10,7 +10,10 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.identity.speakable import speakable_name
+from dht.p2pd.host import TRIED_AGAIN
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
@@ -24,6 +27,7 @@ from peer.memory.base_bits import check_base_bits
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import Probe, probing
+from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
@@ -223,10 +227,16 @@ async def _ask_members(
                 line = await _ask(probe, line, observer.host.addresses())
                 line = replace(line, asked=(*line.asked, member))
         except PeerFault as fault:
-            line = replace(line, faults=(*line.faults, str(fault)))
+            line = replace(line, faults=(*line.faults, in_vain(member, fault)))
         if line.asked and line.dial_back.is_known:
             break
     return line
+
+
+def in_vain(member: PeerId, fault: PeerFault) -> str:
+    """What was tried with a member, and what came of it."""
+    reason = fault.what.removeprefix(f"cannot open {PROBE_PROTOCOL}: ").removesuffix(TRIED_AGAIN)
+    return f"{speakable_name(member)} was asked for a measurement: {reason}"
 
 
 async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts:

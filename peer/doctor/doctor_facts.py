@@ -24,6 +24,7 @@ class MachineFacts:
         folder_fault: the sentence of why the data folder cannot be written; empty: it can.
         bits_fault: the sentence of why given weights cannot have so few bits here; empty: they can, or nobody asked.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
+        other_peers: of this machine, which run meanwhile: each a process and its command.
     """
 
     versions: dict[str, str]
@@ -37,6 +38,7 @@ class MachineFacts:
     congestion_control: str = ""
     kernels_fault: str = ""
     folder_fault: str = ""
+    other_peers: tuple[str, ...] = ()
     bits_fault: str = ""
 
 

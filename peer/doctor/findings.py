@@ -80,6 +80,8 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         remedy = "install a C compiler, such as gcc, and then this software again"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
     yield _device(machine, needs, facts.step_seconds)
+    if machine.other_peers:
+        yield _other_peers(machine.other_peers, was_measured=facts.step_seconds is not None)
     if machine.bits_fault:
         yield Finding("bits", "stop", *told_apart(machine.bits_fault), UsageFault.exit_code)
     yield _memory(machine, needs)
@@ -105,7 +107,9 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     line = facts.line
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"
-        yield Finding("line", "note", f"not measured: {why}", "ask again in a minute, or name another member")
+        yield Finding(
+            "line", "note", f"not measured: {why}", "ask again in a minute, or name another member with --peers"
+        )
         yield from _rounds(facts, needs)
         return
     yield _clock(line)
@@ -150,6 +154,14 @@ def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float 
     if needs.device_bytes > TIGHT_SHARE * free:
         return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
     return Finding("device", "ok", shown)
+
+
+def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
+    shown = f"{plural(len(others), 'other')} of this machine run now: {', '.join(others)}"
+    if not was_measured:
+        return Finding("peers", "note", f"{shown}; they share processor, memory and line with this one")
+    remedy = "`peer stop RUN` ends one; ask again then, if this peer is to train without them"
+    return Finding("peers", "note", f"{shown}; the inner step was measured beside them, and is faster alone", remedy)
 
 
 def _memory(machine: MachineFacts, needs: NeedFacts | None) -> Finding:

@@ -8,16 +8,18 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from averaging.codec import compiled
-from dht.errors import DeviceFault, LocalFault
+from dht.errors import DeviceFault, LocalFault, UsageFault
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
+from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.doctor.doctor_facts import MachineFacts
@@ -29,6 +31,8 @@ from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.optimizer import has_fused, make_optimizer
 from peer.version import VERSION
 
+MAX_COMMAND_BYTES: Final = 256 * 1024
+"""Of a process; a longer command line is no peer's."""
 SPEED_SECONDS: Final = 3.0
 """For all measured steps together, if one is shorter; first ones compile kernels and fill caches."""
 
@@ -55,9 +59,24 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         port_fault=_port_fault(config.listen_addresses, config.ports),
         congestion_control=congestion_control(),
         kernels_fault=compiled.missing_reason(),
+        other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
         folder_fault=_folder_fault(config.data_dir),
         bits_fault=bits_fault,
     )
+
+
+def running_peers(processes: Path = Path("/proc")) -> list[tuple[int, str]]:
+    """(process, command) of each `peer join` or `peer seed` of this machine, of any user; none without /proc."""
+    found = []
+    for folder in processes.glob("[0-9]*"):
+        try:
+            words = read_regular(folder / "cmdline", MAX_COMMAND_BYTES).decode(errors="replace").split("\0")
+        except (OSError, UsageFault):
+            continue  # it has ended meanwhile
+        for program, command in pairwise(words[:4]):
+            if Path(program).name == "peer" and command in ("join", "seed"):
+                found.append((int(folder.name), command))
+    return sorted(found)
 
 
 def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:

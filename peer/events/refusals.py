@@ -12,8 +12,10 @@ from typing import Any, get_args
 
 from averaging.trust.blame import OFFENCE_TEXT, Offence
 from dht.host import PeerId
-from dht.quantities import seconds_text, short_peer
+from dht.identity.speakable import speakable_name
+from dht.quantities import seconds_text
 from peer.events.log_tail import events_in, tail_lines
+from peer.events.lone_rounds import lone_rounds_after
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 
 MAX_REMOTES = 64
@@ -46,7 +48,7 @@ class Refusals:
         left_out = ""
         if self.left_out_until is not None and self.is_left_out(now):
             left_out = f"; left out for another {seconds_text(round(self.left_out_until - now))}"
-        return f"{short_peer(self.remote)} {kinds}{left_out}"
+        return f"{speakable_name(self.remote)} {kinds}{left_out}"
 
     def facts(self, now: float) -> dict[str, Any]:
         """As plain values."""
@@ -84,6 +86,8 @@ class LoggedRefusals:
     peer_id: PeerId
     at: float
     refusals: tuple[Refusals, ...]
+    lone_rounds: int = 0
+    """The newest rounds in a row that had one member."""
 
 
 def refusals_in_log(path: Path) -> LoggedRefusals | None:
@@ -98,6 +102,9 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
         return None
     known: tuple[Refusals, ...] = ()
     last: Event | None = None
+    lone_rounds, is_seed = 0, False
     for event in events_in(lines):
         known, last = with_refusal(known, event), event
-    return None if last is None else LoggedRefusals(last.peer_id, last.at, known)
+        is_seed = event.fact.device == "seed" if isinstance(event.fact, JoinedRun) else is_seed
+        lone_rounds = 0 if isinstance(event.fact, JoinedRun) else lone_rounds_after(lone_rounds, event, is_seed=is_seed)
+    return None if last is None else LoggedRefusals(last.peer_id, last.at, known, lone_rounds)

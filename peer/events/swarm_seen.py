@@ -5,7 +5,7 @@ It is no event: it comes every few seconds, and nobody asks for it afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,13 @@ class SwarmSeen:
     """Of machines whose names are new since the last look."""
     relayed: tuple[PeerId, ...] = ()
     """Members that others reach through this peer alone; see `dht.p2pd.host.P2pdHost.relayed_here`."""
+    num_others: int = 0
+    """Machines that are here, without this one: trainers that train, rest or join, and seeds."""
+    num_silent: int = 0
+    """More of them, whose records are alive and that do not answer this peer."""
+    num_other_trainers: int = 0
+    """That train now, here and silent ones."""
+    num_silent_trainers: int = 0
 
     @property
     def own_row(self) -> PersonSeen | None:
@@ -119,11 +126,18 @@ class SwarmWatch:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
 
-    def look(self, records: Iterable[PeerRecord], now: float, relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
+    def look(
+        self,
+        records: Iterable[PeerRecord],
+        now: float,
+        relayed: tuple[PeerId, ...] = (),
+        silent: Sequence[PeerRecord] = (),
+    ) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
 
         Args:
             relayed: as in `SwarmSeen`.
+            silent: records of members that do not answer this peer.
         """
         here = list(records)
         called = {one.peer_id: self._name_of(one) for one in here}
@@ -155,6 +169,10 @@ class SwarmWatch:
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
+            num_others=sum(one.peer_id != self.me for one in here),
+            num_silent=len(silent),
+            num_other_trainers=sum(one.state == "training" and one.peer_id != self.me for one in (*trainers, *silent)),
+            num_silent_trainers=sum(one.state == "training" for one in silent),
         )
 
     def _said(self, record: PeerRecord) -> Profile | None:

@@ -13,13 +13,14 @@ from rich.table import Table
 
 from dht.identity.speakable import speakable_name
 from dht.observer.backend import HostBackend
-from dht.quantities import count_text, seconds_text, short_peer
+from dht.quantities import count_text, seconds_text
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import progress_of, rate_factor
 from peer.console.plain_console import console_of_output
 from peer.console.progress import tell_progress
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.refusals import LoggedRefusals, refusals_in_log
 from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.observer import observe
@@ -76,13 +77,18 @@ def local_facts(event_log: Path, now: float) -> dict[str, Any] | None:
 
 
 def local_lines(event_log: Path, now: float) -> list[str]:
-    """The same for people; nothing when nothing was refused."""
+    """The same for people, and whether its rounds have one member; nothing when all is well."""
     logged = _logged(event_log)
-    if logged is None or not logged.refusals:
+    if logged is None:
         return []
     age = seconds_text(round(max(0.0, now - logged.at)))
-    head = f"The peer on this machine, {short_peer(logged.peer_id)}, as it said {age} ago, refused:"
-    return [head, *(f"  {one.sentence(now)}" for one in logged.refusals)]
+    who = f"The peer on this machine, {speakable_name(logged.peer_id)}, as it said {age} ago,"
+    lines = []
+    if logged.lone_rounds >= LONE_ROUNDS:
+        lines.append(f"{who} trains alone: its last {logged.lone_rounds} rounds had one member.")
+    if logged.refusals:
+        lines += [f"{who} refused:", *(f"  {one.sentence(now)}" for one in logged.refusals)]
+    return lines
 
 
 def _logged(event_log: Path) -> LoggedRefusals | None:

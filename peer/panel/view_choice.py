@@ -24,7 +24,6 @@ from peer.events.swarm_seen import OwnAddresses
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
-from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
 
@@ -160,7 +159,7 @@ class PlainView(_Lines):
             # Progress comes every few steps; the heartbeat carries it.
             if not isinstance(event.fact, TrainingProgressed) and not is_soon:
                 self._told_at = event.at
-                self._print(event.at, event.sentence())
+                self._print(event.at, self._scene.sentence_of(event))
         elif self._scene.news[-1:] != num_news:
             new = self._scene.news[-1]
             who = "" if new.remote is None else self._scene.name_of(new.remote)
@@ -183,7 +182,7 @@ class PlainView(_Lines):
             self._spoke_at = now
         elif now - self._spoke_at >= HEARTBEAT_SECONDS:
             self._spoke_at = now
-            told = heartbeat(self._scene.state, now, self._scene.run) if self._is_verbose else summary(self._scene, now)
+            told = heartbeat(self._scene, now) if self._is_verbose else summary(self._scene, now)
             self._print(now, told)
 
     def close(self) -> None:
@@ -213,7 +212,11 @@ def summary(scene: Scene, now: float) -> str:
     if state.last_event_at is None or not scene.loading.is_over:
         is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
         return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
-    others = f"{plural(len(state.others), 'other')} here"
+    others = scene.others_here
+    if scene.lone_rounds and (scene.swarm.num_other_trainers > 1 or not scene.is_seed):
+        from peer.panel.screens.training_screen import lone_words  # with it the library that draws
+
+        others += f". {lone_words(scene)}"
     if scene.is_seed:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"
         return f"Seed: {served}, {swarm.num_training} training, {others}."
@@ -234,19 +237,20 @@ def summary(scene: Scene, now: float) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}, {others}."
 
 
-def heartbeat(state: PanelState, now: float, run: RunFacts) -> str:
+def heartbeat(scene: Scene, now: float) -> str:
     """One line that says how this peer is doing; every figure in it is as old as it says."""
+    state, run = scene.state, scene.run
     if state.last_event_at is None:
         return "Starting."
     from peer.panel.screens.key_screens import age, run_progress, versions  # with it the library that draws
 
     if state.is_seed:
-        return f"Still {state.phase}: versions {versions(state)}, {plural(state.num_peers, 'peer')}."
+        return f"Still {state.phase}: versions {versions(state)}, {scene.others_here}."
     loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (
         f"Still {state.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
-        f"{run.counted}/s, {plural(state.num_peers, 'peer')}, "
+        f"{run.counted}/s, {scene.others_here}, "
         f"{plural(state.rounds_contributed, 'round')} contributed to, "
         f"{run_progress(state, run.counted)}, {last}."
     )

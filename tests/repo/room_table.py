@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "blake3 pydantic",
     ),
-    "peer.events": ("dht.records averaging.rounds averaging.trust peer", False, ""),
+    "peer.events": ("dht.identity dht.records averaging.rounds averaging.trust peer", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
         "averaging.transfer peer",
@@ -240,7 +240,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
     "dashboard.share": ("dashboard", False, "PIL markupsafe segno"),
     "dashboard.page": (
-        "dht.identity dht.records dashboard dashboard.observe dashboard.people dashboard.share",
+        "dht.identity dht.records peer.events dashboard dashboard.observe dashboard.people dashboard.share",
         False,
         "jinja2 markupsafe",
     ),

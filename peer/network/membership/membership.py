@@ -156,15 +156,18 @@ class Membership:
             (trainers if record.is_training else others).append(record.peer_id)
         return trainers, others
 
-    def num_suspected_trainers(self) -> int:
-        """Trainers other than this peer whose records are alive, and that are suspected now."""
+    def suspected(self) -> list[PeerRecord]:
+        """Members other than this peer whose records are alive, and that do not answer now."""
         now = self.wall_clock()
         suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
         announced = (self.view.get(peer_id, now) for peer_id in suspected)
-        return sum(
-            record is not None and record.is_training and not self.doorkeeper.is_excluded(record.peer_id)
-            for record in announced
-        )
+        return [
+            record for record in announced if record is not None and not self.doorkeeper.is_excluded(record.peer_id)
+        ]
+
+    def num_suspected_trainers(self) -> int:
+        """The trainers among `suspected`."""
+        return sum(record.is_training for record in self.suspected())
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
         """The fastest speed that a peer announced lately, live or not; 0 when none is known."""

@@ -405,7 +405,7 @@ class NetworkSide:
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)
-            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed))
+            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed, node.membership.suspected()))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
     async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
+from dht.quantities import plural, short_peer
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import (
     CheckpointFailed,
@@ -43,6 +45,8 @@ PACE_SECONDS = 3600.0
 PACE_STEP_SECONDS = 20.0
 SETTLE_SECONDS = 20.0
 """A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
+KEY_BEGINS = "12D3KooW"
+"""Of the text of each key."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 
 
@@ -100,6 +104,33 @@ class Scene:
         """What people call the owner of a key."""
         return self.names.get(peer_id) or speakable_name(peer_id)
 
+    def sentence_of(self, event: Event) -> str:
+        """What an event says, with names in place of the ends of keys."""
+        told = event.sentence()
+        for value in (getattr(event.fact, one.name) for one in fields(event.fact)):
+            for said in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+                if isinstance(said, str) and said.startswith(KEY_BEGINS):
+                    told = told.replace(short_peer(said), self.name_of(PeerId(said)))
+        return told
+
+    @property
+    def num_others(self) -> int:
+        """Machines of the run beside this one, seeds among them: what every screen and line calls others."""
+        if self.state.phase in ("training alone", "alone"):
+            return 0
+        return self.swarm.num_others if self.swarm.at else len(self.state.others)
+
+    @property
+    def others_here(self) -> str:
+        """In words, with those that are known and do not answer."""
+        silent = f", {self.swarm.num_silent} not answering" if self.swarm.num_silent else ""
+        return f"{plural(self.num_others, 'other')} here{silent}"
+
+    @property
+    def lone_rounds(self) -> int:
+        """The newest rounds in a row that had one member, once they are too many for chance."""
+        return self.state.lone_rounds if self.state.lone_rounds >= LONE_ROUNDS else 0
+
     @property
     def own_name(self) -> str:
         """What people call this peer's owner."""
@@ -145,7 +176,7 @@ def with_event(scene: Scene, event: Event) -> Scene:
     """The scene after an event."""
     scene = settled(scene, event.at)
     before, fact = scene, event.fact
-    scene = replace(scene, state=fold(scene.state, event), loading=scene.loading.after(event))
+    scene = replace(scene, state=fold(scene.state, event, scene.sentence_of(event)), loading=scene.loading.after(event))
     match fact:
         case JoinedRun():
             is_seed = fact.device == "seed"
@@ -229,6 +260,7 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
     if seen.names:
         kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
         names = MappingProxyType(kept | dict(seen.names))
+        scene = replace(scene, state=replace(scene.state, recent=_renamed(scene.state.recent, seen.names)))
     row, news = seen.own_row, []
     first, best = scene.first_rank, scene.best_rank
     if row is not None and scene.session_tokens > 0:
@@ -238,6 +270,16 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
             best = row.rank
             news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
     return _with_news(replace(scene, swarm=seen, names=names, first_rank=first, best_rank=best), news)
+
+
+def _renamed(
+    recent: tuple[tuple[float, str], ...], names: tuple[tuple[PeerId, str], ...]
+) -> tuple[tuple[float, str], ...]:
+    """What happened before the names of those in it were known, with these names."""
+    for peer_id, name in names:
+        if name:
+            recent = tuple((at, told.replace(speakable_name(peer_id), name)) for at, told in recent)
+    return recent
 
 
 def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
+from peer.events.lone_rounds import lone_rounds_after
 from peer.events.peer_events import (
     AnchorRepaired,
     CatchUpProgressed,
@@ -77,6 +78,8 @@ class PanelState:
     others: frozenset[PeerId] = frozenset()
     rounds_committed: int = 0
     rounds_contributed: int = 0
+    lone_rounds: int = 0
+    """The newest rounds in a row that had one member: of this peer's own, of all for a seed."""
     earlier_inner_steps: int = 0
     earlier_tokens: int = 0
     earlier_rounds: int = 0
@@ -120,14 +123,18 @@ class PanelState:
         return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
 
 
-def fold(state: PanelState, event: Event) -> PanelState:
-    """The state after `event`. Events of one peer, in the order in which they happened."""
+def fold(state: PanelState, event: Event, sentence: str | None = None) -> PanelState:
+    """The state after `event`. Events of one peer, in the order in which they happened.
+
+    Args:
+        sentence: what people read of it; None: its own sentence.
+    """
     state = replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
     if isinstance(event.fact, WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
         recent = recent[:-1]  # it is said again and again
     if not isinstance(event.fact, SHOWN_AS_NUMBERS):
-        recent = (*recent, (event.at, event.sentence()))[-NUM_RECENT:]
+        recent = (*recent, (event.at, event.sentence() if sentence is None else sentence))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
     return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
 
@@ -206,6 +213,7 @@ def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelS
     moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
     return replace(
         state,
+        lone_rounds=lone_rounds_after(state.lone_rounds, event, is_seed=state.is_seed),
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,
         rounds_contributed=state.rounds_contributed + (event.peer_id in fact.contributors),

@@ -7,7 +7,6 @@ from rich.text import Text
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
 from peer.panel.scene.scene import Scene
 from peer.panel.scene.state import PanelState
-from peer.panel.scene.updates import RunFacts
 from peer.panel.screens.line_layout import labelled, part
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD
 
@@ -71,7 +70,7 @@ def reached(scene: Scene, now: float) -> Text:
 def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """Figures of rounds and line, and the newest events in their own words."""
     lines: list[Text] = []
-    for label, told in facts(scene.state, now, scene.run):
+    for label, told in facts(scene, now):
         for index, line in enumerate(told):
             lines += labelled(label if index == 0 else "", [part(line)], width)
     lines.append(Text())
@@ -83,8 +82,9 @@ def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Te
     return lines
 
 
-def facts(state: PanelState, now: float, run: RunFacts) -> list[tuple[str, list[str]]]:
+def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     """Label and lines of what a peer knows of itself."""
+    state, run = scene.state, scene.run
     last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
     rows = []
     if state.is_seed:
@@ -101,7 +101,7 @@ def facts(state: PanelState, now: float, run: RunFacts) -> list[tuple[str, list[
         ]
     up, down = state.bits_per_second(now)
     rows += [
-        ("Swarm", [f"{plural(len(state.others), 'other')}; last round {last}", *_refusals(state, now)]),
+        ("Swarm", [f"{scene.others_here}; last round {last}", *_refusals(state, now)]),
         ("Run", [f"{run_progress(state, run.counted)}; versions {versions(state)}"]),
         (
             "Line",

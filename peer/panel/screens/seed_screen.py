@@ -10,11 +10,13 @@ from peer.panel.screens.key_screens import age, reached
 from peer.panel.screens.line_layout import ends, joined, labelled, num_rows, part
 from peer.panel.screens.training_screen import (
     ACCENT,
+    CARE,
     DIM,
     GOOD,
     goal_parts,
     health,
     line_use,
+    lone_words,
     news_lines,
     people_table,
 )
@@ -54,6 +56,8 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     lines += labelled("Run", goal_parts(scene, now, width) or [part("nothing learned yet", DIM)], width)
     if state.phase == "alone":
         lines += labelled("", [health(scene, now)], width)
+    elif scene.lone_rounds and scene.swarm.num_other_trainers > 1:
+        lines += labelled("", [part(lone_words(scene), CARE)], width)
     if scene.run.page:
         lines += labelled("Page", [part(scene.run.page, "underline")], width)
     if height >= TALL:

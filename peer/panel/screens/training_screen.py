@@ -118,20 +118,37 @@ def health(scene: Scene, now: float) -> Text:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         return part(f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE)
     silent = None if scene.last_round_at is None else now - scene.last_round_at
-    if silent is not None and silent > SILENT_ROUND_SECONDS and state.others:
+    if silent is not None and silent > SILENT_ROUND_SECONDS and scene.num_others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
     if is_at_goal(scene, now):
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
-    if not state.others and scene.swarm.num_people <= 1:
+    if not scene.num_others and not scene.swarm.num_silent:
         if scene.last_round_at is None:
             return part("Your machine is the first one here; others join while it trains", DIM)
-        return part("Others may join while your machine trains", DIM)
+        return part(lone_words(scene) if scene.lone_rounds else "Others may join while your machine trains", DIM)
     if scene.last_round_at is None:
         return part("The first exchange with the others comes after a few steps", DIM)
+    if scene.lone_rounds:
+        return part(lone_words(scene), CARE if scene.swarm.num_other_trainers else DIM)
     if scene.is_reachable is False:
         how = "others reach this machine through a relay" if scene.relays else "nobody can dial this machine"
         return part(f"Up to date; {how} (i tells more)", GOOD)
     return part("Everything is up to date", GOOD)
+
+
+def lone_words(scene: Scene) -> str:
+    """That rounds have one member, where `lone_rounds` says so."""
+    swarm, rounds = scene.swarm, scene.lone_rounds
+    if scene.is_seed:
+        return f"{swarm.num_other_trainers} train, but the last {rounds} rounds had one member each"
+    if not swarm.num_other_trainers:
+        return f"Nobody else trains: the last {rounds} rounds had one member"
+    silent = swarm.num_silent_trainers
+    why = f"; {silent} of them {'does' if silent == 1 else 'do'} not answer this machine" if silent else ""
+    if swarm.num_other_trainers == 1:
+        why = "; it does not answer this machine" if silent else ""
+        return f"Trains alone: 1 other is known, it shared none of the last {rounds} rounds{why}"
+    return f"Trains alone: {swarm.num_other_trainers} others are known, none shared the last {rounds} rounds{why}"
 
 
 def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) -> list[Text]:
@@ -156,8 +173,8 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         speed += _growing_batch(scene)
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
     progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
-    others = 0 if is_alone(scene) else max(len(state.others), swarm.num_people - 1)
-    here = f"{plural(others, 'other')} here" if others else "nobody else here"
+    others = scene.num_others
+    here = scene.others_here if others or swarm.num_silent else "nobody else here"
     if others and swarm.num_countries > 1:
         here += f", {swarm.num_countries} countries"
     num_resting = swarm.num_resting - scene.is_resting

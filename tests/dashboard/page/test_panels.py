@@ -18,9 +18,10 @@ from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
 from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, Frame, PageLink, render_page, render_people, render_sections
 from dashboard.page.result import result_of
-from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from dashboard.page.rounds import LAGS, MAX_LANES, heat, lone_words
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
+from peer.events.lone_rounds import LONE_ROUNDS
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, TextOnly, empty_state, record_of
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
 
@@ -155,6 +156,32 @@ def test_every_lag_has_a_heat(lag: int) -> None:
     index = heat(lag)
     assert lag <= LAGS[index][0]
     assert index == 0 or lag > LAGS[index - 1][0]
+
+
+def test_rounds_of_one_member_are_not_called_shared() -> None:
+    lone = tuple(replace(row, contributors=row.contributors[:1]) for row in rounds_of())
+    number, num_trainers = len(lone), len(state_of().trainers)
+    words = f"{num_trainers} machines train, but the newest {number} rounds had one member each: they share nothing"
+    history = replace(history_of_run(), rounds=lone)
+    assert words in text_of("status", history)
+    assert words in text_of("health", history)
+    assert f"one member in each of the newest {number}" in text_of("figures", history)
+    shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
+    assert not lone_words(shared.rounds, num_trainers)
+    assert "they share nothing" not in text_of("status", shared) + text_of("health", shared)
+    assert "in which machines shared what they learned" in text_of("figures", shared)
+    assert not lone_words(lone, 1)
+    assert not lone_words(lone[: LONE_ROUNDS - 1], num_trainers)
+
+
+def test_an_anchor_of_one_peer_is_equal_to_nothing() -> None:
+    state = state_of()
+    html = render_sections(
+        replace(state, fragments=(replace(state.fragments[0], num_current=1, num_forked=0),)), NOBODY
+    )
+    assert "nothing to compare with" in TextOnly(html["strip"]).text
+    assert "equal" not in TextOnly(html["strip"]).text
+    assert "equal" in TextOnly(render_sections(state, NOBODY)["strip"]).text
 
 
 def test_reasons_of_drops_are_words_and_add_up() -> None:

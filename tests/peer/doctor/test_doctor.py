@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dht.errors import PeerUnreachable
 from dht.host import PeerId
+from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 from peer.config.peer_config import PeerConfig
-from peer.doctor.doctor import doctor_json
+from peer.doctor.doctor import doctor_json, in_vain
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
-from peer.doctor.machine import look_at_machine
+from peer.doctor.machine import look_at_machine, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
+from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
@@ -87,6 +90,37 @@ def changed(part: str, **changes: Any) -> DoctorFacts:
 def finding_of(facts: DoctorFacts, subject: str) -> Finding:
     (found,) = [finding for finding in diagnose(facts) if finding.subject == subject]
     return found
+
+
+def test_other_peers_of_this_machine_are_named() -> None:
+    beside = dataclasses.replace(MACHINE, other_peers=("process 11 (peer join)", "process 12 (peer seed)"))
+    (found,) = [one for one in diagnose(DoctorFacts(beside, step_seconds=5.0)) if one.subject == "peers"]
+    assert found.level == "note"
+    assert found.what.startswith("2 others of this machine run now: process 11 (peer join), process 12 (peer seed);")
+    assert "peer stop RUN" in found.remedy
+    assert not [one for one in diagnose(DoctorFacts(MACHINE)) if one.subject == "peers"]
+
+
+def test_running_peers_are_found_by_their_commands(tmp_path: Path) -> None:
+    commands = {
+        "12": ["/usr/bin/python3", "/home/ada/.venv/bin/peer", "join", "tinybytes"],
+        "7": ["peer", "seed", "tinybytes"],
+        "8": ["peer", "doctor", "tinybytes"],
+        "9": ["vim", "peer", "notes"],
+        "self": ["peer", "join"],
+        "10": [],
+    }
+    for name, words in commands.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+    (tmp_path / "13").mkdir()  # it ended meanwhile
+    assert running_peers(tmp_path) == [(7, "seed"), (12, "join")]
+
+
+def test_what_was_tried_with_a_member_is_said_in_words() -> None:
+    reason = "nobody that this peer is connected to knows an address of it"
+    fault = PeerUnreachable(MEMBER, f"cannot open {PROBE_PROTOCOL}: {reason}; it is tried again or left out")
+    assert in_vain(MEMBER, fault) == f"{speakable_name(MEMBER)} was asked for a measurement: {reason}"
 
 
 def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:

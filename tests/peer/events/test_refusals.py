@@ -11,9 +11,11 @@ import pytest
 from averaging.trust.blame import FIRST_SECONDS, STRIKES
 from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
+from dht.identity.speakable import speakable_name
 from peer.events.line_log import LineLog, earlier_log
 from peer.events.log import from_json, to_json
 from peer.events.log_tail import LOG_TAIL_BYTES
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
 from peer.mailbox.mailbox import Mailbox
@@ -23,6 +25,7 @@ from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.scene.state import PanelState, fold
 from peer.panel.screens.key_screens import details_screen
 from tests.kit.panels import text_of
+from tests.kit.peer_events import committed
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")
 
@@ -145,6 +148,17 @@ def test_status_shows_what_the_peer_on_this_machine_refused(tmp_path: Path) -> N
     assert "as it said 10 s ago" in head
     assert line.endswith("broke the protocol once; left out for another 50 s")
     assert local_facts(path, 100.0)["refusals"][0]["left_out_until"] is None  # type: ignore[index]
+
+
+def test_status_says_that_the_peer_on_this_machine_trains_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    lone = [replace(committed(float(at), (ME,)), peer_id=ME) for at in range(LONE_ROUNDS)]
+    path.write_text("".join(f"{to_json(event)}\n" for event in [joined(0.0), *lone]))
+    name = speakable_name(ME)
+    said = f"The peer on this machine, {name}, as it said 3 s ago, trains alone: its last 8 rounds had one member."
+    assert local_lines(path, LONE_ROUNDS + 2.0) == [said]
+    path.write_text("".join(f"{to_json(event)}\n" for event in [*lone, joined(0.0)]))
+    assert local_lines(path, LONE_ROUNDS + 2.0) == []
 
 
 def test_status_says_nothing_without_a_log_and_a_sentence_when_it_cannot_be_read(

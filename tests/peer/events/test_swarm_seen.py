@@ -63,6 +63,18 @@ def test_a_machine_that_finds_its_person_is_not_counted_twice() -> None:
     assert places(seen) == [(1, "a", 129), (2, "other", 50)]
 
 
+def test_others_are_counted_once_and_silent_ones_apart() -> None:
+    here = [
+        record(ME, 5),
+        record("a", 5),
+        record("b", 5, state="serving"),
+        record("s", 0, role="seed", state="serving"),
+    ]
+    seen = SwarmWatch(ME).look(here, 1.0, silent=[record("c", 5), record("d", 5, state="joining")])
+    assert (seen.num_others, seen.num_silent) == (3, 2)
+    assert (seen.num_other_trainers, seen.num_silent_trainers) == (2, 1)
+
+
 def test_the_share_is_of_what_was_done_within_the_hour() -> None:
     watch = SwarmWatch(ME)
     assert watch.look([record("me", 1000), record("other", 5000)], 0.0).share_of_hour is None

@@ -9,7 +9,9 @@ import os
 
 import pytest
 
+from dht.identity.speakable import speakable_name
 from peer.events.log import from_json
+from peer.events.path_events import PathFound
 from peer.events.peer_events import (
     CatchUpProgressed,
     CheckpointUnusable,
@@ -17,15 +19,16 @@ from peer.events.peer_events import (
     JoinedRun,
     LeftRun,
     PeerJoined,
+    PeerLeft,
     WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
-from peer.panel.scene.scene import scene_of, with_event, with_update
+from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.panel.view_choice import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, make_view, summary
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
-from tests.kit.peer_events import ME, StringTerminal, committed, folded, joined, progressed
+from tests.kit.peer_events import ME, OTHER, StringTerminal, committed, joined, progressed
 
 
 def told_by(view: PlainView, stream: io.StringIO) -> list[str]:
@@ -39,7 +42,7 @@ def test_plain_lines_are_for_people() -> None:
     view.tick(100.0)
     for event in (joined(100.0), progressed(101.0), committed(102.0), Event(103.0, ME, PeerJoined(KIRAN))):
         view.show(event)
-    view.tell(SwarmSeen(at=104.0, names=((KIRAN, "Kiran"),)))
+    view.tell(SwarmSeen(at=104.0, names=((KIRAN, "Kiran"),), num_others=1))
     view.tell(Remark("the manifest is new"))
     view.tick(100.0 + HEARTBEAT_SECONDS - 1)
     assert len(stream.getvalue().splitlines()) == 4
@@ -80,7 +83,7 @@ def test_verbose_lines_are_one_for_each_event_and_a_heartbeat() -> None:
     first, second, third = stream.getvalue().splitlines()
     assert first.endswith("Joined demo.abc on cpu with 860 k parameters; versions 0 0 0.")
     assert "Fragment 1 reached version 5" in second
-    assert "Still training: inner step 101, loss 2.0000 nats per token, 1 k tokens/s, 1 peer" in third
+    assert "Still training: inner step 101, loss 2.0000 nats per token, 1 k tokens/s, 0 others here" in third
 
 
 def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
@@ -132,8 +135,43 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
 
 def test_lines_about_a_seed_tell_of_no_inner_step() -> None:
     seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
-    assert heartbeat(folded(Event(1.0, ME, seed)), 40.0, RunFacts("demo.abc")) == "Still serving: versions 3 4, 1 peer."
-    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 2 others here."
+    scene = with_event(Scene(is_seed=True), Event(1.0, ME, seed))
+    assert heartbeat(scene, 40.0) == "Still serving: versions 3 4, 0 others here."
+    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 12 others here."
+
+
+def test_plain_lines_say_that_rounds_have_one_member() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    view.tick(100.0)
+    for event in (joined(100.0), *(committed(101.0, (ME,)) for _ in range(9))):
+        view.show(event)
+    view.tell(SwarmSeen(at=104.0, num_others=1, num_other_trainers=3, num_silent=2, num_silent_trainers=2))
+    view.tick(100.0 + HEARTBEAT_SECONDS)
+    view.show(committed(131.0))
+    view.tick(101.0 + 2 * HEARTBEAT_SECONDS)
+    alone, together = told_by(view, stream)[-2:]
+    assert alone.endswith(
+        "1 other here, 2 not answering. Trains alone: 3 others are known, none shared the last 9 rounds; "
+        "2 of them do not answer this machine."
+    )
+    assert together.endswith("1 other here, 2 not answering.")
+
+
+def test_one_peer_has_one_name_in_all_lines() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream, is_verbose=True)
+    view.tell(SwarmSeen(at=1.0, names=((KIRAN, "Kiran"),)))
+    reason = f"peer {OTHER[-8:]}: cannot open a stream"
+    for fact in (PeerJoined(KIRAN), PeerJoined(OTHER), PathFound(KIRAN, "direct"), PeerLeft(OTHER, reason)):
+        view.show(Event(2.0, ME, fact))
+    name = speakable_name(OTHER)
+    assert told_by(view, stream) == [
+        "Peer Kiran joined.",
+        f"Peer {name} joined.",
+        "Talks to Kiran directly.",
+        f"Peer {name} left: peer {name}: cannot open a stream.",
+    ]
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:

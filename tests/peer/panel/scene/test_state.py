@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit
+from dht.host import PeerId
 from peer.events.peer_events import (
     CatchUpProgressed,
     CaughtUp,
@@ -40,6 +43,18 @@ def test_totals_follow_the_events() -> None:
     assert state.bits_per_second(31.0) == (8 * 150_000 / 60, 8 * 300_000 / 60)
     assert state.bits_per_second(85.0) == (8 * 75_000 / 60, 8 * 150_000 / 60)
     assert state.bits_per_second(1000.0) == (0.0, 0.0)
+
+
+def test_rounds_of_one_member_are_counted_until_one_has_more() -> None:
+    state = folded(joined(), *(committed(float(at), (ME,)) for at in range(3)))
+    assert state.lone_rounds == 3
+    state = fold(fold(state, committed(4.0, (OTHER,))), committed(5.0, (OTHER, PeerId("12D3KooWthird"))))
+    assert state.lone_rounds == 3  # what others did without this peer
+    of_cells = dataclasses.replace(committed(6.0, (ME,)).fact, num_cells=2)
+    assert fold(state, Event(6.0, ME, of_cells)).lone_rounds == 0
+    assert fold(state, committed(6.0)).lone_rounds == 0
+    seed = folded(joined(device="seed"), committed(1.0, (OTHER,)), committed(2.0, (OTHER,)))
+    assert seed.lone_rounds == 2
 
 
 def test_phases() -> None:

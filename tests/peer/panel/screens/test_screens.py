@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import Fact
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.peer_events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -36,12 +37,14 @@ from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.line_layout import part, without_signs, wrapped
 from tests.kit.panels import (
     FACTS,
+    JO,
     KIRAN,
     ME,
     NOW,
     a_beginning,
     a_wait,
     an_evening,
+    committed,
     lines_of,
     render_svg,
     states_of_a_trainer,
@@ -90,6 +93,42 @@ def test_a_paused_panel_says_nothing_of_computing_and_a_classifier_nothing_of_to
     assert "paused on RTX 3060" in paused
     assert "token" not in examples.lower()
     assert "nats per example" in examples
+
+
+def picture_of(scene: Scene) -> str:
+    """As wide as one column gets."""
+    return text_of(lines_of(scene, 119, 30))
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (SwarmSeen(NOW, num_others=4, num_other_trainers=3), "Trains alone: 3 others are known, none shared the last"),
+        (
+            SwarmSeen(NOW, num_others=1, num_other_trainers=1, num_silent_trainers=1),
+            "Trains alone: 1 other is known, it shared none of the last 8 rounds; it does not answer this machine",
+        ),
+        (SwarmSeen(NOW, num_others=1), "Nobody else trains: the last 8 rounds had one member"),
+        (SwarmSeen(NOW), "Nobody else trains: the last 8 rounds had one member"),
+    ],
+)
+def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: str) -> None:
+    scene = with_update(an_evening(), seen)
+    for number in range(LONE_ROUNDS):
+        assert told not in picture_of(scene)
+        scene = with_event(scene, committed(NOW + number / 10, (ME,)))
+    assert told in picture_of(scene)
+    assert "up to date" not in picture_of(scene)
+    assert told not in picture_of(with_event(scene, committed(NOW + 1)))
+
+
+def test_a_seed_says_that_others_train_alone() -> None:
+    scene = with_update(an_evening(is_seed=True), SwarmSeen(NOW, num_others=2, num_other_trainers=2))
+    for number in range(LONE_ROUNDS):
+        scene = with_event(scene, committed(NOW, ((KIRAN, JO)[number % 2],)))
+    assert "2 train, but the last 8 rounds had one member each" in picture_of(scene)
+    with_one = with_update(scene, SwarmSeen(NOW, num_others=1, num_other_trainers=1))
+    assert "had one member" not in picture_of(with_one)
 
 
 def test_a_seed_of_a_private_run_says_how_others_get_in() -> None:

@@ -1,0 +1,19 @@
+"""Rounds of one member: how many of them a peer has had in a row. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from averaging.rounds.round_facts import RoundCommitted
+from peer.events.peer_events import Event
+
+LONE_ROUNDS: Final = 8
+"""So many rounds of one member in a row are no chance. On two busy cores 4 of 10 rounds of two peers had one member."""
+
+
+def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:
+    """The newest rounds in a row that had one member: of a trainer's own, of all that a seed sees."""
+    fact = event.fact
+    if not isinstance(fact, RoundCommitted) or not (is_seed or event.peer_id in fact.contributors):
+        return before  # what others did without this peer says nothing of its own rounds
+    return before + 1 if len(fact.contributors) == 1 and fact.num_cells <= 1 else 0
