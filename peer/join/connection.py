@@ -150,7 +150,7 @@ class RunConnection:
 def fitting_layout(
     manifest: RunManifest,
     shapes: Shapes,
-    buffer_shapes: Shapes = (),
+    buffer_shapes: Shapes | None = None,
 ) -> FragmentLayout:
     """The fragments of a module's parameters and averaged buffers, checked against the run's.
 
@@ -159,7 +159,7 @@ def fitting_layout(
     """
     layout = layout_of(manifest, shapes, buffer_shapes)
     expected = manifest.model.num_parameters
-    num_buffer_values = sum(math.prod(shape) for _, shape in buffer_shapes)
+    num_buffer_values = sum(math.prod(shape) for _, shape in buffer_shapes or ())
     if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
             f"this module has {num_buffer_values} values in {len(buffer_shapes)} buffers of real numbers; the run was "
