@@ -162,7 +162,7 @@ def fitting_layout(
     num_buffer_values = sum(math.prod(shape) for _, shape in buffer_shapes or ())
     if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
-            f"this module has {num_buffer_values} values in {len(buffer_shapes)} buffers of real numbers; the run was "
+            f"this module has {num_buffer_values} values in {len(buffer_shapes or ())} buffers of real numbers; the run was "
             f"made for {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
         )
     if expected is not None and layout.num_values - num_buffer_values != expected:
