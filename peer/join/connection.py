@@ -159,10 +159,11 @@ def fitting_layout(
     """
     layout = layout_of(manifest, shapes, buffer_shapes)
     expected = manifest.model.num_parameters
-    num_buffer_values = sum(math.prod(shape) for _, shape in buffer_shapes or ())
+    buffers = buffer_shapes or []
+    num_buffer_values = sum(math.prod(shape) for _, shape in buffers)
     if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
-            f"this module has {num_buffer_values} values in {len(buffer_shapes or ())} buffers of real numbers; the run was "
+            f"this module has {num_buffer_values} values in {len(buffers)} buffers of real numbers; the run was "
             f"made for {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
         )
     if expected is not None and layout.num_values - num_buffer_values != expected:
