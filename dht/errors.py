@@ -77,6 +77,11 @@ class DaemonFault(LocalFault):
     """The network daemon died or does not answer. That passes more often than not: another try may do."""
 
 
+def words_of(error: BaseException, otherwise: str = "") -> str:
+    """What an exception says; `otherwise` or its type's name where it says nothing, as many time-outs do."""
+    return str(error) or otherwise or type(error).__name__
+
+
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
     """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
     if isinstance(error, FileExistsError | NotADirectoryError):

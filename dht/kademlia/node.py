@@ -21,7 +21,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from dht.admission.admission import Admission
-from dht.errors import LocalFault
+from dht.errors import LocalFault, words_of
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport, StreamHost, open_line
@@ -215,8 +215,7 @@ class HivemindNode:
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
             raise LocalFault(
-                f"the network daemon does not take the DHT ({error or type(error).__name__}); expected an answer; "
-                f"it is tried again"
+                f"the network daemon does not take the DHT ({words_of(error)}); expected an answer; it is tried again"
             ) from error
         self._node.protocol.storage = self.storage
         self._node.protocol.cache = self._cache
@@ -266,13 +265,13 @@ class HivemindNode:
                 async with asyncio.timeout(CALL_SECONDS):
                     await node.shutdown()
             except (P2PDaemonError, OSError) as error:
-                logger.debug("the DHT left without saying goodbye: %s", error or type(error).__name__)
+                logger.debug("the DHT left without saying goodbye: %s", words_of(error))
         if line is not None:
             try:
                 async with asyncio.timeout(CALL_SECONDS):
                     await line.shutdown()
             except (P2PDaemonError, OSError) as error:
-                logger.debug("the line of the DHT did not close: %s", error or type(error).__name__)
+                logger.debug("the line of the DHT did not close: %s", words_of(error))
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
         # Unlike after DHTProtocol.call_ping the routing table is up to date afterwards.

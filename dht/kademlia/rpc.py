@@ -19,7 +19,7 @@ from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from dht.delimited import delimited, read_delimited
-from dht.errors import PeerUnreachable
+from dht.errors import PeerUnreachable, words_of
 from dht.host import PeerId
 from dht.p2pd.host import P2pdHost
 
@@ -108,7 +108,7 @@ class StreamCalls:
                 data = await read_delimited(stream.readexactly, MAX_CALL_BYTES)
                 answer = p2pd_pb2.PersistentConnectionRequest.FromString(data).unaryResponse
         except (OSError, EOFError, TimeoutError, DecodeError, ValueError) as error:
-            raise P2PDaemonError(f"{peer_id} did not answer {name}: {error or type(error).__name__}") from error
+            raise P2PDaemonError(f"{peer_id} did not answer {name}: {words_of(error)}") from error
         finally:
             stream.abort()
         if answer.HasField("error"):

@@ -23,7 +23,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission
-from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
+from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault, words_of
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_guards import SignedRecords, key_id_of, pack_value, unpack_value
@@ -169,7 +169,7 @@ class HivemindStore:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._spread(await self._member.ready(), key_id, subkey, value, expires_at, copies)
         except (LocalFault, TimeoutError) as error:
-            logger.info("a record reached %d members only: %s", len(copies), error or "the time was up")
+            logger.info("a record reached %d members only: %s", len(copies), words_of(error, "the time was up"))
         return len(copies)
 
     async def _spread(
@@ -223,7 +223,7 @@ class HivemindStore:
                     remote = await self._ask_holders(node, key_id)
                     found += remote if remote is not None else await self._search(node, key, key_id)
         except (LocalFault, TimeoutError) as error:
-            logger.info("%s was read here only: %s", key, error or "the time was up")
+            logger.info("%s was read here only: %s", key, words_of(error, "the time was up"))
         return [item for item in found if item[2] > time.time()]
 
     async def _ask_holders(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]] | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dht.background import Background
-from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
+from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
@@ -321,7 +321,7 @@ class P2pdHost:
                 return await question
         except (ControlError, OSError, EOFError) as error:
             raise DaemonFault(
-                f"the network daemon does not answer ({error or type(error).__name__}); expected its peers; try again"
+                f"the network daemon does not answer ({words_of(error)}); expected its peers; try again"
             ) from error
         finally:
             question.close()
@@ -413,7 +413,7 @@ class P2pdHost:
                 logger.info("protocol %s is not served yet: no answer of the daemon; it is asked again", protocol)
             except (ControlError, OSError, EOFError) as error:
                 # A daemon that died meanwhile gets every protocol when it is back, this one too.
-                logger.info("protocol %s is not served yet: %s", protocol, error or type(error).__name__)
+                logger.info("protocol %s is not served yet: %s", protocol, words_of(error))
                 return
 
     def _on_connection(self, connection: ByteStream) -> None:
@@ -424,7 +424,7 @@ class P2pdHost:
             async with asyncio.timeout(CONTROL_SECONDS):
                 remote, protocol = await read_stream_header(connection)
         except (ControlError, OSError, EOFError, ValueError, TimeoutError) as error:
-            logger.info("refused a stream without a readable header: %s", error or "nothing came")
+            logger.info("refused a stream without a readable header: %s", words_of(error, "nothing came"))
             connection.transport.abort()
             return
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dht.ending import end_tasks
-from dht.errors import DaemonFault, LocalFault
+from dht.errors import DaemonFault, LocalFault, words_of
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.control import ControlError, P2pdControl
@@ -143,7 +143,7 @@ class P2pdSupervisor:
             await self._launch()
         except (ControlError, OSError, EOFError) as error:
             raise DaemonFault(
-                f"the network daemon does not answer ({error or type(error).__name__}); expected its PeerId; try again"
+                f"the network daemon does not answer ({words_of(error)}); expected its PeerId; try again"
             ) from error
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
@@ -261,7 +261,7 @@ class P2pdSupervisor:
             except (LocalFault, ControlError, OSError, EOFError) as error:
                 logger.warning(
                     "the network daemon did not come back: %s; next try in %.1f s",
-                    error or type(error).__name__,
+                    words_of(error),
                     pause_seconds,
                 )
 
@@ -295,7 +295,7 @@ class P2pdSupervisor:
                 num_missed = 0
             except (ControlError, OSError, EOFError) as error:
                 num_missed += 1
-                logger.debug("no answer of the network daemon: %s", error or type(error).__name__)
+                logger.debug("no answer of the network daemon: %s", words_of(error))
         logger.warning("the network daemon has stopped answering; it is killed and started again")
         daemon.kill()
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from dht.background import Background
 from dht.delimited import MessageError, delimited, read_delimited
-from dht.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.errors import LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
@@ -222,7 +222,7 @@ class Libp2pHost:
                 async with asyncio.timeout(ASK_SECONDS):
                     return await self._dial(peer_id, address)
             except _STREAM_ERRORS as error:
-                logger.debug("%s is not at %s: %s", peer_id, address, error or type(error).__name__)
+                logger.debug("%s is not at %s: %s", peer_id, address, words_of(error))
         raise HandshakeError("no address of it is known, or none answers")
 
     async def _dial(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
@@ -271,7 +271,7 @@ class Libp2pHost:
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
-            logger.debug("%s does not introduce itself: %s", connection.remote, error or type(error).__name__)
+            logger.debug("%s does not introduce itself: %s", connection.remote, words_of(error))
             return
         self._learn(connection.remote, introduction.addresses, connection.is_loopback)
         if KAD_PROTOCOL in introduction.protocols:
@@ -311,7 +311,7 @@ class Libp2pHost:
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
-            logger.debug("%s does not say where %s is: %s", router, target, error or type(error).__name__)
+            logger.debug("%s does not say where %s is: %s", router, target, words_of(error))
             return {}
         for peer_id, addresses in answer.items():
             # A connected peer has told itself where it is.
@@ -343,7 +343,7 @@ class Libp2pHost:
         except PeerFault as fault:
             logger.info("stream %s ended: %s", protocol, fault)
         except _STREAM_ERRORS as error:
-            logger.debug("stream %s of peer %s ended: %s", protocol, remote, error or type(error).__name__)
+            logger.debug("stream %s of peer %s ended: %s", protocol, remote, words_of(error))
         except Exception:
             # The port promises that a bug in one handler does not take the host down; it must be seen, though.
             logger.exception("the handler of %s failed; this is a bug", protocol)
