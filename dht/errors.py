@@ -40,7 +40,15 @@ class PeerFault(MurmurationError):
 
 
 class PeerUnreachable(PeerFault):
-    """A remote peer could not be dialled, closed the stream, or missed a deadline."""
+    """A remote peer could not be dialled, closed the stream, or missed a deadline.
+
+    Attributes:
+        reason: why, without what was tried and what comes next; all that is known where nothing shorter is.
+    """
+
+    def __init__(self, peer_id: str, what: str, reason: str = "") -> None:
+        super().__init__(peer_id, what)
+        self.reason = printable(reason) or self.what
 
 
 class LocalFault(MurmurationError):

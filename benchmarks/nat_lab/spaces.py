@@ -109,7 +109,7 @@ class NatLab:
                 f"nat_lab: home networks could not be laid ({said or error}); expected a kernel with network "
                 "namespaces, veth, bridges and nf_tables masquerade."
             ) from error
-        except BaseException:
+        except BaseException:  # Ctrl+C, too: no network stays behind
             self.close()
             raise
         return self

@@ -213,7 +213,7 @@ def averaging(run: NewRun, folder: Path, corpus: Corpus, cores: list[int], step_
                 _pin(cores[:1])
                 yield trainer
             connection.close("the benchmark ends", trainer.training.idle)
-        except BaseException:
+        except BaseException:  # Ctrl+C, too: no peer stays behind
             connection.abort()
             raise
     finally:

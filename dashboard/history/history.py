@@ -373,7 +373,7 @@ class History:
         batch, self._batch = self._batch, Batch()
         try:
             await write(database, batch, self._nums)
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: what was not written waits for the next try
             batch.absorb(self._batch)
             self._batch = batch
             dropped = batch.trim(MAX_WAITING_LOOKS, MAX_WAITING_EVENTS)

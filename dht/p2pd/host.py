@@ -47,8 +47,7 @@ MAX_REMEMBERED_PEERS: Final = 64
 
 MAX_ADDRESSES_PER_PEER: Final = 4
 
-TRIED_AGAIN: Final = "; it is tried again or left out"
-"""Ends the sentence about a remote that could not be reached."""
+_TRIED_AGAIN: Final = "; it is tried again or left out"
 _IN_WORDS: Final = {
     "routing: not found": "nobody that this peer is connected to knows an address of it",
     "failed to find any peer in table": "this peer is connected to nobody that could know an address of it",
@@ -336,12 +335,11 @@ class P2pdHost:
                     raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
                 yield P2pdControl(self.daemon.control_socket, self.memory.read_buffer_bytes)
         except TimeoutError as error:
-            raise PeerUnreachable(
-                peer_id, f"did not answer within {timeout_seconds:g} s (to {what}){TRIED_AGAIN}"
-            ) from error
+            reason = f"did not answer within {timeout_seconds:g} s"
+            raise PeerUnreachable(peer_id, f"{reason} (to {what}){_TRIED_AGAIN}", reason) from error
         except (ControlError, ValueError) as error:
-            reason = _IN_WORDS.get(str(error), error)
-            raise PeerUnreachable(peer_id, f"cannot {what}: {reason}{TRIED_AGAIN}") from error
+            reason = _IN_WORDS.get(str(error), str(error))
+            raise PeerUnreachable(peer_id, f"cannot {what}: {reason}{_TRIED_AGAIN}", reason) from error
         except (OSError, EOFError) as error:
             raise PeerUnreachable(
                 peer_id, f"cannot {what}: our own network daemon is down; expected it back within seconds; try again"

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
-from dht.p2pd.host import TRIED_AGAIN
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
@@ -27,7 +26,6 @@ from peer.memory.base_bits import check_base_bits
 from peer.network.membership.manifest_revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import Probe, probing
-from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
@@ -235,7 +233,7 @@ async def _ask_members(
 
 def in_vain(member: PeerId, fault: PeerFault) -> str:
     """What was tried with a member, and what came of it."""
-    reason = fault.what.removeprefix(f"cannot open {PROBE_PROTOCOL}: ").removesuffix(TRIED_AGAIN)
+    reason = fault.reason if isinstance(fault, PeerUnreachable) else fault.what
     return f"{speakable_name(member)} was asked for a measurement: {reason}"
 
 

@@ -25,7 +25,6 @@ from peer.doctor.machine import look_at_machine, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
-from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
@@ -119,7 +118,7 @@ def test_running_peers_are_found_by_their_commands(tmp_path: Path) -> None:
 
 def test_what_was_tried_with_a_member_is_said_in_words() -> None:
     reason = "nobody that this peer is connected to knows an address of it"
-    fault = PeerUnreachable(MEMBER, f"cannot open {PROBE_PROTOCOL}: {reason}; it is tried again or left out")
+    fault = PeerUnreachable(MEMBER, f"cannot open /probe: {reason}; it is tried again or left out", reason)
     assert in_vain(MEMBER, fault) == f"{speakable_name(MEMBER)} was asked for a measurement: {reason}"
 
 
