@@ -8,8 +8,9 @@ from typing import Final, Literal
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
-from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
+from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.import_path import DISTRIBUTION
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
@@ -26,8 +27,8 @@ GOOD_SHARE: Final = 0.5
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
 
-_COMPARED: Final = ("software", "device", "memory", "disk")
-"""Subjects that are compared with what the run needs."""
+_COMPARED: Final = ("software", "device", "peers", "memory", "disk")
+"""Subjects that are compared with what the run needs, or say more once a step was measured."""
 
 Level = Literal["ok", "note", "stop"]
 """Well; joining works but worse than it could; joining makes no sense before this is put right."""
@@ -282,7 +283,7 @@ def _rate(
     if measured is None:
         why = "; ".join(line.faults) or "no member answered"
         return Finding(name, "note", f"not measured: {why}", "ask again in a minute")
-    shown = f"{bit_rate_text(measured)} with {', '.join(map(short_peer, line.asked))}"
+    shown = f"{bit_rate_text(measured)} with {', '.join(map(speakable_name, line.asked))}"
     rate = measured
     if limit is not None and limit < measured:
         rate, shown = limit, f"{shown}, limited to {bit_rate_text(limit)}"
