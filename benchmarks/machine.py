@@ -12,7 +12,7 @@ from averaging.codec import compiled
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, system and the versions of what computes."""
+    """Processor, cores, GPU, system and the versions of what computes."""
     import torch  # not with this module: members of a benchmark that do not train have no need of it
 
     model = platform.processor() or platform.machine()
@@ -33,6 +33,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "torch_vector_instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": compiled.missing_reason() or "compiled",
         **versions,

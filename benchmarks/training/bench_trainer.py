@@ -2,10 +2,12 @@
 
     python -m benchmarks.training.bench_trainer [--seconds 20] [--pairs 5] [--arms alone,averaging] [--json]
     python -m benchmarks.training.bench_trainer --model gpt
+    python -m benchmarks.training.bench_trainer --device cuda --precision bf16 --compile --layers 12 --width 768
 
 The bare loop is what anybody writes. It has the architecture of transformers (or the built-in GPT), its own loss, fused
 AdamW, clipping, blocks at random places of the same tokens. Ours is the loop of `peer join`. Both train the same model
-with one thread on one core. Each runs for `--seconds` each, and take turns in who is first; a pair gives one ratio.
+with one thread on one core, or on one GPU, with all cores but one; `--compile` is for both. Each runs for `--seconds`,
+and they take turns in who is first; a pair gives one ratio.
 
 `alone`: ours has a mailbox and sends nothing. `averaging`: it is a member of a real run with a second peer, and sends
 each fragment every `--sync-every` steps over loopback. Its network process and daemon, and the other peer, which
@@ -46,7 +48,9 @@ from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.session import join
 from peer.mailbox.mailbox import Mailbox
 from peer.owner.new_run import NewRun, create_run
+from peer.trainer.computing.choices import ComputeChoices
 from peer.trainer.data.corpus import Corpus, open_corpus
+from peer.trainer.devices.select import select_device
 from peer.trainer.hf.described import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -89,10 +93,17 @@ num_heads = {heads}
 class BareLoop:
     """What one writes without a swarm, with the run's settings."""
 
-    def __init__(self, manifest: RunManifest, tokens: torch.Tensor) -> None:
+    def __init__(
+        self, manifest: RunManifest, tokens: torch.Tensor, device: torch.device, choices: ComputeChoices
+    ) -> None:
         settings = manifest.training
-        built = build_run_model(manifest)
+        built = build_run_model(manifest).to(device)
         self._model: Any = built if isinstance(built, GPT) else built.architecture
+        self._device = device
+        self._autocast: Any = contextlib.nullcontext()
+        if choices.precision == "bf16":
+            self._autocast = torch.autocast(device.type, dtype=torch.bfloat16)
+        self._loss = torch.compile(self._loss_of) if choices.compile else self._loss_of
         self._parameters = list(self._model.parameters())
         self._optimizer = torch.optim.AdamW(
             [
@@ -113,17 +124,21 @@ class BareLoop:
         settings = self._settings
         last = len(self._tokens) - len(self._offsets)
         starts = torch.randint(last, (settings.batch_size, 1), generator=self._generator)
-        blocks = self._tokens[starts + self._offsets]
+        blocks = self._tokens[starts + self._offsets].to(self._device)
         self._optimizer.zero_grad(set_to_none=True)
-        if isinstance(self._model, GPT):
-            loss = self._model.loss(blocks[:, :-1], blocks[:, 1:])
-        else:
-            inputs = blocks[:, :-1]
-            loss = self._model(input_ids=inputs, labels=inputs).loss
+        with self._autocast:
+            loss = self._loss(blocks)
         loss.backward()
         nn.utils.clip_grad_norm_(self._parameters, settings.grad_clip)
         self._optimizer.step()
         loss.item()
+
+    def _loss_of(self, blocks: torch.Tensor) -> torch.Tensor:
+        inputs = blocks[:, :-1]
+        if isinstance(self._model, GPT):
+            return self._model.loss(inputs, blocks[:, 1:])
+        loss: torch.Tensor = self._model(input_ids=inputs, labels=inputs).loss
+        return loss
 
 
 def rate(step: Callable[[], object], seconds: float) -> float:
@@ -173,25 +188,34 @@ def trainer_of(manifest: RunManifest, model: nn.Module, corpus: Corpus, link: Tr
 
 
 @contextlib.contextmanager
-def alone(manifest: RunManifest, corpus: Corpus) -> Iterator[Trainer]:
+def alone(manifest: RunManifest, corpus: Corpus, device: torch.device, choices: ComputeChoices) -> Iterator[Trainer]:
     """Ours, with a mailbox that nobody reads."""
-    model = build_run_model(manifest)
+    model = build_run_model(manifest).to(device)
     parameters = trained_parameters(model)
     layout = layout_of(manifest, [(name, tuple(one.shape)) for name, one in parameters])
     link = TrainerLink(parameters, layout, Mailbox.in_process(layout.sizes), sync_every=NEVER)
-    trainer = trainer_of(manifest, model, corpus, link)
+    trainer = trainer_of(manifest, model, corpus, link, device=device, choices=choices)
     with trainer.training:
         yield trainer
 
 
 @contextlib.contextmanager
-def averaging(run: NewRun, folder: Path, corpus: Corpus, cores: list[int], step_seconds: float) -> Iterator[Trainer]:
+def averaging(
+    run: NewRun,
+    folder: Path,
+    corpus: Corpus,
+    cores: tuple[list[int], list[int]],
+    step_seconds: float,
+    device: torch.device,
+    choices: ComputeChoices,
+) -> Iterator[Trainer]:
     """Ours, as a member of a run with one more peer; their other processes are on the last core."""
     there = folder / "company"
     there.mkdir(mode=0o700)
     shutil.copy(run.run_record_path, there / "run.record")
     command = [sys.executable, "-m", "benchmarks.training.bench_trainer", "--company", run.run_id, str(there)]
-    _pin(cores[-1:])
+    own, others = cores
+    _pin(others)
     company = subprocess.Popen(
         [*command, "--step-seconds", str(step_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -206,11 +230,19 @@ def averaging(run: NewRun, folder: Path, corpus: Corpus, cores: list[int], step_
         try:
             manifest = connection.open(lambda: False)
             assert manifest is not None
-            model = build_run_model(manifest)
-            link = connection.link(manifest, trained_parameters(model), torch.device("cpu"))
-            trainer = trainer_of(manifest, model, corpus, link, ready_timeout_seconds=READY_SECONDS)
+            model = build_run_model(manifest).to(device)
+            link = connection.link(manifest, trained_parameters(model), device)
+            trainer = trainer_of(
+                manifest,
+                model,
+                corpus,
+                link,
+                ready_timeout_seconds=READY_SECONDS,
+                device=device,
+                choices=choices,
+            )
             with trainer.training:
-                _pin(cores[:1])
+                _pin(own)
                 yield trainer
             connection.close("the benchmark ends", trainer.training.idle)
         except BaseException:  # Ctrl+C, too: no peer stays behind
@@ -277,11 +309,17 @@ def run_arms(options: argparse.Namespace, arms: list[str], folder: Path) -> Iter
     drawn = np.random.default_rng(1).integers(0, options.vocab, NUM_TOKENS).astype("<u2")
     shard.write_bytes(drawn.tobytes())
     corpus = open_corpus(f"tokens:{shard}", vocab_size=options.vocab, context=options.context, held_out_fraction=0.01)
-    _pin(cores[:1])
-    bare = BareLoop(manifest, torch.from_numpy(drawn.astype(np.int64)))
+    device = select_device(options.device)
+    choices = ComputeChoices(precision=options.precision, compile=options.compile)
+    own = cores[:1] if device.type == "cpu" else cores[:-1] or cores
+    _pin(own)
+    bare = BareLoop(manifest, torch.from_numpy(drawn.astype(np.int64)), device, choices)
     step_seconds = 1 / rate(bare.step, min(3.0, options.seconds))
     for arm in arms:
-        session = alone(manifest, corpus) if arm == "alone" else averaging(run, folder, corpus, cores, step_seconds)
+        if arm == "alone":
+            session = alone(manifest, corpus, device, choices)
+        else:
+            session = averaging(run, folder, corpus, (own, cores[-1:]), step_seconds, device, choices)
         with session as trainer:
             yield measure(arm, bare, trainer, manifest, options.seconds, options.pairs)
 
@@ -300,6 +338,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8, help="sequences per step (default 8)")
     parser.add_argument("--sync-every", type=int, default=20, help="H (default 20)")
     parser.add_argument("--fragments", type=int, default=4, help="P (default 4)")
+    parser.add_argument("--device", default="cpu", help="where both loops compute: cpu (default), cuda, cuda:N")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of both (default fp32)")
+    parser.add_argument("--compile", action="store_true", help="both through torch.compile")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--company", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--step-seconds", type=float, default=1.0, help=argparse.SUPPRESS)
