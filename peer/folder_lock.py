@@ -124,11 +124,21 @@ class FolderLock:
 
 
 def holder_of(folder: Path) -> str | None:
-    """What holds the folder, in words such as "process 4711 (peer seed), since ..."; None: nothing. Writes nothing."""
+    """What holds the folder, in words such as "process 4711 (peer seed), since ..."; None: nothing. Writes nothing.
+
+    Raises:
+        LocalFault: it cannot be told, as of a folder that this user may not read.
+    """
+    path = folder / LOCK_NAME
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise LocalFault(
+            f"{path} cannot be read ({error.strerror}), so that nobody knows whether a peer runs there; expected a "
+            "folder of your own; ask as its owner"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,6 +147,13 @@ def holder_of(folder: Path) -> str | None:
         return None  # a file system without locks
     finally:
         os.close(descriptor)
+    return None
+
+
+def told_holder_of(folder: Path) -> str | None:
+    """The same; None also where it cannot be told."""
+    with contextlib.suppress(LocalFault):
+        return holder_of(folder)
     return None
 
 

@@ -63,6 +63,29 @@ def _exists(path: Path) -> bool:
     return False
 
 
+def place_of(folder: Path) -> Path:
+    """The folder itself, or the nearest one above that is there."""
+    return next((one for one in (folder.absolute(), *folder.absolute().parents) if _exists(one)), folder)
+
+
+def folder_fault(folder: Path) -> str:
+    """Why nothing can be written into a folder, or it cannot be made; empty: it can, as far as its rights say."""
+    place = place_of(folder)
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return ""
+    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
+
+
+def check_out(folder: Path) -> None:
+    """Before any work: may its result go there?
+
+    Raises:
+        UsageFault: the folder of `--out` cannot be made or written.
+    """
+    if fault := folder_fault(folder):
+        raise UsageFault(f"--out {folder}: {fault}; expected a folder of your own; choose another --out")
+
+
 def contributor_key_path() -> Path:
     """Where a person's contributor key is kept unless they say otherwise."""
     return user_data_dir_here() / "contributor.key"

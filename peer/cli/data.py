@@ -13,6 +13,7 @@ from peer.cli.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import tell_progress
+from peer.user_folders import check_out
 
 commands = Commands()
 data_commands = Commands(
@@ -47,6 +48,7 @@ def tokenizer(
     as_json: AsJson = False,
 ) -> int:
     """Train a byte-level BPE tokenizer and write it as `AutoTokenizer.from_pretrained` reads it."""
+    check_out(out)
     tell_progress("loading what makes tokenizers")
     from peer.trainer.prepare import train_tokenizer
 
@@ -107,6 +109,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> int:
     """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
+    check_out(out)
     tell_progress("loading what reads and tokenizes text")
     from dht.quantities import bytes_text, count_text, plural
     from peer.trainer.prepare import prepare_data

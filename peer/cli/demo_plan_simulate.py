@@ -50,9 +50,13 @@ def demo(
         raise UsageFault(f"--model is {model!r}; expected gpt or hf.")
     if out is not None and model == "gpt":
         raise UsageFault("--out is given without --model hf; expected both; the built-in model is not kept.")
+    taken_to = (out or Path("demo-model")) if model == "hf" else None
+    if taken_to is not None:
+        from peer.export.formats.free_place import check_folder
+
+        check_folder(taken_to, replace=False)
     from peer.demo.demo import run_demo
 
-    taken_to = (out or Path("demo-model")) if model == "hf" else None
     return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
 
 

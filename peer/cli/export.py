@@ -74,6 +74,9 @@ def export(
 ) -> int:
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
     chosen = form_of(out, form)
+    from peer.export.before_export import check_export
+
+    check_export(out, chosen, replace=force, push=push, merge=merge, base=base)
     source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
     tell_progress("loading what computes models")
     from peer.export.export import export_model

@@ -29,6 +29,7 @@ from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import say
 from peer.console.progress import tell_progress
 from peer.observe.run_names import owned_folders, runs_here
+from peer.user_folders import check_out
 
 commands = Commands()
 
@@ -122,6 +123,8 @@ def init(
             f"A run of yours has the name {name} already: {', '.join(map(str, own))}; choose another name, give --out "
             "DIR for one more run of that name, or --force and its folder as --out to sign its manifest again."
         )
+    if out is not None:
+        check_out(out)
     if model is not None:
         tell_progress("loading what describes models")
     from peer.observe.remembered_folders import remember_place

@@ -86,7 +86,14 @@ def stop(
     from peer.observe.running_peer import ask_to_leave, has_left, running_in
 
     folders = _folders(named_run(run, run_id, None)[0], data_dir)
-    found = [running for folder in folders if (running := running_in(folder)) is not None]
+    found, untold = [], None
+    for folder in folders:
+        try:
+            found += [one for one in [running_in(folder)] if one is not None]
+        except LocalFault as fault:
+            untold = fault
+    if untold is not None and not found:
+        raise untold
     if not found:
         named = f" of {run or run_id}" if run or run_id else ""
         where = f"in {data_dir}" if data_dir else "on this machine"
@@ -121,7 +128,7 @@ def logs(
     Of several that run, all are shown, each line with the name of its folder.
     """
     from peer.events.log_tail import LogReader
-    from peer.observe.running_peer import running_in
+    from peer.folder_lock import told_holder_of
 
     named = named_run(run, run_id, None)[0]
     folders = [one for one in _folders(named, data_dir) if (one / "events.jsonl").exists()]
@@ -131,7 +138,7 @@ def logs(
             f"No peer {what}has written a log {f'in {data_dir}' if data_dir else 'on this machine'}; expected the run "
             "of a peer that runs or ran here; `peer runs` lists them."
         )
-    running = {folder: one.words for folder in folders if len(folders) > 1 and (one := running_in(folder)) is not None}
+    running = {folder: words for folder in folders if len(folders) > 1 and (words := told_holder_of(folder))}
     if len(folders) > 1 and not running:
         newest = max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)
         where = shlex.join(["--data-dir", str(newest)])

@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     summary.py            what the logs of a demo say (pure but for reading them)
+    leftovers.py          what a killed demo leaves is taken away by a process of its own
     swarm.py              the processes, and how none of them is left
     show.py               one table that changes in place, or lines in a pipe
     measured.py           what the measuring process is asked and answers

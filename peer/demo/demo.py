@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from averaging.arrays import F32
-from dht.errors import LocalFault, MurmurationError, UsageFault
+from dht.errors import LocalFault, MurmurationError
 from dht.quantities import plural, short_peer
 from peer.config.layouts import seed_sizes
-from peer.config.peer_config import load_config
 from peer.console.plain_console import PlainConsole
+from peer.demo.leftovers import DemoGuard, forget
 from peer.demo.measured import Words, write_anchors
 from peer.demo.report import print_report
 from peer.demo.show import DemoView, Figures, LineView, TableView, explanations
@@ -188,7 +188,7 @@ def run_demo(
 
     Args:
         page_port: of the dashboard; None: there is none.
-        out: train a small Llama of transformers and take it home to this folder; None: the built-in model.
+        out: train a small Llama of transformers and take it home to this new folder; None: the built-in model.
         program: how the person calls `peer`, for the lines that they may type next.
     """
     stream = sys.stderr if as_json else sys.stdout
@@ -196,15 +196,13 @@ def run_demo(
     console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=not stream.isatty())
     chance, token = (math.log(256), "here each is a letter")
     if out is not None:
-        if out.exists():
-            raise UsageFault(f"{out} is there already; expected a new folder for the demo's model; give another --out")
         chance, token = (math.log(LLAMA_VOCABULARY), "a word or a part of one")
     explained = explanations(chance, token)
     folder = _temporary_folder()
-    with hang_up_interrupts(), _removed(folder), contextlib.ExitStack() as running:
+    with hang_up_interrupts(), _guarded(folder) as guard, contextlib.ExitStack() as running:
         with contextlib.closing(TableView(console, explained) if console.is_terminal else LineView(console)) as view:
             began = time.monotonic()
-            swarm = _make_run(folder, view, out)
+            swarm = _make_run(folder, guard, view, out)
             running.enter_context(_stopped(swarm, view))
             demo = Demo(swarm, view)
             _play(demo, num_peers, minutes, page_port)
@@ -227,17 +225,17 @@ def run_demo(
     return 1 if summary.problems() else 0
 
 
-def _make_run(folder: Path, view: DemoView, out: Path | None) -> DemoSwarm:
+def _make_run(folder: Path, guard: DemoGuard, view: DemoView, out: Path | None) -> DemoSwarm:
     if out is None:
         view.stage("Making a run: the key of its owner, and what all peers agree on")
         (folder / "run.toml").write_text(DEMO_RUN + HOW_IT_TRAINS)
         made = create_run("demo", folder / "run.toml", folder / "owner")
-        return DemoSwarm(folder, made.run_id, made.manifest)
+        return DemoSwarm(folder, made.run_id, made.manifest, guard)
     view.stage("Making a tokenizer and token shards of the text of Python's library")
     from peer.demo.llama import make_llama_run  # loads torch
 
     made, data = make_llama_run(folder, LLAMA_VOCABULARY, HOW_IT_TRAINS, view.say)
-    return DemoSwarm(folder, made.run_id, made.manifest, data)
+    return DemoSwarm(folder, made.run_id, made.manifest, guard, data)
 
 
 def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
@@ -351,12 +349,15 @@ def _temporary_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _removed(folder: Path) -> Iterator[None]:
+def _guarded(folder: Path) -> Iterator[DemoGuard]:
+    """The folder goes afterwards, with all that runs in it if this process is killed."""
+    guard = DemoGuard(folder)
     try:
-        yield
+        yield guard
     finally:
         with undisturbed():
             shutil.rmtree(folder, ignore_errors=True)
+            guard.close()
 
 
 @contextlib.contextmanager
@@ -373,15 +374,7 @@ def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
     else:
         swarm.stop()
     finally:
-        _forget(swarm.run_id)
-
-
-def _forget(run_id: str) -> None:
-    """What page and export kept of the run in its usual folder goes; a peer of somebody else that is there stays."""
-    with contextlib.suppress(OSError, UsageFault):
-        usual = load_config({"run_id": run_id})
-        shutil.rmtree(usual.observer_path, ignore_errors=True)
-        usual.data_dir.rmdir()
+        forget(swarm.run_id, swarm.folder)
 
 
 def _wait_for_enter() -> None:

@@ -20,6 +20,7 @@ from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.config.manifest import RunManifest
+from peer.demo.leftovers import DemoGuard
 from peer.demo.summary import LogFollower, PeerLog
 from peer.files.store import FILES_NAME
 from peer.import_path import python_command, python_environment
@@ -72,6 +73,8 @@ class DemoSwarm:
     folder: Path
     run_id: str
     manifest: RunManifest
+    guard: DemoGuard | None = None
+    """Is told of every process; None: they would outlive this one if it were killed."""
     data: str | None = None
     address: str = ""
     peers: list[DemoPeer] = field(default_factory=list)
@@ -102,6 +105,7 @@ class DemoSwarm:
             events = LogFollower(PeerLog(name, identity.peer_id), folder / "events.jsonl")
             peer = DemoPeer(name, identity.peer_id, folder, process, events, time.monotonic(), is_late)
             self.peers.append(peer)
+            self._tell_guard()
         return peer
 
     def start_page(self, port: int) -> None:
@@ -111,6 +115,7 @@ class DemoSwarm:
         command = python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES)
         with open(self.folder / "dashboard.txt", "wb") as output, undisturbed():
             self.page = _started(command, output, subprocess.STDOUT)
+            self._tell_guard()
             self.page_port = port
 
     @property
@@ -140,6 +145,7 @@ class DemoSwarm:
         with open(paths[0], "wb") as output, open(paths[1], "wb") as errors, undisturbed():
             process = _started(command, output, errors, OMP_NUM_THREADS="1")
             self.calls.append(process)
+            self._tell_guard()
         while process.poll() is None:
             if time.monotonic() >= end:
                 raise LocalFault(f"{what} took more than {seconds:.0f} s; expected it done; is the machine busy?")
@@ -151,14 +157,21 @@ class DemoSwarm:
             raise LocalFault(f"{what} failed:\n{said.strip()[-1500:]}")
         return shown
 
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        page = [] if self.page is None else [self.page]
+        return [one for one in (*(peer.process for peer in self.peers), *self.calls, *page) if one.poll() is None]
+
+    def _tell_guard(self) -> None:
+        if self.guard is not None:
+            self.guard.tell(self.run_id, [process.pid for process in self._running()])
+
     def stop_peers(self) -> None:
         """Ask all peers to leave, and end those that do not within `STOP_SECONDS`."""
         _end([peer.process for peer in self.peers], STOP_SECONDS)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """The same for all, the page included, within `seconds`; interrupted, it ends them at once. None is left."""
-        page = [] if self.page is None else [self.page]
-        _end([*(peer.process for peer in self.peers), *self.calls, *page], seconds)
+        _end(self._running(), seconds)
 
 
 def _started(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import time
@@ -29,6 +28,7 @@ from peer.trainer.examples.rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.optimizer import has_fused, make_optimizer
+from peer.user_folders import folder_fault, place_of
 from peer.version import VERSION
 
 MAX_COMMAND_BYTES: Final = 256 * 1024
@@ -60,7 +60,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         congestion_control=congestion_control(),
         kernels_fault=compiled.missing_reason(),
         other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
-        folder_fault=_folder_fault(config.data_dir),
+        folder_fault=folder_fault(config.data_dir),
         bits_fault=bits_fault,
     )
 
@@ -138,23 +138,11 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _place_of(folder: Path) -> Path:
-    """The folder itself, or the one in which it would be made."""
-    return next((one for one in (folder.absolute(), *folder.absolute().parents) if one.exists()), folder)
-
-
 def _disk_free_bytes(folder: Path) -> int | None:
     try:
-        return shutil.disk_usage(_place_of(folder)).free
+        return shutil.disk_usage(place_of(folder)).free
     except OSError:
         return None
-
-
-def _folder_fault(folder: Path) -> str:
-    place = _place_of(folder)
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
-        return ""
-    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
 
 
 def _bits_fault(compressed: Compressed) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
 from peer.export.formats.contents import ADAPTER
 from peer.export.formats.model_card import held_out_text
-from peer.export.formats.model_file import check_writable, write_model
-from peer.export.formats.model_folder import check_folder, write_folder
+from peer.export.formats.model_file import write_model
+from peer.export.formats.model_folder import write_folder
 from peer.export.model_source import Form, ModelSource
-from peer.export.push import check_push, push_folder
+from peer.export.push import push_folder
 from peer.export.taken_anchors import anchors_of
 
 
@@ -29,7 +28,7 @@ def export_model(
     merge: bool = False,
     base: Path | None = None,
 ) -> int:
-    """Write a run's model to `out`; returns the exit code.
+    """Write a run's model to `out`, which `check_export` allows; returns the exit code.
 
     Args:
         form: hf: `out` is a folder; safetensors: a file, with its `config.json` beside it.
@@ -41,13 +40,6 @@ def export_model(
         LocalFault: nobody reachable, anchors that members do not confirm, a file in the way, a full disk; the
             sentence says which.
     """
-    if push is not None:
-        if form != "hf":
-            raise UsageFault(f"--push is given with --out {out}; expected a folder: no --format and no .safetensors.")
-        check_push(push)
-    if form != "hf" and (merge or base is not None):
-        raise UsageFault(f"--merge and --base are for folders, and --out is {out}; expected --out FOLDER.")
-    (check_folder if form == "hf" else check_writable)(out, replace=force)
     anchors = anchors_of(source)
     if form == "hf":
         config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)

@@ -7,7 +7,7 @@ from pathlib import Path
 from dht.errors import LocalFault, UsageFault, unwritable
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.first_lines import say
-from peer.folder_lock import holder_of
+from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
 from peer.observe.remembered_folders import known_places
@@ -86,7 +86,7 @@ def no_address(run_id: str, data_dir: Path) -> UsageFault:
     """What is said when nobody to ask for a run is known."""
     elsewhere = [folder for _, folder in known_places(run_id) if folder != data_dir.absolute()]
     hint = f" A folder of this run is {elsewhere[0]}: add --data-dir for it." if elsewhere else ""
-    running = next((holder for folder in elsewhere if (holder := holder_of(folder))), None)
+    running = next((holder for folder in elsewhere if (holder := told_holder_of(folder))), None)
     if running is not None:
         hint = f" On this machine {running} is in this run: try again when it shows its address."
     return UsageFault(

@@ -33,7 +33,20 @@ def remember_place(run_id: str, folder: Path) -> None:
         known = known_places()
         if known[:1] != [place]:
             kept = [place, *(one for one in known if one[1] != place[1])][:MAX_PLACES]
-            write_whole(here / PLACES_NAME, json.dumps([[one, str(path)] for one, path in kept]).encode())
+            _write(here / PLACES_NAME, kept)
+
+
+def forget_places(folder: Path) -> None:
+    """Forget those in `folder`, as that of a demo that is over; a file in which nothing else stands goes."""
+    with contextlib.suppress(OSError, UsageFault):
+        file, known = user_data_dir_here() / PLACES_NAME, known_places()
+        kept = [one for one in known if folder.resolve() not in one[1].parents]
+        if kept == known:
+            return
+        if kept:
+            _write(file, kept)
+        else:
+            file.unlink()
 
 
 def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
@@ -51,3 +64,7 @@ def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
                     if Path(path).is_dir():
                         found.append((name, Path(path)))
     return found[:MAX_PLACES]
+
+
+def _write(file: Path, places: list[tuple[str, Path]]) -> None:
+    write_whole(file, json.dumps([[run_id, str(path)] for run_id, path in places]).encode())

@@ -32,7 +32,11 @@ def runs_here() -> list[str]:
 def owned_folders(run_id: str) -> list[Path]:
     """Folders of a run with its owner's key, the usual one first."""
     places = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
-    return [folder for folder in places if (folder / "owner.key").exists()]
+    found = []
+    for folder in places:
+        with contextlib.suppress(OSError):  # of another user
+            found += [folder] if (folder / "owner.key").exists() else []
+    return found
 
 
 def near_run(text: str) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import LocalFault
-from peer.folder_lock import LOCK_NAME, holder_of
+from peer.folder_lock import LOCK_NAME, holder_of, told_holder_of
 
 LOOK_SECONDS = 0.2
 
@@ -24,7 +24,11 @@ class Running:
 
 
 def running_in(folder: Path) -> Running | None:
-    """What runs there; None: nothing, or it cannot be told."""
+    """What runs there; None: nothing.
+
+    Raises:
+        LocalFault: it cannot be told.
+    """
     words = holder_of(folder)
     if words is None:
         return None
@@ -54,7 +58,7 @@ def ask_to_leave(running: Running) -> None:
 def has_left(running: Running, timeout_seconds: float) -> bool:
     """Wait until it holds its folder no more; False: it still does."""
     end = time.monotonic() + timeout_seconds
-    while holder_of(running.folder) == running.words:
+    while told_holder_of(running.folder) == running.words:
         if time.monotonic() >= end:
             return False
         time.sleep(LOOK_SECONDS)

@@ -14,7 +14,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.quantities import seconds_text
 from dht.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
-from peer.folder_lock import holder_of
+from peer.folder_lock import told_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.remembered_folders import known_places
@@ -72,10 +72,13 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     except OSError:
         last_at = None
     manifest = manifest_here(config.run_record_path, run_id)
+    is_owner = False
+    with contextlib.suppress(OSError):
+        is_owner = (folder / "owner.key").exists()
     page = None if manifest is None else manifest.page_address
     end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
     return OwnRun(
-        *(run_id, folder, holder_of(folder), last_at, (folder / "owner.key").exists(), page),
+        *(run_id, folder, told_holder_of(folder), last_at, is_owner, page),
         has_ended=end is not None and end.is_over,
     )
 

@@ -68,6 +68,8 @@ def prepare_data(
         UsageFault: something is missing or wrong, or `out` holds other data.
         LocalFault: a library is missing, or the disk is full.
     """
+    if (out / META_NAME).exists():
+        raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
     tokenizer = load_tokenizer(tokenizer_path, end)
     complaints = Complaints()
     files = files_of(sources, complaints)
@@ -78,8 +80,6 @@ def prepare_data(
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
         settings["examples"] = json.loads(json.dumps(asdict(examples)))
-    if (out / META_NAME).exists():
-        raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
     done = _begin(out, settings)
     num_processes = num_processes or os.cpu_count() or 1
     suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"

@@ -16,45 +16,14 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault
 from dht.quantities import bytes_text
 from dht.regular_files import sync
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.architecture import trained_tensors
 from peer.export.formats.custom import custom_sha256
-from peer.export.formats.model_header import CONFIG_NAME, HEADER_KEY
-
-
-def config_path_of(path: Path) -> Path:
-    """Where the JSON beside a model file lies."""
-    return path.parent / CONFIG_NAME
-
-
-def check_writable(path: Path, *, replace: bool) -> None:
-    """Before anything is downloaded: may the model go there?
-
-    Raises:
-        UsageFault: there is a file already, or the folder is not there.
-    """
-    if path.is_dir() or not path.name:
-        raise UsageFault(f"--out {path} is a folder; expected a file such as {path / 'model.safetensors'}.")
-    for target in (path, config_path_of(path)):
-        if target.exists() and not replace:
-            raise UsageFault(f"{target} is there already; expected a new file; choose another --out or give --force.")
-    check_parent(path)
-
-
-def check_parent(path: Path) -> None:
-    """Whether something new may be made beside `path`.
-
-    Raises:
-        UsageFault: its folder is not there.
-        LocalFault: it cannot be written.
-    """
-    if not path.parent.is_dir():
-        raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
-    if not os.access(path.parent, os.W_OK):
-        raise LocalFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
+from peer.export.formats.free_place import check_writable, config_path_of
+from peer.export.formats.model_header import HEADER_KEY
 
 
 def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -14,42 +13,18 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from dht.errors import UsageFault
-from dht.regular_files import read_regular, sync
+from dht.regular_files import sync
 from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.contents import FolderContents, contents_of, json_bytes
+from peer.export.formats.free_place import check_folder
 from peer.export.formats.model_card import model_card
-from peer.export.formats.model_file import cannot_be_written, check_parent
-from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
+from peer.export.formats.model_file import cannot_be_written
+from peer.export.formats.model_header import RUN_NAME
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
 CARD_NAME = "README.md"
 MAX_SHARD_BYTES = 5_000_000_000
 """Of one file of weights: what hubs take in one piece, and what a line that breaks off can fetch again."""
-
-
-def check_folder(folder: Path, *, replace: bool) -> None:
-    """Before anything is downloaded: may the model go there?
-
-    Raises:
-        UsageFault: there is something already that may not be replaced, or no place for a new folder.
-    """
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageFault(f"--out {folder} is no folder; expected a new one; choose another --out.")
-    check_parent(folder.absolute())
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not replace:
-        raise UsageFault(
-            f"{folder} is there already, with files in it; expected a new folder; choose another --out or give --force."
-        )
-    # --force gives up an earlier model, and nothing else that lies there.
-    others = sorted({entry.name for entry in folder.iterdir()} - _files_of_earlier(folder))
-    if others:
-        raise UsageFault(
-            f"{folder} holds {others[0]!r}, which no export wrote there; expected an earlier export or a new folder; "
-            "move that file away or choose another --out."
-        )
 
 
 def write_folder(
@@ -116,12 +91,3 @@ def _put_in_place(draft: Path, folder: Path) -> None:
         os.replace(earlier, folder)
         raise
     shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _files_of_earlier(folder: Path) -> set[str]:
-    """Names of the files that an export wrote into `folder`, as it says itself; empty: it is of something else."""
-    try:
-        names = json.loads(read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES))["files"]
-        return {name for name in names if isinstance(name, str)}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return set()

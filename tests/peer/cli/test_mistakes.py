@@ -23,6 +23,7 @@ from peer.version import SOFTWARE
 
 UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 NOBODY_THERE = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
+NO_FOLDER = "/dev/null/below"
 HEAVY = {"torch", "hivemind", "aiohttp", "transformers", "libp2p", "numpy"}
 
 
@@ -144,6 +145,12 @@ def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
         *(["join"], ["join", UNKNOWN_RUN], ["join", "--threads", "zero"], ["members"], ["members", "--data-dir", "x"]),
         *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
         *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
+        # Where a result cannot go is said before any work.
+        ["demo", "--model", "hf", "--out", NO_FOLDER],
+        ["export", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--out", NO_FOLDER],
+        ["init", "x", "--model", ".", "--out", NO_FOLDER],
+        ["data", "tokenizer", "--vocab-size", "300", "--out", NO_FOLDER, "."],
+        ["data", "prepare", "--tokenizer", ".", "--out", NO_FOLDER, "."],
     ]
     unreachable = [
         ["join", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--join-timeout", "1"],

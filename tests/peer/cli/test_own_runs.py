@@ -78,6 +78,16 @@ def test_who_holds_a_folder_is_asked_without_writing(home: Path) -> None:
     assert holder_of(home) is None
 
 
+def test_what_cannot_be_told_is_not_said_to_be_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a folder of another user; a link cannot be opened by the system's administrator either."""
+    (home / "other").mkdir()
+    (home / "other" / "peer.lock").symlink_to("peer.lock")
+    assert app.run(["stop", "--data-dir", str(home / "other")]) == 1
+    assert "cannot be read (" in capsys.readouterr().err
+    remember_place(RUN, home / "other")
+    assert app.run(["runs"]) == 0
+
+
 def test_stop_ends_the_peer_that_holds_the_folder(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["stop"]) == 0
     assert capsys.readouterr().out.startswith("No peer runs on this machine;")

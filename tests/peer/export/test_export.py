@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
+from peer.export.before_export import check_export
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
 from peer.export.formats import model_file
@@ -122,8 +123,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path, name: str) -> None
 def test_a_place_that_cannot_be_is_found_before_anything_is_fetched(tmp_path: Path, out: str, sentence: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageFault, match=sentence):
-        # The source is never looked at.
-        export_model(CheckpointSource(RUN_ID, tmp_path / "nowhere"), tmp_path / out, False, False)
+        check_export(tmp_path / out, "safetensors")
 
 
 def fail_at_sync(*_: object) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dht.errors import LocalFault, UsageFault
+from peer.export.before_export import check_export
 from peer.export.export import export_model
 from peer.export.model_source import CheckpointSource
 from peer.export.push import push_folder
-from tests.kit.trainer.exported_models import RUN_ID, data_folder
+from tests.kit.trainer.exported_models import data_folder
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -59,18 +60,17 @@ def test_without_a_network_the_folder_stays_and_a_sentence_says_so(
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "org/", "org/a b", "o/" + 95 * "n"])
 def test_a_wrong_name_is_found_before_anything_is_fetched(tmp_path: Path, name: str, token: None) -> None:
     with pytest.raises(UsageFault, match="expected ORGANISATION/NAME"):
-        export_model(CheckpointSource(RUN_ID, tmp_path / "none"), tmp_path / "m", False, False, "hf", name)
+        check_export(tmp_path / "m", "hf", push=name)
 
 
 def test_what_else_is_missing_is_found_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = CheckpointSource(RUN_ID, tmp_path / "none")
     with pytest.raises(UsageFault, match=r"expected a folder: no --format"):
-        export_model(source, tmp_path / "m.safetensors", False, False, "safetensors", "org/name")
+        check_export(tmp_path / "m.safetensors", "safetensors", push="org/name")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(UsageFault, match=r"finds no token .* run `hf auth login`"):
-        export_model(source, tmp_path / "m", False, False, "hf", "org/name")
+        check_export(tmp_path / "m", "hf", push="org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
-        export_model(source, tmp_path / "m", False, False, "hf", "org/name")
+        check_export(tmp_path / "m", "hf", push="org/name")

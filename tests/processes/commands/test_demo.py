@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.kit.processes.process_swarm import UNHURRIED, WAIT_SECONDS, process_swarm, wait_until
 
 DEMO_SECONDS = 280.0
@@ -58,7 +60,8 @@ def test_the_demo_trains_together_survives_a_kill_and_says_so() -> None:
     assert 42 < facts["seconds"] < DEMO_SECONDS
 
 
-def test_ctrl_c_on_a_terminal_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_and_a_kill_leave_nothing_behind(number: signal.Signals) -> None:
     """In the moment in which the first peer has its daemon: as many processes as a start can leave."""
     with process_swarm() as swarm:
         controller, terminal = pty.openpty()
@@ -79,15 +82,17 @@ def test_ctrl_c_on_a_terminal_leaves_nothing_behind() -> None:
             return any("p2pd" in process.command for process in swarm.processes())
 
         wait_until(daemon_runs, "the daemon of the first peer")
-        demo.send_signal(signal.SIGINT)
+        demo.send_signal(number)
         while chunk := _read_or_end(controller):
             shown += chunk
         os.close(controller)
-        assert demo.wait(WAIT_SECONDS) == 130
+        assert demo.wait(WAIT_SECONDS) == (130 if number == signal.SIGINT else -signal.SIGKILL)
         text = shown.decode(errors="replace")
         assert "Starting the first peer" in text
-        assert "peer: Interrupted." in text
+        assert ("peer: Interrupted." in text) is (number == signal.SIGINT)
         assert "Traceback" not in text
+        if number == signal.SIGKILL:
+            wait_until(lambda: swarm.processes() == [], "the end of what the demo had started")
         assert swarm.processes() == []
         assert swarm.socket_directories() == []
         assert list(swarm.sockets.glob("murmuration-demo-*")) == []

@@ -1,0 +1,76 @@
+"""Whether a model may be written to a place: known before anything is loaded or downloaded. Loads no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from dht.errors import LocalFault, UsageFault
+from dht.regular_files import read_regular
+from peer.export.formats.model_header import CONFIG_NAME, MAX_CONFIG_BYTES, RUN_NAME
+
+
+def config_path_of(path: Path) -> Path:
+    """Where the JSON beside a model file lies."""
+    return path.parent / CONFIG_NAME
+
+
+def check_writable(path: Path, *, replace: bool) -> None:
+    """Before anything is downloaded: may the model go there?
+
+    Raises:
+        UsageFault: there is a file already, or the folder is not there.
+    """
+    if path.is_dir() or not path.name:
+        raise UsageFault(f"--out {path} is a folder; expected a file such as {path / 'model.safetensors'}.")
+    for target in (path, config_path_of(path)):
+        if target.exists() and not replace:
+            raise UsageFault(f"{target} is there already; expected a new file; choose another --out or give --force.")
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
+    """Whether something new may be made beside `path`.
+
+    Raises:
+        UsageFault: its folder is not there.
+        LocalFault: it cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
+    if not os.access(path.parent, os.W_OK):
+        raise LocalFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
+
+
+def check_folder(folder: Path, *, replace: bool) -> None:
+    """Before anything is downloaded: may the model go there?
+
+    Raises:
+        UsageFault: there is something already that may not be replaced, or no place for a new folder.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageFault(f"--out {folder} is no folder; expected a new one; choose another --out.")
+    _check_parent(folder.absolute())
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not replace:
+        raise UsageFault(
+            f"{folder} is there already, with files in it; expected a new folder; choose another --out or give --force."
+        )
+    # --force gives up an earlier model, and nothing else that lies there.
+    others = sorted({entry.name for entry in folder.iterdir()} - _files_of_earlier(folder))
+    if others:
+        raise UsageFault(
+            f"{folder} holds {others[0]!r}, which no export wrote there; expected an earlier export or a new folder; "
+            "move that file away or choose another --out."
+        )
+
+
+def _files_of_earlier(folder: Path) -> set[str]:
+    """Names of the files that an export wrote into `folder`, as it says itself; empty: it is of something else."""
+    try:
+        names = json.loads(read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES))["files"]
+        return {name for name in names if isinstance(name, str)}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return set()
