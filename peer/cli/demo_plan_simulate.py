@@ -61,7 +61,7 @@ def demo(
 
 
 @commands.command(
-    cls=with_choices(only=("base_bits",)),
+    cls=with_choices(only=("base_bits", "optimizer_bits")),
     epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --peers homes.toml",
 )
 @exits_with_sentence
@@ -103,7 +103,7 @@ def plan(
     manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
 
-    return int(run_plan(manifest, peers, context.obj["base_bits"], as_json=as_json, is_full=full or peers is not None))
+    return int(run_plan(manifest, peers, context.obj, as_json=as_json, is_full=full or peers is not None))
 
 
 def _planned(run: str, timeout_seconds: float) -> Any:

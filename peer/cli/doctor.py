@@ -17,7 +17,7 @@ NO_RUN = "any.aaaaaaaaaaaaaaaaaaaa"
 """Stands for the run id that nobody named; nothing is looked up under it."""
 
 LOOKED_AT = (
-    *("run_id", "peers", "device", "listen", "announce", "data", "base", "base_bits"),
+    *("run_id", "peers", "device", "listen", "announce", "data", "base", "base_bits", "optimizer_bits"),
     *("upload_limit_mbit", "download_limit_mbit", "data_dir", "identity"),
 )
 """Fields of `PeerConfig` that change what it finds."""

@@ -504,9 +504,11 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
     """The fields in a run file, as `RunManifest.from_fields` takes them; nothing in them is checked yet.
 
     Raises:
-        UsageFault: the file cannot be read or is not TOML.
+        UsageFault: the file cannot be read, is not TOML, or sets nothing, as one that could not be written whole.
     """
     fields = read_toml(path)
+    if not fields:
+        raise UsageFault(f"{path} sets no field; expected a run file; `peer init --example` prints one to begin with.")
     return fields if name is None else fields | {"name": name}
 
 

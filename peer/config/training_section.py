@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dht.errors import UsageFault
 from dht.quantities import count_text
 from peer.config.schedule_section import ScheduleSection
 from peer.config.section import Section, later
@@ -75,3 +76,16 @@ class TrainingSection(Section):
                 "peer's own steps, schedule.tokens those of the whole swarm; remove total_steps"
             )
         return self
+
+
+def check_optimizer_bits(optimizer: str, bits: str) -> None:
+    """Whether moments of a run's inner optimizer may have so few bits (`--optimizer-bits`).
+
+    Raises:
+        UsageFault: it has none of that size.
+    """
+    if bits != "32" and optimizer != "adamw":
+        raise UsageFault(
+            f"--optimizer-bits {bits} was given, and the run's inner optimizer is {optimizer}; expected adamw; leave "
+            "it out."
+        )

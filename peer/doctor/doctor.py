@@ -16,10 +16,11 @@ from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.config.training_section import check_optimizer_bits
 from peer.console.progress import tell_progress
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
-from peer.doctor.machine import look_at_machine, measure_step_seconds
+from peer.doctor.machine import Bits, look_at_machine, measure_step_seconds
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.memory.base_bits import check_base_bits
@@ -108,13 +109,15 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
     step_seconds = None
     prediction = None
     model_fault = await asyncio.to_thread(_model_fault, observer)
+    bits_fault = _bits_fault(observer.manifest, config)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
         where = "the device that joining takes" if config.device == "auto" else config.device
         tell_progress(f"measuring an inner step on {where}")
-        step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
-        prediction = predict(observer.manifest, records, own_home(step_seconds, line, config.base_bits))
+        bits = Bits() if facts.machine.bits_fault or bits_fault else Bits(config.base_bits, config.optimizer_bits)
+        step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device, bits)
+        prediction = predict(observer.manifest, records, own_home(step_seconds, line, bits.base, bits.optimizer))
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
-    run = replace(run, model_fault=model_fault)
+    run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
     if observer.manifest.model.kind != "custom":
         try:
             limit_bytes = int(config.data_limit_gib * 2**30)
@@ -143,11 +146,7 @@ async def _asked(
 
 
 def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -> ReportedRun:
-    """The same, and whether this machine has the weights that the run stands on, and may have them in fewer bits."""
-    try:
-        check_base_bits(manifest, config.base_bits)
-    except LocalFault as fault:
-        return replace(run, weights_fault=str(fault), weights_fault_code=fault.exit_code)
+    """The same, and whether this machine has the weights that the run stands on."""
     try:
         return replace(run, weights=base_facts(manifest, config.base, tell_progress))
     except LocalFault as fault:
@@ -168,9 +167,19 @@ def _model_fault(observer: RunObserver) -> str:
     return ""
 
 
-def _step_seconds(observer: RunObserver, device_name: str) -> float | None:
+def _bits_fault(manifest: RunManifest, config: PeerConfig) -> str:
+    """Why the run's weights or moments may not have as few bits as were asked for; empty: they may."""
     try:
-        return measure_step_seconds(observer.manifest, select_device(device_name))
+        check_base_bits(manifest, config.base_bits)
+        check_optimizer_bits(manifest.training.optimizer, config.optimizer_bits)
+    except LocalFault as fault:
+        return str(fault)
+    return ""
+
+
+def _step_seconds(observer: RunObserver, device_name: str, bits: Bits) -> float | None:
+    try:
+        return measure_step_seconds(observer.manifest, select_device(device_name), bits)
     except (RuntimeError, MemoryError, DeviceFault):
         # No memory for it: that is a finding of its own.
         return None

@@ -22,8 +22,10 @@ class MachineFacts:
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
         congestion_control: of TCP, as the kernel calls it; empty: unknown.
         folder_fault: the sentence of why the data folder cannot be written; empty: it can.
-        bits_fault: the sentence of why given weights cannot have so few bits here; empty: they can, or nobody asked.
+        bits_fault: the sentence of why weights or moments cannot have so few bits here; empty: they can, or nobody
+            asked.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
+        key_fault: the sentence of why the key of this peer cannot be used, or made; empty: it can.
         other_peers: of this machine, which run meanwhile: each a process and its command.
     """
 
@@ -40,6 +42,7 @@ class MachineFacts:
     folder_fault: str = ""
     other_peers: tuple[str, ...] = ()
     bits_fault: str = ""
+    key_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class ReportedRun:
         model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
         data: what this machine would train on; empty for a model from its owner's own code.
         data_fault: what is missing; empty: nothing.
+        bits_fault: why the run's weights or moments may not have so few bits; empty: they may, or nobody asked.
         weights: the given ones that the run stands on, and where this machine has them; empty: it needs none.
         weights_fault: why they cannot be had here; empty: they can.
         weights_fault_code: of the `weights_fault`; 0: nobody said where they are.
@@ -99,6 +103,7 @@ class ReportedRun:
     weights: str = ""
     weights_fault: str = ""
     weights_fault_code: int = 0
+    bits_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,10 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _device(machine, needs, facts.step_seconds)
     if machine.other_peers:
         yield _other_peers(machine.other_peers, was_measured=facts.step_seconds is not None)
-    if machine.bits_fault:
-        yield Finding("bits", "stop", *told_apart(machine.bits_fault), UsageFault.exit_code)
+    if bits_fault := machine.bits_fault or (run.bits_fault if run else ""):
+        yield Finding("bits", "stop", *told_apart(bits_fault), UsageFault.exit_code)
+    if machine.key_fault:
+        yield Finding("key", "stop", *told_apart(machine.key_fault), UsageFault.exit_code)
     yield _memory(machine, needs)
     yield _disk(machine, needs)
     if machine.port_fault:
@@ -145,6 +147,8 @@ def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float 
     shown = machine.device
     if step_seconds is not None:
         shown += f": an inner step takes {seconds_text(step_seconds)}"
+        if machine.bits_fault:
+            shown += " with all bits"
     free = machine.device_free_bytes
     if needs is None or free is None:
         return Finding("device", "ok", shown)

@@ -7,22 +7,26 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from averaging.codec import compiled
 from dht.errors import DeviceFault, LocalFault, UsageFault
+from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig
+from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig
+from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
-from peer.memory.least_memory import available_memory_bytes, check_memory, free_memory_bytes
+from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
 from peer.trainer.devices.select import describe_device, select_device
 from peer.trainer.examples.rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
@@ -44,8 +48,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         device = select_device(config.device)
         device_text = describe_device(device)
         device_free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-        if config.base_bits != "full":
-            bits_fault = _bits_fault(Compressed(int(config.base_bits), device))
+        bits_fault = _bits_fault(Bits(config.base_bits, config.optimizer_bits), device)
     except DeviceFault as fault:
         device_fault = str(fault)
     return MachineFacts(
@@ -62,6 +65,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
         folder_fault=folder_fault(config.data_dir),
         bits_fault=bits_fault,
+        key_fault=_key_fault(config),
     )
 
 
@@ -79,17 +83,31 @@ def running_peers(processes: Path = Path("/proc")) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """How many bits the given weights under an adapter have, and AdamW's moments."""
+
+    base: BaseBits = "full"
+    optimizer: OptimizerBits = "32"
+
+    def compressed(self, device: torch.device) -> Compressed | None:
+        return None if self.base == "full" else Compressed(int(self.base), device)
+
+
+def measure_step_seconds(manifest: RunManifest, device: torch.device, bits: Bits) -> float:
     """Seconds of one inner step of the run's model, with made-up tokens; a slow machine's are told from one sequence.
 
     Raises:
         DeviceFault: this machine has no memory for it.
         RuntimeError: the device has none.
     """
-    check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
+    # A base that is made up has all bits first.
+    use: Use = "train on a GPU" if device.type == "cuda" else "train"
+    check_memory(manifest, use, free_memory_bytes(), optimizer_bits=bits.optimizer)
     settings = manifest.training
-    model: Any = build_run_model(manifest, for_speed=True).to(device)
-    optimizer = make_optimizer(model.named_parameters(), settings, fused=has_fused(model.parameters()))
+    model: Any = build_run_model(manifest, for_speed=True, compressed=bits.compressed(device)).to(device)
+    fused = has_fused(parameter for parameter in model.parameters() if parameter.requires_grad)
+    optimizer = make_optimizer(model.named_parameters(), settings, fused=fused, bits=bits.optimizer)
     inputs, targets = _made_up(manifest)
     inputs, targets = inputs.to(device), targets.to(device)
 
@@ -145,9 +163,27 @@ def _disk_free_bytes(folder: Path) -> int | None:
         return None
 
 
-def _bits_fault(compressed: Compressed) -> str:
+def _key_fault(config: PeerConfig) -> str:
     try:
-        compressed.check()
+        if config.identity.exists():
+            Identity.load(config.identity)
+            return ""
+    except OSError as error:
+        return f"{config.identity} cannot be read ({error.strerror}); expected your own file; give another --identity"
+    except LocalFault as fault:
+        return str(fault)
+    # That of the usual place is in the data folder, which is looked at anyway.
+    folder = config.identity.parent
+    missing = "" if folder == config.data_dir else folder_fault(folder)
+    return missing and f"{missing}; expected a folder for this peer's key; give another --identity"
+
+
+def _bits_fault(bits: Bits, device: torch.device) -> str:
+    try:
+        if (compressed := bits.compressed(device)) is not None:
+            compressed.check()
+        if bits.optimizer != "32":
+            make_optimizer([("one", nn.Parameter(torch.zeros(1)))], TrainingSection(), bits=bits.optimizer)
     except LocalFault as fault:
         return str(fault)
     return ""

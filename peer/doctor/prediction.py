@@ -12,7 +12,7 @@ from typing import Final
 
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import BaseBits
+from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.doctor.doctor_facts import LineFacts, NeedFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
 from peer.plan.source import plan_of
@@ -64,7 +64,9 @@ def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
     return Prediction(needs, min(mine.in_time, by_line))
 
 
-def own_home(step_seconds: float | None, line: LineFacts, base_bits: BaseBits = "full") -> HomeGroup:
+def own_home(
+    step_seconds: float | None, line: LineFacts, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32"
+) -> HomeGroup:
     """This machine's part of a plan; a rate that was not measured is that of a usual home.
 
     Args:
@@ -87,6 +89,7 @@ def own_home(step_seconds: float | None, line: LineFacts, base_bits: BaseBits = 
         round_trip_seconds=min(60.0, round_trip),
         reachable=bool(line.dial_back.reached),
         base_bits=base_bits,
+        optimizer_bits=optimizer_bits,
         **known,
     )
 

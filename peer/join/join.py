@@ -20,6 +20,7 @@ from peer.config.data_source import LIBRARY, source_here
 from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.config.training_section import check_optimizer_bits
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
@@ -200,8 +201,9 @@ def _load(
     check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data, manifest.data.reader)
     use: Use = "train on a GPU" if device.type != "cpu" else "train"
-    check_memory(manifest, use, free_memory_bytes(), config.base_bits)
+    check_memory(manifest, use, free_memory_bytes(), config.base_bits, config.optimizer_bits)
     check_base_bits(manifest, config.base_bits)
+    check_optimizer_bits(manifest.training.optimizer, config.optimizer_bits)
     compressed = None if config.base_bits == "full" else Compressed(int(config.base_bits), device)
     if compressed is not None:
         compressed.check()

@@ -15,7 +15,7 @@ from dht.errors import DeviceFault
 from dht.quantities import bytes_text, count_text
 from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import BaseBits
+from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.base_bits import base_num_bytes
 
@@ -25,9 +25,8 @@ Use = Literal["train", "train on a GPU", "serve", "read"]
 """What a model is for. On a GPU its copies for training are elsewhere. A seed keeps anchors alone. `read` is one copy
 of the parameters (export, sample, evaluate)."""
 
-_TRAINED_COPIES = 5
-"""Parameters, gradients, two moments (Muon: one velocity, of most of them) and the reference, as
-`peer.plan.memory_needs.trainer_memory` counts them."""
+_TRAINED_COPIES = 3
+"""Parameters, gradients and the reference, as `peer.plan.memory_needs.trainer_memory` counts them."""
 _LOGITS_COPIES = 2
 """Logits and their gradients, float32: `GPT.loss`."""
 _ROTARY_BYTES = 20
@@ -40,11 +39,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")  # in kB
 
 
-def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: BaseBits = "full") -> int:
+def least_memory_bytes(
+    manifest: RunManifest, use: Use, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32"
+) -> int:
     """What a process of this machine takes at least.
 
     Args:
         base_bits: of given weights under an adapter; see `peer.config.peer_config.PeerConfig`.
+        optimizer_bits: of AdamW's moments.
 
     Raises:
         Incompatible: the model cannot be cut as the manifest says.
@@ -55,8 +57,10 @@ def least_memory_bytes(manifest: RunManifest, use: Use, base_bits: BaseBits = "f
         kept += base_num_bytes(manifest) * _num_bits(base_bits) // _FULL_BITS
     if use == "serve":
         return kept
-    num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
-    copies = FLOAT_BYTES * num_values * num_copies
+    copies = FLOAT_BYTES * num_values
+    if use == "train":
+        num_moments = 1 if manifest.training.optimizer == "muon" else 2  # Muon's velocity, of most of the parameters
+        copies = _TRAINED_COPIES * copies + num_values * num_moments * int(optimizer_bits) // 8
     model, training = manifest.model, manifest.training
     if model.kind == "custom" or (model.kind == "hf" and model.task != "causal-lm"):
         return kept + copies
@@ -77,18 +81,24 @@ def _num_bits(base_bits: BaseBits) -> int:
     return _FULL_BITS if base_bits == "full" else int(base_bits)
 
 
-def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None, base_bits: BaseBits = "full") -> None:
+def check_memory(
+    manifest: RunManifest,
+    use: Use,
+    free_bytes: int | None,
+    base_bits: BaseBits = "full",
+    optimizer_bits: OptimizerBits = "32",
+) -> None:
     """Before a model is built.
 
     Args:
-        base_bits: see `least_memory_bytes`.
+        base_bits, optimizer_bits: see `least_memory_bytes`.
         free_bytes: as `free_memory_bytes`.
 
     Raises:
         DeviceFault: this machine has not enough memory for it.
         Incompatible: the model cannot be cut as the manifest says.
     """
-    needed = least_memory_bytes(manifest, use, base_bits)
+    needed = least_memory_bytes(manifest, use, base_bits, optimizer_bits)
     if free_bytes is None or needed <= free_bytes:
         return
     model, training = manifest.model, manifest.training

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from dht.errors import UsageFault
-from peer.config.peer_config import BaseBits, flag_of
+from peer.config.peer_config import BaseBits, OptimizerBits, flag_of
 from peer.config.section import Section
 from peer.config.validation import explain, read_toml
 from peer.plan.round_traffic import MemberLink
@@ -30,6 +31,9 @@ class HomeGroup(Section):
     reachable: bool = Field(default=True, description="whether others can dial it; if not, it reduces nothing")
     base_bits: BaseBits = Field(
         default="full", description="of given weights under an adapter, as `peer join --base-bits` has them"
+    )
+    optimizer_bits: OptimizerBits = Field(
+        default="32", description="of AdamW's moments, as `peer join --optimizer-bits` has them"
     )
 
     @property
@@ -92,14 +96,15 @@ def load_profile(path: Path | None) -> PlanProfile:
         raise UsageFault(f"{path}: {explain(error, PlanProfile)}") from error
 
 
-def with_base_bits(profile: PlanProfile, base_bits: str) -> PlanProfile:
-    """The same homes, all of which keep given weights in so many bits.
+def with_bits(profile: PlanProfile, bits: Mapping[str, str | None]) -> PlanProfile:
+    """The same homes, all of which have so many bits (field -> choice; None: as the profile says).
 
     Raises:
         UsageFault: there is no such choice.
     """
     try:
-        groups = [HomeGroup.model_validate(group.model_dump() | {"base_bits": base_bits}) for group in profile.peers]
+        chosen = {name: choice for name, choice in bits.items() if choice is not None}
+        groups = [HomeGroup.model_validate(group.model_dump() | chosen) for group in profile.peers]
     except ValidationError as error:
         raise UsageFault(explain(error, HomeGroup, flag_of)) from error
     return profile.model_copy(update={"peers": tuple(groups)})

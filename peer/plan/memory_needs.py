@@ -13,6 +13,7 @@ from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.spill import copies_bytes, is_spilled
+from peer.config.peer_config import OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.round_traffic import MemberTraffic
@@ -26,6 +27,8 @@ KEPT_CHECKPOINTS = 2
 TRAINER_LIBRARIES_BYTES = 258_000_000
 """Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0
 (CPU)."""
+VALUES_PER_SCALE = 256
+"""Of moments in 8 bits, as bitsandbytes cuts them: each block has a float32 scale (arXiv 2110.02861)."""
 NETWORK_LIBRARIES_BYTES = 74_000_000
 """The same of the network process, with numpy 2.4.6 and hivemind's DHT. `python -m benchmarks.bench_footprint` prints
 both as "imports alone"."""
@@ -81,18 +84,21 @@ class NetworkMemory:
         return int(sum(astuple(self)))
 
 
-def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0) -> int:
-    """Of an inner optimizer, float32: AdamW's two moments; of the parameters that Muon orthogonalises one velocity."""
-    return FLOAT_BYTES * (2 * num_parameters - num_orthogonalised)
+def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0, bits: OptimizerBits = "32") -> int:
+    """Of an inner optimizer: AdamW's two moments; of the parameters that Muon orthogonalises one velocity, float32."""
+    value_bytes = FLOAT_BYTES if bits == "32" else 1 + FLOAT_BYTES / VALUES_PER_SCALE
+    return int(value_bytes * (2 * num_parameters - num_orthogonalised))
 
 
-def trainer_memory(num_parameters: int, num_orthogonalised: int = 0, base_bytes: int = 0) -> TrainerMemory:
+def trainer_memory(
+    num_parameters: int, num_orthogonalised: int = 0, base_bytes: int = 0, optimizer_bits: OptimizerBits = "32"
+) -> TrainerMemory:
     """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy.
 
     Args:
         num_parameters: that are trained; base_bytes: of those that are not.
     """
-    copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised)
+    copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised, optimizer_bits)
     return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES, base_bytes)
 
 
@@ -133,7 +139,13 @@ def _spilled_bytes(sizes: Sequence[int], codec: Codec) -> int:
 
 
 def disk_bytes(
-    sizes: Sequence[int], codec: Codec, mode: str, num_orthogonalised: int = 0, *, trains: bool = True
+    sizes: Sequence[int],
+    codec: Codec,
+    mode: str,
+    num_orthogonalised: int = 0,
+    *,
+    trains: bool = True,
+    optimizer_bits: OptimizerBits = "32",
 ) -> int:
     """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
 
@@ -146,5 +158,5 @@ def disk_bytes(
     encoded = (1 + RECENT_CONTRIBUTIONS) * sum(codec.encoded_num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:
-        values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised)
+        values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised, optimizer_bits)
     return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, codec) + copies_bytes(sizes)

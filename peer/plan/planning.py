@@ -184,7 +184,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                 ),
                 tokens_per_second=step_tokens / group.step_seconds * utilisation,
                 trainer_memory=trainer_memory(
-                    sum(sizes), num_orthogonalised, base_num_bytes(manifest, group.base_bits)
+                    sum(sizes), num_orthogonalised, base_num_bytes(manifest, group.base_bits), group.optimizer_bits
                 ),
                 network_memory=network_memory(sizes, codec, section.mode, traffic, len(lines)),
             )
@@ -208,7 +208,10 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         tokens_per_second=tokens_per_second,
         goal_tokens=goal_tokens,
         goal_seconds=goal_tokens / tokens_per_second,
-        disk_bytes=disk_bytes(sizes, codec, section.mode, num_orthogonalised)
+        disk_bytes=max(
+            disk_bytes(sizes, codec, section.mode, num_orthogonalised, optimizer_bits=group.optimizer_bits)
+            for group in profile.peers
+        )
         + sum(file.bytes for file in manifest.files),
         join_bytes=2 * FLOAT_BYTES * sum(sizes) + sum(file.bytes for file in manifest.files),
         homes=tuple(homes),

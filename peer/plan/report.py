@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from peer.config.data_source import TOKENS
 from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.config.training_section import check_optimizer_bits
 from peer.console.plain_console import PlainConsole, console_of_output
 from peer.memory.base_bits import check_base_bits
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
-from peer.plan.homes import PlanProfile, load_profile, with_base_bits
+from peer.plan.homes import PlanProfile, load_profile, with_bits
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
 from peer.plan.planning import RunPlan
 from peer.plan.source import plan_of
@@ -29,22 +30,21 @@ HOURS_PER_DAY = 24
 
 
 def run_plan(
-    manifest: RunManifest, profile_path: Path | None, base_bits: str | None, *, as_json: bool, is_full: bool
+    manifest: RunManifest, profile_path: Path | None, bits: Mapping[str, str | None], *, as_json: bool, is_full: bool
 ) -> int:
     """Print what a run asks of its homes: four lines, or with `is_full` all tables. Returns the exit code.
 
     Args:
-        base_bits: of given weights under an adapter, in all homes; None: as the profile says.
+        bits: `base_bits` and `optimizer_bits` of all homes; None: as the profile says.
 
     Raises:
         UsageFault: a file that cannot be used, or weights that cannot have so few bits.
         Incompatible: the run's model cannot be cut as its manifest says.
     """
-    profile = load_profile(profile_path)
-    if base_bits is not None:
-        profile = with_base_bits(profile, base_bits)
+    profile = with_bits(load_profile(profile_path), bits)
     for group in profile.peers:
         check_base_bits(manifest, group.base_bits)
+        check_optimizer_bits(manifest.training.optimizer, group.optimizer_bits)
     seed_layout(manifest)
     plan = plan_of(manifest, profile)
     if as_json:

@@ -146,6 +146,28 @@ def load_architecture(
     module, missing_names = _loaded(text, task, folder, {} if compressed is None else compressed.options())
     if missing_names:
         _fill_in(module, missing(), missing_names)
+    return _to_train(module)
+
+
+def in_fewer_bits(text: str, task: str, module: nn.Module, compressed: Compressed) -> nn.Module:
+    """A copy of an architecture with fewer bits in its linear layers, on `compressed`'s device.
+
+    Raises:
+        UsageFault: as from `Compressed.check`.
+    """
+    config = config_of(text)
+    copy = _head(config.model_type, task).from_pretrained(
+        None,
+        config=config,
+        dtype=config.dtype,
+        state_dict=module.state_dict(),
+        local_files_only=True,
+        **compressed.options(),
+    )
+    return _to_train(copy)
+
+
+def _to_train(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         # While such a layer measures on a processor with AVX-512, it takes a form without gradients, and keeps it.
         if hasattr(layer, _CPU_FORM):

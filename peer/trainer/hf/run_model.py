@@ -22,7 +22,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
 from peer.trainer.examples.rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
-from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, load_architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, in_fewer_bits, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.tasks import ForTask
 from peer.trainer.model.gpt import build_model
@@ -83,7 +83,12 @@ def build_run_architecture(
         what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
         raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
     initial = partial(built_with_values, partial(build_architecture, section.config, section.task), manifest.seed)
-    module = initial() if base is None else load_architecture(section.config, section.task, base, initial, compressed)
+    if base is not None:
+        module = load_architecture(section.config, section.task, base, initial, compressed)
+    else:
+        module = initial()
+        if compressed is not None:
+            module = in_fewer_bits(section.config, section.task, module, compressed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
     freeze(module, section.frozen or ())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dht.errors import UsageFault
 from peer.config.layouts import is_hidden_matrix
 from peer.config.peer_config import OptimizerBits
-from peer.config.training_section import TrainingSection
+from peer.config.training_section import TrainingSection, check_optimizer_bits
 from peer.trainer.model.muon import Muon
 
 
@@ -47,7 +47,8 @@ def make_optimizer(
     Raises:
         UsageFault: 8 bits with Muon, or without bitsandbytes.
     """
-    eight_bit_adamw = _eight_bit_adamw(settings.optimizer) if bits == "8" else None
+    check_optimizer_bits(settings.optimizer, bits)
+    eight_bit_adamw = _eight_bit_adamw() if bits == "8" else None
     trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     decayed = [(name, parameter) for name, parameter in trained if parameter.dim() >= 2]
     vectors = [parameter for _, parameter in trained if parameter.dim() < 2]
@@ -73,11 +74,7 @@ def make_optimizer(
     )
 
 
-def _eight_bit_adamw(optimizer: str) -> Callable[..., torch.optim.Optimizer]:
-    if optimizer != "adamw":
-        raise UsageFault(
-            f"--optimizer-bits 8 was given, and the run's inner optimizer is {optimizer}; expected adamw; leave it out."
-        )
+def _eight_bit_adamw() -> Callable[..., torch.optim.Optimizer]:
     try:
         from bitsandbytes.optim import AdamW8bit
     except (ImportError, OSError, RuntimeError) as error:

@@ -236,6 +236,16 @@ def test_shells_complete_commands_and_flags(tmp_path: Path) -> None:
         assert ended.stdout.split() == [expected], ended.stderr
 
 
+@pytest.mark.parametrize("content", ["", "\n", "# nothing but words\n"])
+def test_a_file_that_says_nothing_is_no_run_file(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a disk that was full."""
+    (tmp_path / "run.toml").write_text(content)
+    for words in (["plan", "run.toml"], ["init", "mine", "--config", "run.toml"]):
+        assert "run.toml sets no field; expected a run file" in said(words, capsys)
+
+
 def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["init", "--example"]) == 0
     (tmp_path / "run.toml").write_text(capsys.readouterr().out)

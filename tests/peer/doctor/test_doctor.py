@@ -15,6 +15,7 @@ from rich.console import Console
 
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
+from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 from peer.config.peer_config import PeerConfig
@@ -332,9 +333,41 @@ def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_m
 
 def test_fewer_bits_are_looked_at_if_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    for bits, fault in (("full", ""), ("4", "--base-bits 4 needs bitsandbytes, which is not installed here")):
-        config = PeerConfig.model_validate({"run_id": "any." + "a" * 20, "data_dir": tmp_path, "base_bits": bits})
-        assert look_at_machine(config).bits_fault.split(";")[0] == fault
+    for flags, fault in (
+        ({}, ""),
+        ({"base_bits": "4"}, "--base-bits 4 needs bitsandbytes, which is not installed here"),
+        ({"optimizer_bits": "8"}, "--optimizer-bits 8 needs bitsandbytes, which cannot be loaded here ("),
+    ):
+        config = PeerConfig.model_validate({"run_id": "any." + "a" * 20, "data_dir": tmp_path, **flags})
+        assert look_at_machine(config).bits_fault.split(";")[0].startswith(fault)
+        assert bool(look_at_machine(config).bits_fault) is bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [(None, 0o600, ""), ("own", 0o600, ""), ("own", 0o644, "has mode 0644"), ("other", 0o600, "is damaged")],
+)
+def test_the_key_that_is_there_is_looked_at(tmp_path: Path, content: str | None, mode: int, words: str) -> None:
+    key = tmp_path / "keys" / "identity.key"
+    if content is not None:
+        key.parent.mkdir()
+        key.write_bytes(Identity.generate().to_bytes() if content == "own" else b"ssh-ed25519 AAAA")
+        key.chmod(mode)
+    fields = {"run_id": "any." + "a" * 20, "data_dir": tmp_path, "identity": key}
+    machine = look_at_machine(PeerConfig.model_validate(fields))
+    stops = [one for one in diagnose(DoctorFacts(machine)) if one.subject == "key"]
+    assert [(one.level, words in one.what, one.exit_code) for one in stops] == ([("stop", True, 2)] if words else [])
+    (tmp_path / "file").touch()
+    no_place = PeerConfig.model_validate(fields | {"identity": tmp_path / "file" / "identity.key"})
+    assert "file is no folder" in look_at_machine(no_place).key_fault
+
+
+def test_what_was_measured_with_all_bits_says_so() -> None:
+    machine = dataclasses.replace(WELL.machine, bits_fault="--base-bits 4 needs bitsandbytes")
+    for facts, ending in ((WELL, False), (dataclasses.replace(WELL, machine=machine), True)):
+        assert ("with all bits" in finding_of(facts, "device").what) is ending
+    muon = dataclasses.replace(WELL, run=dataclasses.replace(RUN, bits_fault="got muon; expected adamw; leave it out"))
+    assert finding_of(muon, "bits") == Finding("bits", "stop", "got muon", "leave it out", 2)
 
 
 def test_a_folder_that_cannot_be_written_stops() -> None:
