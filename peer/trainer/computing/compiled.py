@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,8 @@ class CompiledLoss:
     """
 
     def __init__(self, loss: Loss, tell: Callable[[str], object]) -> None:
+        # It is advice for the author of a loop; here the owner of the machine chooses the number format.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
         self._plain = loss
         self._compiled: Loss | None = torch.compile(loss)
         self._tell = tell

@@ -6,8 +6,14 @@ import torch
 
 from dht.errors import DeviceFault
 
-_SIGNS = ("not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""In RuntimeErrors: torch's allocator of host memory, and libraries beside the one of CUDA memory."""
+_SIGNS = (
+    "not enough memory",
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""In RuntimeErrors: torch's allocator of host memory, CUDA itself while it starts, and libraries beside it."""
 
 
 def is_about_memory(error: BaseException) -> bool:

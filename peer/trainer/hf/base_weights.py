@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +162,15 @@ def from_hub(name: str) -> Path:
     repository, revision = checked_hub_name(name)
     with needing("a model of the hub", "huggingface_hub", "hf"):
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     try:
         return Path(
             snapshot_download(repository, revision=revision, allow_patterns=["*.safetensors", "*.json", "*.jinja"])
         )
     except Exception as error:  # The hub's, HTTP's and the system's own classes.
+        with suppress(LocalEntryNotFoundError):
+            # Not every version of the library looks into its cache when it finds no hub.
+            return Path(snapshot_download(repository, revision=revision, local_files_only=True))
         text = " ".join(str(error).split())[:300]
         raise LocalFault(
             f"{repository} at {revision} cannot be had: {text}; expected it in the hub's cache or on the hub; download "

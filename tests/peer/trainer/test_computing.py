@@ -118,7 +118,11 @@ def small(most: int = 3, error: BaseException | None = None) -> Small:
 
 @pytest.mark.parametrize(
     "error",
-    [None, RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")],
+    [
+        None,
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported at some other API call"),
+    ],
 )
 def test_a_step_without_enough_memory_is_repeated_in_smaller_passes_and_told_once(error: BaseException | None) -> None:
     whole, model = model_of(), small(error=error)

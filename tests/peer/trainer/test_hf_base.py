@@ -188,7 +188,8 @@ def test_fewer_bits_need_a_library_that_computes_here(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lora = run_of(saved, tmp_path / "lora", AdapterChoice("lora", 4))
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    for name in ("bitsandbytes", "bitsandbytes.nn"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageFault, match="--base-bits 4 needs bitsandbytes"):
         build_run_model(lora, find_base(lora, saved), compressed=Compressed(4, torch.device("cpu")))
     broken = types.ModuleType("bitsandbytes.nn")
@@ -283,6 +284,17 @@ def test_the_hub_s_cache_serves_without_a_network(saved: Path, tmp_path: Path, m
     assert described.init is not None
     assert described.init["source"] == f"hub:org/name@{revision}"
     with pytest.raises(LocalFault, match="cannot be had"):
+        from_hub("org/other@v1")
+    ours = huggingface_hub.snapshot_download
+
+    def older(*arguments: Any, local_files_only: bool = False, **options: Any) -> str:
+        if not local_files_only:
+            raise OSError("offline mode is enabled")
+        return ours(*arguments, local_files_only=True, **options)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", older)
+    assert from_hub(f"org/name@{revision}").name == revision
+    with pytest.raises(LocalFault, match=r"cannot be had: offline mode is enabled; expected it in the hub's cache"):
         from_hub("org/other@v1")
 
 

@@ -75,6 +75,7 @@ def test_what_devices_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
         check_can_shard("adamw", base_bits="4")
     check_can_shard("adamw")
     place = Place(1, 1, 2, "", 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceFault, match="'cuda' is not there"):
         device_of("cuda", place)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
