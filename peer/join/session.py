@@ -101,7 +101,8 @@ def join(
     Raises:
         UsageFault: an argument is wrong, or nothing would follow it.
     """
-    if unused := [name for name in NOT_OF_AN_OWN_LOOP if name in choices]:
+    defaults = {name: PeerConfig.model_fields[name].default for name in NOT_OF_AN_OWN_LOOP}
+    if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
         raise UsageFault(
             f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
             "network; leave it out, and let the loop do it (max_steps: of Swarm.positions and Swarm.samples)."

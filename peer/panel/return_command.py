@@ -8,7 +8,14 @@ from pathlib import Path
 
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
+from peer.panel.scene.updates import LineLimits
 from peer.user_folders import paths_in
+
+
+def same_with(config: PeerConfig, what: str, limits: LineLimits) -> str:
+    """`same_again` with the limits of the line as they are now, which a key changes."""
+    changed = {"upload_limit_mbit": limits.up_mbit, "download_limit_mbit": limits.down_mbit}
+    return same_again(config.model_copy(update=changed), what)
 
 
 def same_again(config: PeerConfig, what: str) -> str:

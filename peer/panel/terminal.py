@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from types import FrameType
 
 from dht.errors import DeviceFault, Incompatible, UsageFault
@@ -25,7 +27,7 @@ from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
-from peer.panel.return_command import same_again
+from peer.panel.return_command import same_with
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
 from peer.panel.scene.updates import (
@@ -83,7 +85,9 @@ class Terminal:
         limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),
-            scene=scene_of(config.run_id, limits, is_seed=is_seed, same_again=same_again(config, what)),
+            scene=replace(
+                scene_of(config.run_id, limits, is_seed=is_seed), same_again=partial(same_with, config, what)
+            ),
             act=self._act,
             keyboard=sys.stdin,
             # Several processes would wait for each other longer than they may.

@@ -17,12 +17,14 @@ from pathlib import Path
 
 from dht.errors import LocalFault, UsageFault
 from dht.fields import printable
-from peer.tracking.rows import Row
+from peer.tracking.rows import Row, StepCount
 from peer.tracking.trackers import Record, open_tracker
 
 WRITER_SECONDS = 20.0
 """For an earlier writer of the same record to end: longer than a recorder waits for its last rows."""
 _LOOK_SECONDS = 0.1
+_NOTE_BYTES = 48
+"""Two numbers of at most 20 digits, and room."""
 
 
 def take_rows(record: Record, lines: Iterable[str], writer_seconds: float = WRITER_SECONDS) -> None:
@@ -35,20 +37,29 @@ def take_rows(record: Record, lines: Iterable[str], writer_seconds: float = WRIT
         UsageFault: another process still writes this record.
         Exception: of the tracker.
     """
-    with _only_writer(record, writer_seconds):
+    with _only_writer(record, writer_seconds) as note:
         tracker = open_tracker(record)
+        steps = StepCount(*_numbers_in(note)) if record.counts_on else StepCount()
         try:
             for line in lines:
                 fields = json.loads(line)
-                tracker.write(Row(fields["step"], fields["at"], fields["values"]))
+                tracker.write(Row(steps.next(fields["step"]), fields["at"], fields["values"]))
+                with contextlib.suppress(OSError):  # a full disk: the next row says it again
+                    os.pwrite(note, f"{steps.last} {steps.lost}\n".ljust(_NOTE_BYTES).encode(), 0)
         finally:
             tracker.close()
 
 
+def _numbers_in(note: int) -> list[int]:
+    """The last step of earlier sessions, and how many of their steps were lost; none: there were none."""
+    words = os.pread(note, _NOTE_BYTES, 0).split()
+    return [int(word) for word in words] if len(words) == 2 and all(map(bytes.isdigit, words)) else []
+
+
 @contextlib.contextmanager
-def _only_writer(record: Record, seconds: float) -> Iterator[None]:
-    """Two writers would put every row into the record twice."""
-    path = Path(record.folder) / f"{record.file}.{record.kind}.lock"
+def _only_writer(record: Record, seconds: float) -> Iterator[int]:
+    """Two writers would put every row into the record twice. Gives the descriptor of the file that they lock."""
+    path = Path(record.folder) / f"{Path(record.file).stem}.{record.kind}.lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     end = time.monotonic() + seconds
@@ -66,7 +77,7 @@ def _only_writer(record: Record, seconds: float) -> Iterator[None]:
                 time.sleep(_LOOK_SECONDS)
             except OSError:
                 break  # a file system without locks: there each owner has to take care
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

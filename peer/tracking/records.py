@@ -17,7 +17,8 @@ def own_record(config: PeerConfig, peer_id: PeerId) -> Record | None:
     if config.track is None:
         return None
     name = f"{config.name or 'peer'}-{short_peer(peer_id)}".replace("/", "-")
-    return Record(config.track, config.run_id, name, str(config.data_dir.absolute()), "metrics.csv", OWN_COLUMNS)
+    folder = str(config.data_dir.absolute())
+    return Record(config.track, config.run_id, name, folder, "metrics.csv", OWN_COLUMNS, counts_on=True)
 
 
 def run_record(run_id: str, kind: str) -> Record:

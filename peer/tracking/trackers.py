@@ -38,6 +38,7 @@ class Record:
         folder: for files.
         file: the CSV file in it.
         columns: of its rows.
+        counts_on: a session whose steps begin lower than the last one ended counts on from there.
     """
 
     kind: TrackerKind
@@ -46,6 +47,7 @@ class Record:
     folder: str
     file: str
     columns: Sequence[str]
+    counts_on: bool = False
 
 
 class Tracker(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
@@ -68,8 +68,8 @@ class Scene:
     addresses: tuple[str, ...] = ()
     given_command: str = ""
     """What others type to join here, as far as it was said."""
-    same_again: str = ""
-    """The command that brings this peer back as it was."""
+    same_again: Callable[[LineLimits], str] = lambda limits: ""
+    """The command that brings this peer back as it is, with these limits; empty: a plain one does."""
     joined_at: float | None = None
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
@@ -166,10 +166,9 @@ class Scene:
         return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
 
 
-def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool, same_again: str = "") -> Scene:
+def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool) -> Scene:
     """Before anything has happened."""
-    loading = Checklist.of(is_seed=is_seed)
-    return Scene(is_seed=is_seed, loading=loading, run=RunFacts(run_id), limits=limits, same_again=same_again)
+    return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=RunFacts(run_id), limits=limits)
 
 
 def with_event(scene: Scene, event: Event) -> Scene:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,6 +131,9 @@ def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(UsageFault, match=f"got {name}, which a loop of your own does not follow"):
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
+    # Its default asks for nothing, as track=None.
+    usual: Any = PeerConfig.model_fields[name].default
+    join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: usual})
 
 
 def test_what_seeds_do_not_have_own_loops_do_not_have_either() -> None:

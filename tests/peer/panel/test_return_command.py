@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ import pytest
 from peer.cli import init_join_seed
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
-from peer.panel.return_command import same_again
-from peer.panel.scene.scene import scene_of
+from peer.panel.return_command import same_again, same_with
+from peer.panel.scene.scene import scene_of, with_update
 from peer.panel.scene.updates import LineLimits
 from peer.panel.screens.goodbye import comeback
 
@@ -68,8 +70,13 @@ def test_a_plain_peer_is_told_a_plain_command(monkeypatch: pytest.MonkeyPatch, t
 
 def test_the_goodbye_says_it(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
-    told = scene_of(RUN_ID, LineLimits(), is_seed=True, same_again=same_again(config, "peer seed"))
+    began = scene_of(RUN_ID, LineLimits(), is_seed=True)
+    assert comeback(began) == f"peer seed {RUN_ID}"
+    told = replace(began, same_again=partial(same_with, config, "peer seed"))
     assert comeback(told) == f"peer seed {RUN_ID} --data-dir {tmp_path}"
+    changed = with_update(told, LineLimits(2.5, None))
+    assert comeback(changed) == f"peer seed {RUN_ID} --data-dir {tmp_path} --upload-limit-mbit 2.5"
+    assert comeback(with_update(changed, LineLimits())) == comeback(told)
 
 
 def test_what_a_file_chose_for_training_is_no_flag_of_a_seed() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,24 @@ def test_a_record_has_one_writer_and_the_next_one_goes_on(tmp_path: Path) -> Non
     take_rows(one, [second], writer_seconds=0)
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["step", "1", "2"]
+
+
+def test_steps_count_on_after_a_kill_and_stay_those_of_the_peer_without_one(tmp_path: Path) -> None:
+    def steps_after(one: Record, *steps: int) -> list[str]:
+        take_rows(one, [json.dumps({"step": step, "at": 9.0, "values": {"loss": 1.0}}) for step in steps])
+        lines = (tmp_path / one.file).read_text().splitlines()[1:]
+        return [line.split(",")[1] for line in lines[-len(steps) :]]
+
+    own = replace(record("csv", tmp_path), counts_on=True)
+    assert steps_after(own, 10, 20) == ["10", "20"]
+    assert steps_after(own, 30) == ["30"]  # it left in order
+    assert steps_after(own, 10, 20) == ["31", "41"]  # it was killed, and no checkpoint was there
+    assert steps_after(own, 30) == ["51"]
+    assert steps_after(own, 25, 35) == ["52", "62"]  # killed with one
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.csv", "metrics.csv.lock"]
+    # The tokens of a run are no count of the page's.
+    run = replace(record("csv", tmp_path), file="run-metrics.csv")
+    assert [steps_after(run, 10), steps_after(run, 5)] == [["10"], ["5"]]
 
 
 @pytest.mark.parametrize("there", ["time,step,other\n", "notes of mine"])
@@ -175,7 +194,9 @@ def test_a_library_that_is_missing_is_told_before_joining(
 def test_a_peer_records_its_events_under_the_same_name_after_a_restart(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN, data_dir=tmp_path, name="Ada/B", track="csv")
     me = PeerId("12D3KooWabcdefgh")
-    assert own_record(config, me) == Record("csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS)
+    assert own_record(config, me) == Record(
+        "csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS, counts_on=True
+    )
     with recording(own_record(config, me), pytest.fail, OwnRows().row) as note:
         note(Event(1.7e9, me, TrainingProgressed(4, 400, 2.5, 50.0, 0.0)))
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
