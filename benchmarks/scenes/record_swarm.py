@@ -112,7 +112,7 @@ class RecordSwarm:
 
     def __init__(self, num_peers: int, seed: int) -> None:
         self.random = random.Random(seed)
-        self.identities = [Identity.generate() for _ in range(num_peers)]
+        self.identities = [Identity.from_seed(self.random.randbytes(32)) for _ in range(num_peers)]
         self.run_id = make_run_id("records", self.identities[0].public_key)
         self.level = level_for(num_peers, 0)
         self.verified = VerifiedRecords(4 * num_peers)
@@ -177,6 +177,7 @@ class RecordSwarm:
         async def open_line() -> MemoryLine:
             return line
 
+        store._member._serves = True  # which no host without a daemon does
         store._member._open_line = open_line
         await store.start()
         self.stores.append(store)

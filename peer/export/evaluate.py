@@ -46,6 +46,9 @@ def evaluate_model(
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer)
         with contextlib.closing(corpus):
             model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)
+            context = 0 if classifies else manifest.model.context
+            num_held_out = corpus.num_held_out(*size, context)
+            overlaps = num_held_out < size[0] * size[1] * max(1, context)
             loss = held_out_loss(model, corpus, *size)
             accuracy = held_out_accuracy(model, corpus, *size) if classifies else None
     facts: dict[str, Any] = {
@@ -54,9 +57,7 @@ def evaluate_model(
         "versions": list(opened.versions),
         "tokens": opened.tokens,
         "data": used,
-        f"num_held_out_{what}": manifest.data.evaluation_batches
-        * manifest.step_tokens
-        // manifest.training.accumulation_steps,
+        f"num_held_out_{what}": num_held_out,
         "held_out_loss": loss if math.isfinite(loss) else None,
         **({} if accuracy is None else {"accuracy": accuracy}),
         "bits_per_byte": _bits_per_byte(loss, None if manifest.model.task == "masked-lm" else corpus.bytes_per_token),
@@ -65,7 +66,8 @@ def evaluate_model(
         print(json.dumps(facts))
         return 0
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
-    print(f"Data        held-out part of {used}, {count_text(facts[f'num_held_out_{what}'])} {what}")
+    more_than_once = ": all that it has, some of them more than once" if overlaps else ""
+    print(f"Data        held-out part of {used}, {count_text(num_held_out)} {what}{more_than_once}")
     print(f"Loss        {loss_text(loss, manifest)}")
     if accuracy is not None:
         print(f"Accuracy    {100 * accuracy:.1f} %")

@@ -62,6 +62,11 @@ class Corpus:
     bytes_per_token: float | None = None
     close: Callable[[], None] = lambda: None
 
+    def num_held_out(self, num_batches: int, batch_size: int, context: int) -> int:
+        """Tokens (of labelled data examples) of `held_out_batches`, each once: of short text blocks overlap."""
+        num_blocks, num_there = num_batches * batch_size, self.held_out.num_tokens
+        return min(num_blocks * context, num_there - 1) if context else min(num_blocks, num_there)
+
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

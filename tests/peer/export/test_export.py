@@ -316,3 +316,16 @@ def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, caps
     assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 96, 4321)
     assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
     assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out
+
+
+def test_held_out_tokens_are_counted_once(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A short text is measured in blocks that overlap."""
+    text = tmp_path / "text.txt"
+    text.write_text("ten bytes." * 100)
+    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", True) == 0
+    facts = json.loads(capsys.readouterr().out)
+    corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
+    # The first token is predicted from nothing, and so by nobody.
+    assert facts["num_held_out_tokens"] == corpus.held_out.num_tokens - 1 < 96
+    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
+    assert "tokens: all that it has, some of them more than once" in capsys.readouterr().out
