@@ -54,9 +54,13 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
 def _check_data(config: PeerConfig) -> None:
     kind, _, places = (config.data or "").partition(":")
     if kind in ("text", "jsonl", "parquet", "tokens"):
-        from peer.trainer.text.files import check_not_empty
+        from peer.trainer.text.files import check_readable
 
-        check_not_empty(places)
+        check_readable(places, is_shards=kind == "tokens")
+    base = config.base
+    if base is not None and not (base.is_dir() and any(base.glob("*.safetensors"))):
+        found = "has no *.safetensors file" if base.is_dir() else "is no folder"
+        raise UsageFault(f"{base} {found}; expected a folder with a model's weights in that form; check --base")
 
 
 def _check_libraries(config: PeerConfig) -> None:

@@ -185,31 +185,42 @@ def check_there(path: Path) -> None:
         )
 
 
-def check_not_empty(text: str) -> None:
-    """Look at ``PATH[,PATH...]`` without reading any of it.
+def check_readable(text: str, *, is_shards: bool = False) -> None:
+    """Open all of ``PATH[,PATH...]`` without reading any of it.
+
+    Args:
+        is_shards: of a folder only shards of tokens count.
 
     Raises:
-        UsageFault: a path is missing, or every file there is empty.
+        UsageFault: a path is missing, something there cannot be read, or there is nothing but empty files.
     """
-    if not any(_may_hold(file) for path in paths_in(text) for _, file in files_at(path)[0]):
+    holds_any = False
+    for path in paths_in(text):
+        only_shards = is_shards and path.is_dir()
+        for _, file in files_at(path)[0]:
+            with reading(file), open_regular(file) as opened:
+                is_counted = not only_shards or file.suffix in _SHARD_SUFFIXES
+                holds_any |= is_counted and os.fstat(opened.fileno()).st_size > 0
+    if not holds_any:
         raise UsageFault(
             f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
             "shards; check --data"
         )
 
 
-def _may_hold(file: Path) -> bool:
-    """Whether it has bytes; what is no regular file is refused when it is opened."""
-    try:
-        return not file.is_file() or file.stat().st_size > 0
-    except OSError:
-        return True
-
-
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
-    """Entries below `root` as (path relative to it, path), sorted by the former; hidden ones are left out."""
+    """Entries below `root` as (path relative to it, path), sorted by the former; hidden ones are left out.
+
+    Raises:
+        UsageFault: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        with reading(Path(error.filename)):
+            raise error
+
     found = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=refuse):
         folders[:] = [name for name in folders if name not in left_out and not name.startswith(".")]
         for name in names:
             if not name.startswith("."):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -27,8 +30,24 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
                 check(f"{kind}:{tmp_path / name}")
     check(f"text:{tmp_path / 'empty.txt'},{tmp_path / 'full.txt'}")
     check(f"text:{tmp_path}")
+    for base, what in (("folder", r"has no \*\.safetensors file"), ("full.txt", "is no folder")):
+        config = PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", base=tmp_path / base)
+        with pytest.raises(UsageFault, match=f"{base} {what}"):
+            before_start._check_data(config)
     with pytest.raises(UsageFault, match="does not exist"):
         check(f"text:{tmp_path / 'nosuch'}")
+    with pytest.raises(UsageFault, match="holds nothing to read"):  # but text
+        check(f"tokens:{tmp_path}")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageFault, match="pipe cannot be read"):
+        check(f"text:{tmp_path / 'pipe'}")
+
+    def refuse(folder: str) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UsageFault, match=r"folder cannot be read \(Permission denied\)"):
+        check(f"text:{tmp_path / 'folder'}")
 
 
 @pytest.mark.parametrize(
