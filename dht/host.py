@@ -28,12 +28,10 @@ class Stream(Protocol):
     @property
     def bytes_sent(self) -> int:
         """Frame bytes written so far, length headers and the frame in flight included."""
-        ...
 
     @property
     def bytes_received(self) -> int:
         """Frame bytes read so far, length headers included."""
-        ...
 
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
         """Write one frame; returns when the transport has accepted it (back-pressure).
@@ -41,7 +39,6 @@ class Stream(Protocol):
         Raises:
             PeerUnreachable: the stream is closed or the remote is gone.
         """
-        ...
 
     async def receive(self, max_bytes: int) -> bytes:
         """Read one frame of at most `max_bytes`; the length is checked before anything is allocated.
@@ -50,11 +47,9 @@ class Stream(Protocol):
             PeerFault: the remote announced a longer frame (the stream is closed).
             PeerUnreachable: the stream ended, also in the middle of a frame.
         """
-        ...
 
     async def close(self) -> None:
         """Close both directions; never raises."""
-        ...
 
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
@@ -73,11 +68,9 @@ class Host(Protocol):
 
     def addresses(self) -> list[str]:
         """Multiaddrs with `/p2p/<PeerId>` under which others can dial this host."""
-        ...
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of `protocol` (e.g. ``/murmuration/round/1``). Survives daemon restarts."""
-        ...
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
         """Dial `multiaddr` (must end in `/p2p/<PeerId>`) and return the authenticated PeerId.
@@ -86,7 +79,6 @@ class Host(Protocol):
             PeerUnreachable: nobody answered in time, or somebody else lives there.
             UsageFault: the text is not a multiaddr with a PeerId.
         """
-        ...
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
         """Open a stream to a known peer (its addresses are found by the transport).
@@ -94,8 +86,6 @@ class Host(Protocol):
         Raises:
             PeerUnreachable: the peer is gone, does not speak `protocol`, or missed the deadline.
         """
-        ...
 
     async def close(self) -> None:
         """Close everything this host opened: streams, sockets, child processes; never raises."""
-        ...

@@ -36,11 +36,9 @@ class RecordStore(Protocol):
 
     async def publish_run(self, run_id: str, record: bytes, expires_at: float) -> int:
         """Store the run's signed manifest record; any member may do it. Returns the number of remote copies."""
-        ...
 
     async def fetch_run(self, run_id: str) -> bytes | None:
         """The newest valid run record, or None when nobody reachable holds one."""
-        ...
 
     async def publish_peer(
         self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
@@ -50,7 +48,6 @@ class RecordStore(Protocol):
 
         Returns the number of remote copies, of the level that has most.
         """
-        ...
 
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
@@ -60,21 +57,17 @@ class RecordStore(Protocol):
         Those under the keys of level 0 are all of a small swarm; `dht.kademlia.census.fetch_everyone` reads those of
         any swarm.
         """
-        ...
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
         """Store a contributor's signed profile (`dht/records/profiles.py`). Returns the number of remote copies."""
-        ...
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:
         """All live, valid profiles of the run that the reachable holders have."""
-        ...
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """Dial the given members and look up own and random ids; returns how many members are known now.
 
         Cheap enough to be repeated without end: it joins, heals and merges swarms with one mechanism.
         """
-        ...
 
     async def close(self) -> None: ...

@@ -11,6 +11,8 @@ from pathlib import Path
 from dht.errors import UsageFault
 
 DATA_DIR_NAME = "murmuration"
+OWNER_KEY_NAME = "owner.key"
+"""In the folder of a run that was made here."""
 
 
 def user_data_dir_here() -> Path:

@@ -19,7 +19,6 @@ class Doorkeeper(Protocol):
 
     def hello(self, remote: PeerId) -> bytes:
         """Our own first frame to `remote`."""
-        ...
 
     def admit(self, remote: PeerId, hello: bytes) -> str:
         """Check the remote's first frame and return its role: trainer, seed or observer.
@@ -27,15 +26,12 @@ class Doorkeeper(Protocol):
         Raises:
             PeerFault: it may not talk to us.
         """
-        ...
 
     def welcome(self, remote: PeerId, hello: bytes) -> bytes:
         """Our answer to a hello that was admitted."""
-        ...
 
     def refusal(self, fault: PeerFault) -> bytes:
         """Our answer to a hello that was not; empty: no answer at all."""
-        ...
 
     def check_reply(self, remote: PeerId, hello: bytes, reply: bytes) -> None:
         """Check the remote's answer to our hello.
@@ -43,16 +39,13 @@ class Doorkeeper(Protocol):
         Raises:
             PeerFault: it refused us, with its reason.
         """
-        ...
 
     @property
     def may_exclude(self) -> bool:
         """Whether `is_excluded` can be true of anybody now."""
-        ...
 
     def is_excluded(self, remote: PeerId) -> bool:
         """Whether a remote that was admitted before may not talk to us any more."""
-        ...
 
 
 async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId, protocol: str) -> Stream:

@@ -22,26 +22,21 @@ class ChunkedPiece(Protocol):
     @property
     def name(self) -> str:
         """In sentences, e.g. "fragment 3"."""
-        ...
 
     @property
     def chunk_digests(self) -> Sequence[bytes]:
         """BLAKE3 of each chunk, 32 bytes each."""
-        ...
 
     def chunk_bytes(self, index: int) -> int: ...
 
     def request(self, part: range) -> list[Any]:
         """The message that asks a donor for a range of chunks; a donor that has them answers its kind alone."""
-        ...
 
     def kept(self) -> Iterator[bytes]:
         """Chunks in order, as an earlier process left them; nothing in them is believed."""
-        ...
 
     def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
         """Put one checked chunk in its place; `is_kept`: it came from `kept`."""
-        ...
 
 
 class FragmentPiece:

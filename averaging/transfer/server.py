@@ -50,11 +50,9 @@ class FileSource(Protocol):
 
     def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
         """BLAKE3 of each chunk of a file; empty when it is not here."""
-        ...
 
     def chunk(self, digest: bytes, index: int) -> Awaitable[bytes]:
         """One chunk as its digest has it; empty when the file was damaged or removed meanwhile."""
-        ...
 
 
 class NoFiles:

@@ -68,19 +68,15 @@ class StateSource(Protocol):
 
     def snapshot(self, fragment: int) -> Awaitable[Snapshot | None]:
         """A copy of the current state (None: this peer has none yet)."""
-        ...
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The anchor digest this peer had at a recent version; empty when it does not know."""
-        ...
 
     def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
         """Recent commits that left `version` or a later one, oldest first."""
-        ...
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
-        ...
 
 
 class SnapshotCompute(Protocol):

@@ -27,7 +27,6 @@ class ObserverStore(RecordStore, Protocol):
     @property
     def dial_faults(self) -> dict[str, str]:
         """Of the last `bootstrap`: address -> why nobody was reached there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ MAX_LINES = 100_000
 @exits_with_sentence
 def runs(as_json: AsJson = False) -> int:
     """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
-    from peer.observe.runs_here import own_runs, run_lines
+    from peer.observe.own_runs import own_runs, run_lines
 
     found = [one for run_id in runs_here() for one in own_runs(run_id)]
     if as_json:
@@ -55,7 +55,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     A run without a page of its own is looked for on this machine: where `peer dashboard` showed it last, and at port
     8080.
     """
-    from peer.observe.runs_here import find_page
+    from peer.observe.own_runs import find_page
 
     named = named_run(run, run_id, None).run_id
     known = runs_here()
@@ -247,7 +247,7 @@ def _check(what: str, words: list[str]) -> None:
 
 def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
     """Folders that may be meant."""
-    from peer.observe.runs_here import own_runs
+    from peer.observe.own_runs import own_runs
     from peer.user_folders import expanded
 
     if data_dir is not None:

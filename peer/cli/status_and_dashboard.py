@@ -181,7 +181,7 @@ def dashboard(
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.observe.observer_entry import observer_entry
-    from peer.observe.runs_here import note_page
+    from peer.observe.own_runs import note_page
     from peer.tracking.records import run_record
 
     def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:

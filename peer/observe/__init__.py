@@ -13,7 +13,7 @@ The files, each built on those above it:
     run_page.py             what the page of a run says to those who want to join
     page_request.py         the request for that
     known_addresses.py      addresses that nobody gave by hand: of earlier sessions, and of the run's page
-    runs_here.py            what the data folders here say about runs
+    own_runs.py             what the data folders here say about runs
     receipts_verify.py      `peer receipts verify`
     status.py               `peer status`
     profile.py              `peer profile show`, `set`, `hide`

@@ -91,7 +91,9 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
         data_dir: where this machine would have a checkpoint; None: in the usual folder.
         is_served: its page names members that still give the model.
     """
-    for folder in _folders(run_id, data_dir):
+    from peer.observe.remembered_folders import folders_of
+
+    for folder in folders_of(run_id, data_dir):
         if any((folder / "checkpoints").glob("checkpoint-*")):
             command = shlex.join(["peer", "export", run_id, "--checkpoint", str(folder), "--out", _free_name(run_id)])
             return f"This machine has its model: `{command}`."
@@ -107,14 +109,6 @@ def _free_name(run_id: str) -> str:
     name = f"{run_id.partition('.')[0]}-model"
     further = (f"{name}-{number}" for number in itertools.count(2))
     return next(one for one in itertools.chain([name], further) if not Path(one).exists())
-
-
-def _folders(run_id: str, data_dir: Path | None) -> list[Path]:
-    from peer.observe.remembered_folders import known_places
-    from peer.user_folders import user_data_dir_here
-
-    usual = user_data_dir_here() / run_id if data_dir is None else data_dir
-    return [usual, *(folder for _, folder in known_places(run_id))]
 
 
 def _has_seen_end(event_log: Path) -> bool:

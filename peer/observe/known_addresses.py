@@ -10,8 +10,7 @@ from peer.console.first_lines import say
 from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
-from peer.observe.remembered_folders import known_places
-from peer.user_folders import user_data_dir_here
+from peer.observe.remembered_folders import folders_of, known_places
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -78,8 +77,7 @@ def page_of(config: PeerConfig) -> run_page.PageSays | None:
 
 def addresses_elsewhere(run_id: str) -> list[str]:
     """Where peers of the run were reached that have the usual folder, or others, on this machine."""
-    folders = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
-    return [one for folder in folders for one in read_cached_peers(folder / ADDRESSES_NAME)]
+    return [one for folder in folders_of(run_id) for one in read_cached_peers(folder / ADDRESSES_NAME)]
 
 
 def no_address(run_id: str, data_dir: Path) -> UsageFault:

@@ -13,7 +13,7 @@ from averaging.signing.receipt_file import RunFrame, receipt_of
 from averaging.transfer.client import fetch_log, fetch_state
 from averaging.transfer.snapshots import Snapshot
 from dht.admission.hello import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import Host, PeerId
 from dht.kademlia.census import members_here
 from dht.observer.backend import HostBackend
@@ -27,8 +27,7 @@ from peer.config.run_rules import codec_of
 from peer.files.fetching import FileFetcher
 from peer.files.store import files_folder, run_file_path
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.mistyped_run_id import in_other_run
-from peer.network.membership.run_protocol import run_of
+from peer.network.membership.run_protocol import in_other_run, run_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
@@ -205,7 +204,7 @@ async def observe(
                 break
             other = await run_of(host, run_id, addresses) if entry is None and num_members else None
             if isinstance(other, str):
-                raise UsageFault(in_other_run(run_id, other))
+                raise in_other_run(run_id, other)
             if time.monotonic() >= end:
                 answered = f"{plural(num_members, 'member')} answered but none knows it"
                 what = answered if num_members else "nobody answered"

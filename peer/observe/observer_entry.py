@@ -15,13 +15,13 @@ from pathlib import Path
 from dht.admission.admission import Admission
 from dht.admission.proofs import NONCE_BYTES
 from dht.admission.tickets import Invite
-from dht.errors import Incompatible, PeerUnreachable, unwritable
+from dht.errors import Incompatible, unwritable
 from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
 from peer.config.peer_config import IDENTITY_NAME
 from peer.network.membership.invitation import accept_invite, load_pass
-from peer.network.membership.run_protocol import ask_for_run
+from peer.network.membership.run_protocol import ask_for_run, reached_at
 
 DIAL_SECONDS = 5.0
 
@@ -74,14 +74,9 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
     # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
     from peer.network.membership.manifest_revisions import apply_member_rules
 
-    reached, refusals = [], dict[PeerId, str]()
-    for address in addresses:
-        try:
-            await host.connect(address, DIAL_SECONDS)
-        except PeerUnreachable:
-            # The dial before this one has told why.
-            continue
-        reached.append(address)
+    refusals: dict[PeerId, str] = {}
+    # Who is not reached was told by the dials before these.
+    reached = await reached_at(host, addresses, DIAL_SECONDS)
     found = await ask_for_run(host, admission, reached, on_refused=refusals.__setitem__)
     if found is not None:
         apply_member_rules(admission, found)

@@ -66,5 +66,15 @@ def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
     return found[:MAX_PLACES]
 
 
+def folders_of(run_id: str, usual: Path | None = None) -> list[Path]:
+    """Where a run's peers may have their folders, there or not: the usual place first, unless `usual` takes its place.
+
+    Raises:
+        UsageFault: this user has no home folder.
+    """
+    first = user_data_dir_here() / run_id if usual is None else usual
+    return [first, *(folder for _, folder in known_places(run_id))]
+
+
 def _write(file: Path, places: list[tuple[str, Path]]) -> None:
     write_whole(file, json.dumps([[run_id, str(path)] for run_id, path in places]).encode())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
-from peer.observe.remembered_folders import known_places
-from peer.user_folders import user_data_dir_here
+from peer.observe.remembered_folders import folders_of, known_places
+from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
 NEAR = 0.8
 """Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
@@ -31,12 +31,14 @@ def runs_here() -> list[str]:
 
 def owned_folders(run_id: str) -> list[Path]:
     """Folders of a run with its owner's key, the usual one first."""
-    places = [user_data_dir_here() / run_id, *(folder for _, folder in known_places(run_id))]
-    found = []
-    for folder in places:
-        with contextlib.suppress(OSError):  # of another user
-            found += [folder] if (folder / "owner.key").exists() else []
-    return found
+    return [folder for folder in folders_of(run_id) if has_owner_key(folder)]
+
+
+def has_owner_key(folder: Path) -> bool:
+    """Whether a folder has the key of its run's owner; False also of one that only another user may read."""
+    with contextlib.suppress(OSError):
+        return (folder / OWNER_KEY_NAME).exists()
+    return False
 
 
 def near_run(text: str) -> str | None:

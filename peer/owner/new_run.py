@@ -35,9 +35,8 @@ from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.owner.own_module import chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
-from peer.user_folders import user_data_dir_here
+from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
-OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"
 """As tools of the field write a tokenizer's file."""
 OTHER_FOLDER = "give another --out"

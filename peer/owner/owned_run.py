@@ -38,9 +38,9 @@ from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers
-from peer.owner.new_run import OTHER_FOLDER, OWNER_KEY_NAME
+from peer.owner.new_run import OTHER_FOLDER
 from peer.secret_files import write_secret
-from peer.user_folders import expanded, user_data_dir_here
+from peer.user_folders import OWNER_KEY_NAME, expanded, user_data_dir_here
 
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""

@@ -10,16 +10,8 @@ from typing import Literal, Protocol, TextIO
 from dht.fields import printable
 from dht.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
+from peer.events import peer_events as events
 from peer.events.log import to_json
-from peer.events.peer_events import (
-    CatchUpProgressed,
-    CaughtUp,
-    Event,
-    JoinedRun,
-    LeftRun,
-    TrainingProgressed,
-    WaitingForPeers,
-)
 from peer.events.swarm_seen import OwnAddresses
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.news import loss_text
@@ -33,40 +25,33 @@ CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
 """A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
-_FOR_PEOPLE = (WaitingForPeers, CatchUpProgressed, CaughtUp, JoinedRun, LeftRun)
+_FOR_PEOPLE = (events.WaitingForPeers, events.CatchUpProgressed, events.CaughtUp, events.JoinedRun, events.LeftRun)
 """Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
 
 
 class EventView(Protocol):
     """What shows one peer. No method raises, whatever becomes of the output."""
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Take in one event."""
-        ...
 
     def tell(self, update: ViewUpdate) -> None:
         """Take in something else."""
-        ...
 
     def tick(self, now: float) -> None:
         """Let time pass (unix seconds); call it several times a second."""
-        ...
 
     def note(self, sentence: str) -> None:
         """Tell the owner something that is not an event, e.g. a warning of the event log."""
-        ...
 
     def suspend_soon(self) -> None:
         """The owner pressed Ctrl+Z; for a signal handler."""
-        ...
 
     def restore(self) -> None:
         """Give back what was taken of the terminal, even if the output is stuck; may be called from any thread."""
-        ...
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
-        ...
 
 
 def make_view(
@@ -147,17 +132,17 @@ class PlainView(_Lines):
         self._now = 0.0
         self._awaited = ""
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         num_news = self._scene.news[-1:]
         self._scene = with_event(self._scene, event)
         self._now = max(self._now, event.at)
-        is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
-        if isinstance(event.fact, WaitingForPeers):
+        is_soon = isinstance(event.fact, events.CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
+        if isinstance(event.fact, events.WaitingForPeers):
             is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
             self._awaited = event.fact.reason
         if isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
             # Progress comes every few steps; the heartbeat carries it.
-            if not isinstance(event.fact, TrainingProgressed) and not is_soon:
+            if not isinstance(event.fact, events.TrainingProgressed) and not is_soon:
                 self._told_at = event.at
                 self._print(event.at, self._scene.sentence_of(event))
         elif self._scene.news[-1:] != num_news:
@@ -202,7 +187,7 @@ class JsonView(_Lines):
         super().__init__(stderr)
         self._stdout = stdout
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         _write_line(self._stdout, to_json(event))
 
 

@@ -57,7 +57,6 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Nothing that was written is lost after it."""
-        ...
 
 
 def check_tracker(kind: TrackerKind) -> None:

@@ -30,11 +30,9 @@ class Members(Protocol):
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one."""
-        ...
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         """The peer did not answer."""
-        ...
 
 
 @dataclass(eq=False)

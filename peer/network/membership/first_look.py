@@ -21,8 +21,7 @@ from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
 from dht.records.signed_records import RunRecord
-from peer.network.membership.mistyped_run_id import in_other_run
-from peer.network.membership.run_protocol import run_of
+from peer.network.membership.run_protocol import in_other_run, run_of
 
 KNOCK_SECONDS: Final = 5.0
 """For a connection to open: a line at home with a full queue takes two."""
@@ -82,7 +81,7 @@ def look_first(
         time.sleep(min(PAUSE_SECONDS, max(0.0, patience_seconds - waited)))
     other = asyncio.run(_run_there(run_id, tried)) if asks else None
     if isinstance(other, str):
-        raise UsageFault(in_other_run(run_id, other))
+        raise in_other_run(run_id, other)
     return other
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.admission.admission import Admission
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable, UsageFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
@@ -22,9 +22,8 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules
-from peer.network.membership.mistyped_run_id import in_other_run, other_run
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
-from peer.network.membership.run_protocol import ask_for_run
+from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run, reached_at
 from peer.version import SOFTWARE
 
 log = logging.getLogger(__name__)
@@ -39,8 +38,8 @@ class _Complaints:
 
     invalid: list[str] = field(default_factory=list)
     refusals: dict[PeerId, str] = field(default_factory=dict)
-    wrong_peers: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
+    """Address -> what the first dial says of it; a second one fails at once, because the daemon remembers that."""
     other_runs: list[str] = field(default_factory=list)
 
     def refused(self, remote: PeerId, reason: str) -> None:
@@ -49,6 +48,20 @@ class _Complaints:
             self.refusals[remote] = reason
         else:
             self.other_runs.append(other)
+
+    def not_reached(self, address: str, what: str) -> None:
+        if "mismatch" in what or address not in self.unreachable:
+            self.unreachable[address] = what
+
+    @property
+    def wrong_peers(self) -> list[str]:
+        """Addresses at which another peer answers than the one that they name."""
+        return [address for address, what in self.unreachable.items() if "mismatch" in what]
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Address -> why nobody was reached there, in words."""
+        return {address: dial_reason(address, what) for address, what in self.unreachable.items()}
 
     @property
     def is_final(self) -> bool:
@@ -85,7 +98,9 @@ async def find_run(
     began = time.monotonic()
     pause = ALONE_SECONDS
     while True:
-        reached = await _dial(host, addresses, complaints)
+        reached = await reached_at(host, addresses[:MAX_BOOTSTRAP_DIALS], DIAL_SECONDS, complaints.not_reached)
+        for address in reached:
+            complaints.unreachable.pop(address, None)
         record = await ask_for_run(host, admission, reached, complaints.invalid.append, complaints.refused)
         if record is not None:
             apply_member_rules(admission, record)
@@ -113,33 +128,11 @@ async def find_run(
         reason = (
             f"{plural(num_members, 'member')} answered, but none has the record of {config.run_id} yet"
             if num_members
-            else why_nobody(addresses, complaints.unreachable, time.time() + patience - waited)
+            else why_nobody(addresses, complaints.reasons, time.time() + patience - waited)
         )
         on_waiting(reason, waited)
         await asyncio.sleep(min(pause, max(0.1, patience - waited)))
         pause = min(2 * pause, CONNECTED_SECONDS)
-
-
-async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -> list[str]:
-    """Those of the first addresses at which the peer that they name answers."""
-
-    async def dial(address: str) -> bool:
-        try:
-            await host.connect(address, DIAL_SECONDS)
-        except PeerUnreachable as fault:
-            # Said once: a second dial fails at once, because the daemon remembers that the first one did.
-            if "mismatch" in fault.what and address not in complaints.wrong_peers:
-                complaints.wrong_peers.append(address)
-            complaints.unreachable.setdefault(address, dial_reason(address, fault.what))
-            return False
-        complaints.unreachable.pop(address, None)
-        if address in complaints.wrong_peers:
-            complaints.wrong_peers.remove(address)
-        return True
-
-    dialled = addresses[:MAX_BOOTSTRAP_DIALS]
-    answers = await asyncio.gather(*(dial(address) for address in dialled))
-    return [address for address, is_there in zip(dialled, answers, strict=True) if is_there]
 
 
 def dial_reason(address: str, what: str) -> str:
@@ -161,7 +154,7 @@ def _not_found(
             "owner of the run for a new invite"
         )
     if complaints.other_runs:
-        return UsageFault(in_other_run(config.run_id, complaints.other_runs[0]))
+        return in_other_run(config.run_id, complaints.other_runs[0])
     if complaints.invalid:
         return Incompatible(
             f"no valid record of {config.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
@@ -175,7 +168,7 @@ def _not_found(
             "of the address, which its key must prove; somebody else has that address now, or sits between; ask the "
             "person who gave it to you"
         )
-    return NobodyReachable(_nobody(config.run_id, addresses, num_members, waited, complaints.unreachable))
+    return NobodyReachable(_nobody(config.run_id, addresses, num_members, waited, complaints.reasons))
 
 
 def _nobody(run_id: str, addresses: list[str], num_members: int, waited: float, reasons: Mapping[str, str]) -> str:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dht.quantities import bytes_text, plural, seconds_text
-from peer.events.peer_events import (
-    CatchUpProgressed,
-    CaughtUp,
-    Event,
-    FetchedRunFiles,
-    JoinedRun,
-    PeerJoined,
-    WaitingForPeers,
-)
+from peer.events import peer_events as events
 from peer.panel.scene.updates import LoadingStep, StepName
 
 DOING: dict[StepName, str] = {
@@ -63,27 +55,27 @@ class Checklist:
         """A step began, got on or is done."""
         return self._changed(step.name, step.detail, is_done=step.is_done)
 
-    def after(self, event: Event) -> Checklist:
+    def after(self, event: events.Event) -> Checklist:
         """What an event says about it."""
         if self.is_over:
             return self
         match fact := event.fact:
-            case WaitingForPeers():
+            case events.WaitingForPeers():
                 since = f" ({seconds_text(round(fact.seconds))})" if fact.seconds >= 1 else ""
                 return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
-            case PeerJoined():
+            case events.PeerJoined():
                 # Whoever is here may know more than this seed.
                 is_first = any(line.detail == WAITING_FIRST for line in self.lines)
                 return self._changed("state", "") if is_first else self
-            case CatchUpProgressed():
+            case events.CatchUpProgressed():
                 left = seconds_text(fact.seconds_left)
                 return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")
-            case FetchedRunFiles():
+            case events.FetchedRunFiles():
                 return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)
-            case CaughtUp():
+            case events.CaughtUp():
                 told = f"{bytes_text(fact.num_bytes)} from {plural(len(fact.donors) or 1, 'member')}"
                 return self._changed("state", told, is_done=True)
-            case JoinedRun():
+            case events.JoinedRun():
                 return replace(self, is_over=True)
         return self
 

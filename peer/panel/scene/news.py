@@ -7,37 +7,18 @@ from typing import Literal
 
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural
-from peer.events.peer_events import (
-    AnchorDiffered,
-    CheckpointFailed,
-    CheckpointUnusable,
-    DaemonRestarted,
-    Evaluated,
-    Event,
-    JoinedRun,
-    LeftRun,
-    ManifestRevised,
-    MicroBatchHalved,
-    NetworkRestarted,
-    PeerJoined,
-    PeerLeft,
-    RefusedPeer,
-    RunEnded,
-    StateServed,
-    SwarmFound,
-    SwarmLost,
-)
+from peer.events import peer_events as events
 from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import RunFacts
 
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(AnchorDiffered, CheckpointFailed, CheckpointUnusable, DaemonRestarted),
-    *(ManifestRevised, MicroBatchHalved, NetworkRestarted, RunEnded),
+    *(events.AnchorDiffered, events.CheckpointFailed, events.CheckpointUnusable, events.DaemonRestarted),
+    *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
-_TOPICS = {AnchorDiffered: "anchor", CheckpointFailed: "checkpoint"}
+_TOPICS = {events.AnchorDiffered: "anchor", events.CheckpointFailed: "checkpoint"}
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
 PRESENCE = "presence"
@@ -58,7 +39,7 @@ class NewsLine:
 
 
 def news_of(
-    event: Event, before: PanelState, after: PanelState, best_loss: float | None, run: RunFacts
+    event: events.Event, before: PanelState, after: PanelState, best_loss: float | None, run: RunFacts
 ) -> list[NewsLine]:
     """What people want to hear of an event; nothing for most of them.
 
@@ -69,36 +50,38 @@ def news_of(
     """
     at, fact = event.at, event.fact
     match fact:
-        case JoinedRun():
+        case events.JoinedRun():
             doing = "serving" if fact.device == "seed" else f"training on {fact.device}"
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
-        case PeerJoined():
+        case events.PeerJoined():
             # A member that was here before this peer did not join now.
             what = "is back" if fact.remote in before.met else "joined"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
-        case PeerLeft() if fact.remote in before.others:
+        case events.PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
             return [NewsLine(at, "person", f"{{who}} {how}", fact.remote, PRESENCE)]
-        case StateServed() if before.is_seed and fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters:
+        case events.StateServed() if before.is_seed and fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters:
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
-        case Evaluated() if fact.held_out_loss is not None and (best_loss is None or fact.held_out_loss < best_loss):
+        case events.Evaluated() if fact.held_out_loss is not None and (
+            best_loss is None or fact.held_out_loss < best_loss
+        ):
             loss = loss_text(fact.held_out_loss, run.loss_unit, 3)
             if best_loss is None:
                 return [NewsLine(at, "good", f"First loss measured: {loss}")]
             return [NewsLine(at, "good", f"Best loss so far: {loss}", topic="best loss")]
-        case RefusedPeer() if fact.left_out_until is not None:
+        case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
-        case SwarmLost():
+        case events.SwarmLost():
             what = "training goes on alone" if fact.is_training else "looking for them"
             return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]
-        case SwarmFound():
+        case events.SwarmFound():
             return [NewsLine(at, "good", f"Found the others again: {fact.peers} of them")]
-        case LeftRun():
+        case events.LeftRun():
             return []
         case _ if isinstance(fact, _AS_THEY_ARE):
-            if isinstance(fact, ManifestRevised):
+            if isinstance(fact, events.ManifestRevised):
                 return [note_of(at, event.sentence())]
             return [NewsLine(at, "trouble", event.sentence(), topic=_TOPICS.get(type(fact), ""))]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None

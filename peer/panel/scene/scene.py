@@ -11,17 +11,9 @@ from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, short_peer
+from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
-from peer.events.peer_events import (
-    CheckpointFailed,
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    JoinedRun,
-    RunEnded,
-    TrainingProgressed,
-)
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
@@ -104,7 +96,7 @@ class Scene:
         """What people call the owner of a key."""
         return self.names.get(peer_id) or speakable_name(peer_id)
 
-    def sentence_of(self, event: Event) -> str:
+    def sentence_of(self, event: events.Event) -> str:
         """What an event says, with names in place of the ends of keys."""
         told = event.sentence()
         for value in (getattr(event.fact, one.name) for one in fields(event.fact)):
@@ -171,13 +163,13 @@ def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool) -> Scene:
     return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=RunFacts(run_id), limits=limits)
 
 
-def with_event(scene: Scene, event: Event) -> Scene:
+def with_event(scene: Scene, event: events.Event) -> Scene:
     """The scene after an event."""
     scene = settled(scene, event.at)
     before, fact = scene, event.fact
     scene = replace(scene, state=fold(scene.state, event, scene.sentence_of(event)), loading=scene.loading.after(event))
     match fact:
-        case JoinedRun():
+        case events.JoinedRun():
             is_seed = fact.device == "seed"
             scene = replace(scene, joined_at=scene.joined_at or event.at, is_seed=is_seed)
         case RoundCommitted() if event.peer_id in fact.contributors:
@@ -185,12 +177,12 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, confirmed_rounds=confirmed, last_round_at=event.at)
         case RoundCommitted() | AppliedCommit():
             scene = replace(scene, last_round_at=event.at)
-        case TrainingProgressed():
+        case events.TrainingProgressed():
             if fact.train_loss is not None:
                 begun_at = event.at if scene.losses_at is None else scene.losses_at[0]
                 scene = replace(scene, losses_at=(begun_at, event.at))
             scene = _with_pace(scene, event.at, fact.run_tokens)
-        case Evaluated() if fact.held_out_loss is not None:
+        case events.Evaluated() if fact.held_out_loss is not None:
             first, best = scene.first_held_out_loss, scene.best_held_out_loss
             scene = replace(
                 scene,
@@ -205,11 +197,11 @@ def with_event(scene: Scene, event: Event) -> Scene:
             scene = replace(scene, relays=())
         case RelayChecked():
             scene = replace(scene, relaying=fact.relaying)
-        case RunEnded():
+        case events.RunEnded():
             scene = replace(scene, has_ended=True)
-        case CheckpointFailed():
+        case events.CheckpointFailed():
             scene = replace(scene, is_unsaved=True)
-        case CheckpointSaved():
+        case events.CheckpointSaved():
             scene = replace(scene, is_unsaved=False)
     news = news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run)
     if before.is_unsaved and not scene.is_unsaved:

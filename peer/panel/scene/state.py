@@ -6,30 +6,13 @@ from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
+from peer.events import peer_events as events
 from peer.events.lone_rounds import lone_rounds_after
-from peer.events.peer_events import (
-    AnchorRepaired,
-    CatchUpProgressed,
-    CaughtUp,
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    FetchedRunFiles,
-    JoinedRun,
-    LeftRun,
-    PeerJoined,
-    PeerLeft,
-    StateServed,
-    SwarmFound,
-    SwarmLost,
-    TrainingProgressed,
-    WaitingForPeers,
-)
 from peer.events.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
 WAITING = "Waiting for peers"
-SHOWN_AS_NUMBERS = (TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, CatchUpProgressed)
+SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, events.CatchUpProgressed)
 """These come all the time and are on the panel already."""
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
@@ -123,7 +106,7 @@ class PanelState:
         return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
 
 
-def fold(state: PanelState, event: Event, sentence: str | None = None) -> PanelState:
+def fold(state: PanelState, event: events.Event, sentence: str | None = None) -> PanelState:
     """The state after `event`. Events of one peer, in the order in which they happened.
 
     Args:
@@ -131,7 +114,7 @@ def fold(state: PanelState, event: Event, sentence: str | None = None) -> PanelS
     """
     state = replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
-    if isinstance(event.fact, WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
+    if isinstance(event.fact, events.WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
         recent = recent[:-1]  # it is said again and again
     if not isinstance(event.fact, SHOWN_AS_NUMBERS):
         recent = (*recent, (event.at, event.sentence() if sentence is None else sentence))[-NUM_RECENT:]
@@ -139,9 +122,9 @@ def fold(state: PanelState, event: Event, sentence: str | None = None) -> PanelS
     return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
 
 
-def _with_facts(state: PanelState, event: Event) -> PanelState:
+def _with_facts(state: PanelState, event: events.Event) -> PanelState:
     match fact := event.fact:
-        case JoinedRun():
+        case events.JoinedRun():
             is_first = not state.run_id
             return replace(
                 state,
@@ -158,23 +141,23 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                 versions=fact.versions,
                 budget_tokens=fact.budget_tokens,
             )
-        case WaitingForPeers():
+        case events.WaitingForPeers():
             return replace(state, phase="waiting for peers")
-        case CatchUpProgressed():
+        case events.CatchUpProgressed():
             return replace(state, phase="catching up")
-        case CaughtUp() | FetchedRunFiles():
+        case events.CaughtUp() | events.FetchedRunFiles():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase)
-        case PeerJoined():
+        case events.PeerJoined():
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
             met = state.met | {fact.remote} if len(state.met) < MAX_SERVED else state.met
             return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id}, met=met)
-        case PeerLeft():
+        case events.PeerLeft():
             return replace(state, others=state.others - {fact.remote})
-        case SwarmLost():
+        case events.SwarmLost():
             return replace(state, phase="alone" if state.is_seed else "training alone", others=frozenset())
-        case SwarmFound():
+        case events.SwarmFound():
             return replace(state, phase="serving" if state.is_seed else "training")
-        case StateServed():
+        case events.StateServed():
             return replace(
                 state,
                 served_bytes=state.served_bytes + fact.num_bytes,
@@ -182,7 +165,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                 bytes_up=state.bytes_up + fact.num_bytes,
                 traffic=(*_recent(state.traffic, event.at), RoundBytes(event.at, fact.num_bytes, 0)),
             )
-        case TrainingProgressed():
+        case events.TrainingProgressed():
             return _with_loss(
                 replace(
                     state,
@@ -198,18 +181,18 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
             )
         case RoundCommitted():
             return _with_round(state, event, fact)
-        case AppliedCommit() | AnchorRepaired():
+        case AppliedCommit() | events.AnchorRepaired():
             return replace(state, versions=_with_version(state.versions, fact.fragment, fact.version))
-        case CheckpointSaved():
+        case events.CheckpointSaved():
             return replace(state, versions=fact.versions)
-        case Evaluated():
+        case events.Evaluated():
             return replace(state, held_out_loss=fact.held_out_loss)
-        case LeftRun():
+        case events.LeftRun():
             return replace(state, phase="left", inner_steps=fact.inner_steps, tokens=fact.tokens)
     return state
 
 
-def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelState:
+def _with_round(state: PanelState, event: events.Event, fact: RoundCommitted) -> PanelState:
     moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
     return replace(
         state,

@@ -54,7 +54,6 @@ class GroupFiles(Protocol):
     @property
     def folder(self) -> Path:
         """Of this data alone; other data has its folder beside it."""
-        ...
 
     @property
     def num_groups(self) -> int: ...
@@ -62,7 +61,6 @@ class GroupFiles(Protocol):
     @property
     def lasting_bytes(self) -> int:
         """Of files that stay and belong to no group: what is measured on."""
-        ...
 
     def bring(self, group: int) -> None:
         """Get a group, and return when it is here; called from the thread of the stock.
@@ -70,19 +68,15 @@ class GroupFiles(Protocol):
         Raises:
             LocalFault: it cannot be had now.
         """
-        ...
 
     def bytes_here(self, group: int) -> int | None:
         """Of its files; None: it is not here."""
-        ...
 
     def bytes_expected(self, group: int) -> int | None:
         """Of one that is not here; None: not known in advance."""
-        ...
 
     def remove(self, group: int) -> None:
         """Delete its files."""
-        ...
 
 
 class Stock:

@@ -21,11 +21,9 @@ class StreamEvent(Protocol):
 
     def query(self) -> bool:
         """Whether everything before it has been done."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until it has."""
-        ...
 
 
 class SideStream:

@@ -42,7 +42,6 @@ class LanguageModel(Protocol):
 
         Calling the module with both gives it too: DDP hooks into `forward` alone.
         """
-        ...
 
 
 def learning_rate_at(step: int, settings: TrainingSection, factor: float = 1.0) -> float:

@@ -18,9 +18,9 @@ from peer.events.log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
+from peer.observe.own_runs import note_page, noted_pages
 from peer.observe.remembered_folders import known_places, remember_place
 from peer.observe.run_page import PageSays
-from peer.observe.runs_here import note_page, noted_pages
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
@@ -286,7 +286,7 @@ def test_the_page_of_a_local_run_is_found_at_any_port(
             return PageSays(RUN, ())
         raise UsageFault("nobody")
 
-    monkeypatch.setattr("peer.observe.runs_here.ask_page", ask)
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", ask)
     note_page(RUN, "http://127.0.0.1:9")
     usual = home / "data" / "murmuration" / RUN
     assert not usual.exists(), "a page with its history elsewhere leaves no run behind"

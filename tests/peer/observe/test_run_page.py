@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
+from peer.observe.own_runs import page_here
 from peer.observe.run_page import MAX_ANSWER_BYTES, ask_page, in_words, is_unprotected, read_answer
-from peer.observe.runs_here import page_here
 
 ADA = Identity.from_seed(bytes([1]) * 32)
 ONE, OTHER = make_run_id("one", ADA.public_key), make_run_id("other", ADA.public_key)

@@ -17,7 +17,8 @@ from peer.config.peer_config import load_config
 from peer.folder_lock import told_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
-from peer.observe.remembered_folders import known_places
+from peer.observe.remembered_folders import folders_of, known_places
+from peer.observe.run_names import has_owner_key
 from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
 
 PAGE_NAME = "page.address"
@@ -72,13 +73,10 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     except OSError:
         last_at = None
     manifest = manifest_here(config.run_record_path, run_id)
-    is_owner = False
-    with contextlib.suppress(OSError):
-        is_owner = (folder / "owner.key").exists()
     page = None if manifest is None else manifest.page_address
     end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
     return OwnRun(
-        *(run_id, folder, told_holder_of(folder), last_at, is_owner, page),
+        *(run_id, folder, told_holder_of(folder), last_at, has_owner_key(folder), page),
         has_ended=end is not None and end.is_over,
     )
 
@@ -120,8 +118,7 @@ def find_page(run_id: str, usual_port: int) -> str:
 
 def _folders_of(run_id: str) -> list[Path]:
     """The usual folder and those named by hand, as far as they are there."""
-    usual: Path = load_config({"run_id": run_id}).data_dir
-    return [one for one in (usual, *(folder for _, folder in known_places(run_id))) if one.is_dir()]
+    return [folder for folder in folders_of(run_id) if folder.is_dir()]
 
 
 def page_here(run_id: str, address: str) -> str | None:
