@@ -28,19 +28,9 @@ from peer.folder_lock import FolderLock
 from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
 from peer.panel.return_command import same_with
+from peer.panel.scene import updates
 from peer.panel.scene.controls import Controls
 from peer.panel.scene.scene import scene_of
-from peer.panel.scene.updates import (
-    Action,
-    EndedForGood,
-    Leaving,
-    LineLimits,
-    LoadingStep,
-    Remark,
-    Resting,
-    StepName,
-    ViewUpdate,
-)
 from peer.panel.view_choice import EventView, make_view
 
 LOOK_SECONDS = 0.1
@@ -82,7 +72,7 @@ class Terminal:
         self._give_up = self._folder.close if held is None else held.give_up
         is_seed = what == "peer seed"
         clear_first_lines()
-        limits = LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
+        limits = updates.LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),
             scene=replace(
@@ -99,8 +89,8 @@ class Terminal:
         self._is_loading = False
         self._leaves_at_once = False
         self._beside: AnswerBeside | None = None
-        self._limit: Callable[[LineLimits], object] = lambda limits: None
-        self._waiting: deque[Event | ViewUpdate | str] = deque(maxlen=MAX_WAITING)
+        self._limit: Callable[[updates.LineLimits], object] = lambda limits: None
+        self._waiting: deque[Event | updates.ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
@@ -130,23 +120,23 @@ class Terminal:
         """Tell the owner something that is no event."""
         self._waiting.append(sentence)
 
-    def tell(self, update: ViewUpdate) -> None:
+    def tell(self, update: updates.ViewUpdate) -> None:
         """Tell the view something that is neither; callable from any thread."""
         self._waiting.append(update)
 
     def mention(self, sentence: str) -> None:
         """Tell the owner something that is soon of no use; `note` is for warnings."""
-        self.tell(Remark(sentence))
+        self.tell(updates.Remark(sentence))
 
-    def step(self, name: StepName, detail: str = "", *, is_done: bool = False) -> None:
+    def step(self, name: updates.StepName, detail: str = "", *, is_done: bool = False) -> None:
         """A step of loading began or is done."""
-        self.tell(LoadingStep(name, detail, is_done))
+        self.tell(updates.LoadingStep(name, detail, is_done))
 
     def is_resting(self) -> bool:
         """Whether the owner has paused training."""
         return self._is_resting
 
-    def limit_by(self, action: Callable[[LineLimits], object]) -> None:
+    def limit_by(self, action: Callable[[updates.LineLimits], object]) -> None:
         """Call `action` with the limits of the line whenever the owner changes them, from the thread of the view."""
         self._limit = action
 
@@ -189,14 +179,14 @@ class Terminal:
             self._beside.close()
             self._beside = None
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: updates.Action) -> None:
         """What somebody wants who pressed a key."""
-        if isinstance(action, LineLimits):
+        if isinstance(action, updates.LineLimits):
             self._limit(action)
             self.tell(action)
         elif action == "rest":
             self._is_resting = not self._is_resting
-            self.tell(Resting(self._is_resting))
+            self.tell(updates.Resting(self._is_resting))
         elif self._is_loading or self._is_stopping or self._leaves_at_once:
             os.kill(os.getpid(), signal.SIGINT)
         else:
@@ -204,7 +194,7 @@ class Terminal:
 
     def _leave(self) -> None:
         self._is_stopping = True
-        self.tell(Leaving("leaving: finishing the step and the round; once more to leave at once"))
+        self.tell(updates.Leaving("leaving: finishing the step and the round; once more to leave at once"))
         self._on_stop()
 
     @contextmanager
@@ -220,7 +210,9 @@ class Terminal:
             if self._is_stopping or self._is_loading or self._leaves_at_once:
                 self._is_stopping = True
                 if self._beside is not None and _is_panel(self._view):
-                    self.tell(Leaving(_LEAVING_WHILE_LOADING))  # else its next picture covers what was answered beside
+                    self.tell(
+                        updates.Leaving(_LEAVING_WHILE_LOADING)
+                    )  # else its next picture covers what was answered beside
                 raise KeyboardInterrupt
             self._leave()
 
@@ -248,7 +240,7 @@ class Terminal:
             self._is_stopping = True
             raise
         except (UsageFault, Incompatible, DeviceFault):
-            self.tell(EndedForGood())
+            self.tell(updates.EndedForGood())
             raise
         finally:
             self._end_beside()

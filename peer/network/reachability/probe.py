@@ -13,15 +13,7 @@ from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
-from peer.network.reachability.probe_messages import (
-    MAX_LISTED,
-    MAX_MEASURED_BYTES,
-    MAX_PROBE_FRAME_BYTES,
-    MAX_REASON_LENGTH,
-    PROBE_PROTOCOL,
-    read_addresses,
-    unpacked,
-)
+from peer.network.reachability import probe_messages as messages
 from peer.network.reachability.probe_server import REQUEST_SECONDS, send_pieces, take_pieces
 
 NUM_CLOCK_READS: Final = 5
@@ -100,9 +92,9 @@ class Probe:
 
     async def dial_back(self, addresses: Sequence[str]) -> DialBack:
         """Have the member dial us; only ports and transports of `addresses` matter, the IP is what it sees."""
-        answer = await self._ask(["dial", list(addresses)[:MAX_LISTED]])
+        answer = await self._ask(["dial", list(addresses)[: messages.MAX_LISTED]])
         match answer:
-            case ["dialled", seen, list(outcomes)] if len(outcomes) <= MAX_LISTED:
+            case ["dialled", seen, list(outcomes)] if len(outcomes) <= messages.MAX_LISTED:
                 reached, failed = [], []
                 for outcome in outcomes:
                     address, why = self._outcome(outcome)
@@ -110,14 +102,14 @@ class Probe:
                         failed.append((address, why))
                     else:
                         reached.append(address)
-                return DialBack(tuple(read_addresses(seen, self.stream.remote)), tuple(reached), tuple(failed))
+                return DialBack(tuple(messages.read_addresses(seen, self.stream.remote)), tuple(reached), tuple(failed))
             case _:
                 raise self._strange(answer)
 
     def _outcome(self, outcome: object) -> tuple[str, str]:
         match outcome:
-            case [str(address), str(why)] if len(why) <= MAX_REASON_LENGTH and why.isprintable():
-                return str(read_addresses([address], self.stream.remote)[0]), why
+            case [str(address), str(why)] if len(why) <= messages.MAX_REASON_LENGTH and why.isprintable():
+                return str(messages.read_addresses([address], self.stream.remote)[0]), why
             case _:
                 raise self._strange(outcome)
 
@@ -135,9 +127,9 @@ class Probe:
         num_bytes = FIRST_MEASURED_BYTES
         while True:
             seconds: float = await measure(num_bytes)
-            if seconds >= ENOUGH_SECONDS or num_bytes >= MAX_MEASURED_BYTES:
+            if seconds >= ENOUGH_SECONDS or num_bytes >= messages.MAX_MEASURED_BYTES:
                 return 8 * num_bytes / max(seconds, 1e-6)
-            num_bytes = min(MEASURED_GROWTH * num_bytes, MAX_MEASURED_BYTES)
+            num_bytes = min(MEASURED_GROWTH * num_bytes, messages.MAX_MEASURED_BYTES)
 
     async def _download_seconds(self, num_bytes: int) -> float:
         began = await self._begin("give", num_bytes)
@@ -149,7 +141,7 @@ class Probe:
         began = await self._begin("take", num_bytes)
         async with asyncio.timeout(REQUEST_SECONDS):
             await send_pieces(self.stream, num_bytes)
-            took = unpacked(await self.stream.receive(MAX_PROBE_FRAME_BYTES), self.stream.remote)
+            took = messages.unpacked(await self.stream.receive(messages.MAX_PROBE_FRAME_BYTES), self.stream.remote)
         if took != ["took", num_bytes]:
             raise self._strange(took)
         return self.clock() - began
@@ -164,7 +156,7 @@ class Probe:
     async def _ask(self, request: Sequence[Any]) -> list[Any]:
         async with asyncio.timeout(REQUEST_SECONDS):
             await self.stream.send(pack(request))
-            answer = unpacked(await self.stream.receive(MAX_PROBE_FRAME_BYTES), self.stream.remote)
+            answer = messages.unpacked(await self.stream.receive(messages.MAX_PROBE_FRAME_BYTES), self.stream.remote)
         match answer:
             case ["busy", int(seconds) | float(seconds)] if 0 <= seconds < 3600:
                 raise Busy(self.stream.remote, seconds)
@@ -187,7 +179,7 @@ async def probing(
     Raises:
         PeerFault: it is gone, refuses us, answers nonsense, or has no turn for us (`Busy`).
     """
-    stream = await open_greeted_stream(host, doorkeeper, member, PROBE_PROTOCOL)
+    stream = await open_greeted_stream(host, doorkeeper, member, messages.PROBE_PROTOCOL)
     try:
         yield Probe(stream, clock, wall_clock)
     except TimeoutError as error:

@@ -16,16 +16,7 @@ from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts
-from peer.network.reachability.probe_messages import (
-    MAX_PROBE_FRAME_BYTES,
-    MAX_REASON_LENGTH,
-    PIECE_BYTES,
-    PROBE_PROTOCOL,
-    is_amount,
-    read_addresses,
-    to_dial,
-    unpacked,
-)
+from peer.network.reachability import probe_messages as messages
 
 REQUEST_SECONDS: Final = 30.0
 """For one request and for the pause before it: 8 MiB at 2.3 Mbit/s. A slower asker measures with fewer bytes."""
@@ -76,7 +67,7 @@ class ProbeServer:
         self._used: dict[PeerId, int] = {}
         self._next_dial_at = self.clock()
         self._num_dialling = 0
-        self.host.handle(PROBE_PROTOCOL, self._serve)
+        self.host.handle(messages.PROBE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:
         try:
@@ -85,7 +76,7 @@ class ProbeServer:
                 # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
                 while True:
                     async with asyncio.timeout(REQUEST_SECONDS):
-                        request = unpacked(await stream.receive(MAX_PROBE_FRAME_BYTES), stream.remote)
+                        request = messages.unpacked(await stream.receive(messages.MAX_PROBE_FRAME_BYTES), stream.remote)
                     async with asyncio.timeout(REQUEST_SECONDS):
                         await self._answer(stream, request)
         except TimeoutError as error:
@@ -95,7 +86,7 @@ class ProbeServer:
         match request:
             case ["clock"]:
                 await stream.send(pack(["clock", self.wall_clock()]))
-            case ["give" | "take" as kind, num_bytes] if is_amount(num_bytes):
+            case ["give" | "take" as kind, num_bytes] if messages.is_amount(num_bytes):
                 measure = self._give if kind == "give" else self._take
                 try:
                     async with self._turns.turn(
@@ -109,7 +100,7 @@ class ProbeServer:
                     wait_seconds = 1.0
                 await stream.send(pack(["busy", max(1.0, wait_seconds)]))
             case ["dial", addresses]:
-                await self._dial_back(stream, read_addresses(addresses, stream.remote))
+                await self._dial_back(stream, messages.read_addresses(addresses, stream.remote))
             case _:
                 raise PeerFault(stream.remote, f"sent a probe of unknown form {request!r:.60}; expected a known kind")
 
@@ -138,11 +129,11 @@ class ProbeServer:
             # A daemon that does not come up here says nothing about the asker.
             with contextlib.suppress(LocalFault):
                 seen = (await self.host.connections()).get(stream.remote, [])
-                if wanted := to_dial(seen, named, stream.remote):
+                if wanted := messages.to_dial(seen, named, stream.remote):
                     outcomes = await self.dial(wanted)
         finally:
             self._num_dialling -= 1
-        told = [[address, clean_text(why, MAX_REASON_LENGTH)] for address, why in outcomes.items()]
+        told = [[address, clean_text(why, messages.MAX_REASON_LENGTH)] for address, why in outcomes.items()]
         await stream.send(pack(["dialled", [str(address) for address in seen][: len(named)], told]))
 
     def _wait_seconds(self, remote: PeerId, num_bytes: int) -> float:
@@ -162,8 +153,8 @@ class ProbeServer:
 
 async def send_pieces(stream: Stream, num_bytes: int) -> None:
     """So many bytes to measure with."""
-    for start in range(0, num_bytes, PIECE_BYTES):
-        await stream.send(bytes(min(PIECE_BYTES, num_bytes - start)))
+    for start in range(0, num_bytes, messages.PIECE_BYTES):
+        await stream.send(bytes(min(messages.PIECE_BYTES, num_bytes - start)))
 
 
 async def take_pieces(stream: Stream, num_bytes: int) -> None:
@@ -173,7 +164,7 @@ async def take_pieces(stream: Stream, num_bytes: int) -> None:
         PeerFault: a frame is empty.
     """
     while num_bytes > 0:
-        frame = await stream.receive(PIECE_BYTES)
+        frame = await stream.receive(messages.PIECE_BYTES)
         if not frame:
             raise PeerFault(stream.remote, "sent an empty frame to measure with")
         num_bytes -= len(frame)

@@ -15,19 +15,10 @@ from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
+from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
 from peer.panel.scene.state import PanelState, fold
-from peer.panel.scene.updates import (
-    EndedForGood,
-    Leaving,
-    LineLimits,
-    LoadingStep,
-    Remark,
-    Resting,
-    RunFacts,
-    ViewUpdate,
-)
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
@@ -49,18 +40,18 @@ class Scene:
     state: PanelState = field(default_factory=PanelState)
     is_seed: bool = False
     loading: Checklist = field(default_factory=Checklist)
-    run: RunFacts = field(default_factory=lambda: RunFacts(""))
+    run: updates.RunFacts = field(default_factory=lambda: updates.RunFacts(""))
     swarm: SwarmSeen = field(default_factory=lambda: SwarmSeen(at=0.0))
     names: Mapping[PeerId, str] = field(default_factory=lambda: NOTHING)
     news: tuple[NewsLine, ...] = ()
-    limits: LineLimits = field(default_factory=LineLimits)
+    limits: updates.LineLimits = field(default_factory=updates.LineLimits)
     is_resting: bool = False
     leaving: str = ""
     """What is still done before this peer has left; empty: nobody asked it to leave."""
     addresses: tuple[str, ...] = ()
     given_command: str = ""
     """What others type to join here, as far as it was said."""
-    same_again: Callable[[LineLimits], str] = lambda limits: ""
+    same_again: Callable[[updates.LineLimits], str] = lambda limits: ""
     """The command that brings this peer back as it is, with these limits; empty: a plain one does."""
     joined_at: float | None = None
     confirmed_rounds: int = 0
@@ -158,9 +149,9 @@ class Scene:
         return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
 
 
-def scene_of(run_id: str, limits: LineLimits, *, is_seed: bool) -> Scene:
+def scene_of(run_id: str, limits: updates.LineLimits, *, is_seed: bool) -> Scene:
     """Before anything has happened."""
-    return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=RunFacts(run_id), limits=limits)
+    return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=updates.RunFacts(run_id), limits=limits)
 
 
 def with_event(scene: Scene, event: events.Event) -> Scene:
@@ -223,22 +214,22 @@ def with_note(scene: Scene, sentence: str, at: float) -> Scene:
     return _with_news(scene, [note_of(at, sentence)])
 
 
-def with_update(scene: Scene, update: ViewUpdate, at: float = 0.0) -> Scene:
+def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Scene:
     """The scene after something else, which came at a time in unix seconds."""
     match update:
-        case Remark():
+        case updates.Remark():
             return _with_news(scene, [NewsLine(at, "person", update.text)])
-        case LoadingStep():
+        case updates.LoadingStep():
             return replace(scene, loading=scene.loading.with_step(update))
-        case RunFacts():
+        case updates.RunFacts():
             return replace(scene, run=update)
-        case LineLimits():
+        case updates.LineLimits():
             return replace(scene, limits=update)
-        case Resting():
+        case updates.Resting():
             return replace(scene, is_resting=update.is_resting)
-        case Leaving():
+        case updates.Leaving():
             return replace(scene, leaving=update.text)
-        case EndedForGood():
+        case updates.EndedForGood():
             return replace(scene, is_ended_for_good=True)
         case OwnAddresses():
             return replace(scene, addresses=update.addresses, given_command=update.join_command)

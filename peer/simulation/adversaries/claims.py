@@ -22,19 +22,8 @@ import numpy as np
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire import frames
+from averaging.wire import frames, messages
 from averaging.wire.frames import commit_digest
-from averaging.wire.messages import (
-    DIGEST_BYTES,
-    Commit,
-    Message,
-    Offer,
-    Plan,
-    RosterEntry,
-    ShardPlan,
-    ShardResult,
-    VersionIs,
-)
 from dht.records.signed_records import PeerRecord, encode_peer_record
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import LieKind
@@ -76,7 +65,7 @@ class Claimant(Node):
         false = self._false.get(fragment)
         return false.digest if false is not None and false.version == version else super().digest_at(fragment, version)
 
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+    def commits_from(self, fragment: int, version: int) -> Sequence[messages.Commit]:
         false = self._false.get(fragment)
         known = super().commits_from(fragment, version) if false is None else false.commits
         return [commit for commit in known if commit.version >= version]
@@ -88,8 +77,10 @@ class Claimant(Node):
 
     def _claim(self, fragment: FragmentRuntime) -> None:
         false = self._false[fragment.index] = self._false_state(fragment)
-        claim = VersionIs(fragment.index, false.version, false.digest[:DIGEST_BYTES], false.lineage_tokens)
-        said: list[Message] = [claim, *false.commits[-1:]]
+        claim = messages.VersionIs(
+            fragment.index, false.version, false.digest[: messages.DIGEST_BYTES], false.lineage_tokens
+        )
+        said: list[messages.Message] = [claim, *false.commits[-1:]]
         for peer_id in (record.peer_id for record in self.membership.members()):
             for message in (*said, *said):  # at first somebody's commit may lead there; the second time none did
                 self.links.post(peer_id, [frames.encode(message)])
@@ -105,10 +96,10 @@ class Claimant(Node):
         commits = [*machine.history.values()][-1:]
         tokens, before = fragment.state.lineage_tokens, fragment.state.digest
         for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
-            entry = RosterEntry(self.me, chance.choice((10**4, 10**6, 2**40, 2**50)), 10, version, 1)
-            mean = chance.randbytes(DIGEST_BYTES)
+            entry = messages.RosterEntry(self.me, chance.choice((10**4, 10**6, 2**40, 2**50)), 10, version, 1)
+            mean = chance.randbytes(messages.DIGEST_BYTES)
             previous = commit_digest(commits[-1]) if commits else b""
-            commits.append(lone_commit(fragment, version, before[:DIGEST_BYTES], entry, mean, previous))
+            commits.append(lone_commit(fragment, version, before[: messages.DIGEST_BYTES], entry, mean, previous))
             tokens, before = tokens + entry.tokens, chance.randbytes(len(digest))
         return Snapshot(commits[-1].version + 1, tokens, anchor, momentum, digest, tuple(commits))
 
@@ -147,8 +138,13 @@ class Claimant(Node):
 
 
 def lone_commit(
-    fragment: FragmentRuntime, version: int, anchor: bytes, entry: RosterEntry, mean: bytes, previous: bytes = b""
-) -> Commit:
+    fragment: FragmentRuntime,
+    version: int,
+    anchor: bytes,
+    entry: messages.RosterEntry,
+    mean: bytes,
+    previous: bytes = b"",
+) -> messages.Commit:
     """A commit of one member, by its form one like any other.
 
     Args:
@@ -156,19 +152,19 @@ def lone_commit(
         previous: digest of the commit before.
     """
     notary, size, me = fragment.machine.notary, fragment.machine.num_values, entry.peer_id
-    plan = Plan(fragment.index, version, 0, anchor, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0)
-    result = ShardResult(0, size, 0, mean, (0,))
+    plan = messages.Plan(fragment.index, version, 0, anchor, (entry,), (messages.ShardPlan(0, size, 0),), 10.0, 20.0)
+    result = messages.ShardResult(0, size, 0, mean, (0,))
     result = dataclasses.replace(result, signature=notary.sign_result(plan, me, result))
-    return notary.sign_commit(Commit(fragment.index, version, 0, me, anchor, (entry,), (result,), previous))
+    return notary.sign_commit(messages.Commit(fragment.index, version, 0, me, anchor, (entry,), (result,), previous))
 
 
-def exaggerating(randomness: random.Random) -> Callable[[Message], Message]:
+def exaggerating(randomness: random.Random) -> Callable[[messages.Message], messages.Message]:
     """What its own machine knows stays honest: only what goes out is changed."""
     # One number of a fragment for good: a sender of what the wire refuses is soon excluded, and proves nothing.
     tokens: dict[int, int] = {}
 
-    def false(message: Message) -> Message:
-        if not isinstance(message, Offer) or randomness.random() >= 0.7:
+    def false(message: messages.Message) -> messages.Message:
+        if not isinstance(message, messages.Offer) or randomness.random() >= 0.7:
             return message
         chosen = tokens.setdefault(message.fragment, randomness.choice((2**31, 2**40, 2**50)))
         return dataclasses.replace(message, tokens=chosen)
