@@ -35,6 +35,10 @@ def main() -> NoReturn:
         from peer.cli.app import run
 
         code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except OSError as error:
+        # Help and mistakes are printed outside of any command, which would say so itself.
+        code = _without_output(error)
     except KeyboardInterrupt:
         say("Interrupted.")
         code = _INTERRUPTED
@@ -45,6 +49,18 @@ def main() -> NoReturn:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _without_output(error: OSError) -> int:
+    """One sentence, if somebody can read it; nothing where the reader (`| head`) has gone."""
+    with contextlib.suppress(OSError):
+        if not isinstance(error, BrokenPipeError):
+            say(f"The output cannot be written ({error.strerror or error}); expected room for it.")
+    # The interpreter would try once more when it ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    return 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dht.errors import UsageFault
 from peer.cli.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.console.progress import tell_progress
+from peer.console.progress import loading, tell_progress
 from peer.user_folders import check_out
 
 commands = Commands()
@@ -49,8 +49,8 @@ def tokenizer(
 ) -> int:
     """Train a byte-level BPE tokenizer and write it as `AutoTokenizer.from_pretrained` reads it."""
     check_out(out)
-    tell_progress("loading what makes tokenizers")
-    from peer.trainer.prepare import train_tokenizer
+    with loading("loading what makes tokenizers"):
+        from peer.trainer.prepare import train_tokenizer
 
     made = train_tokenizer(files, vocab_size, out, field, tell=tell_progress)
     if as_json:
@@ -110,9 +110,9 @@ def prepare(
 ) -> int:
     """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
     check_out(out)
-    tell_progress("loading what reads and tokenizes text")
-    from dht.quantities import bytes_text, count_text, plural
-    from peer.trainer.prepare import prepare_data
+    with loading("loading what reads and tokenizes text"):
+        from dht.quantities import bytes_text, count_text, plural
+        from peer.trainer.prepare import prepare_data
 
     examples = None
     if label is not None or labels is not None or max_tokens is not None:

@@ -8,7 +8,7 @@ from peer.cli.named_run import Run, with_named_run
 from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, use_invite, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.console.progress import tell_progress
+from peer.console.progress import loading
 from peer.observe.target import checked_target
 
 commands = Commands()
@@ -55,7 +55,7 @@ def doctor(
     checked, its_invite = chosen_config(flags, config, invite)
     use_invite(its_invite, checked)
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None
-    tell_progress("loading what looks at devices and networks")
-    from peer.doctor.doctor import run_doctor
+    with loading("loading what looks at devices and networks"):
+        from peer.doctor.doctor import run_doctor
 
     return run_doctor(checked, target, timeout, as_json)

@@ -12,7 +12,7 @@ from peer.cli.named_run import NamedRun, Run, named_run
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.console.progress import tell_progress
+from peer.console.progress import loading
 from peer.export.model_source import (
     CheckpointSource,
     ModelFileSource,
@@ -78,8 +78,8 @@ def export(
 
     check_export(out, chosen, replace=force, push=push, merge=merge, base=base)
     source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
-    tell_progress("loading what computes models")
-    from peer.export.export import export_model
+    with loading("loading what computes models"):
+        from peer.export.export import export_model
 
     return int(export_model(source, out, force, as_json, chosen, push, merge, base))
 
@@ -117,7 +117,8 @@ def sample(
     """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     _check_device(device)
-    from peer.export.sample import sample_model
+    with loading("loading what computes models"):
+        from peer.export.sample import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat, base))
 
@@ -165,13 +166,12 @@ def evaluate(
         )
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     _check_device(device)
-    tell_progress("loading what computes models")
     if tasks is not None:
-        from peer.export.evaluate import evaluate_tasks
-
+        with loading("loading what computes models"):
+            from peer.export.evaluate import evaluate_tasks
         return int(evaluate_tasks(source, tasks, limit, device, as_json))
-    from peer.export.evaluate import evaluate_model
-
+    with loading("loading what computes models"):
+        from peer.export.evaluate import evaluate_model
     return int(evaluate_model(source, data, device, as_json, base))
 
 

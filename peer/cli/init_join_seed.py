@@ -27,7 +27,7 @@ from peer.cli.options import (
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import say
-from peer.console.progress import tell_progress
+from peer.console.progress import loading, tell_progress
 from peer.observe.run_names import owned_folders, runs_here
 from peer.user_folders import check_out
 
@@ -125,8 +125,6 @@ def init(
         )
     if out is not None:
         check_out(out)
-    if model is not None:
-        tell_progress("loading what describes models")
     from peer.observe.remembered_folders import remember_place
     from peer.owner.new_run import create_run
 
@@ -144,7 +142,8 @@ def init(
                 f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
                 "such a file, or org/name@REVISION; check --model."
             )
-        from peer.trainer.hf.described import AdapterChoice, describe_model
+        with loading("loading what describes models"):
+            from peer.trainer.hf.described import AdapterChoice, describe_model
 
         chosen = None
         if adapter is not None:

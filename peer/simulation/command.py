@@ -42,7 +42,7 @@ def _run(spec: SimulationSpec, as_json: bool) -> int:
         result = simulate(spec, on_progress=line.show)
     except KeyboardInterrupt:
         line.clear()
-        print(f"peer: interrupted after {seconds_text(line.done_seconds)} of virtual time.", file=sys.stderr)
+        print(f"peer: Interrupted after {seconds_text(line.done_seconds)} of virtual time.", file=sys.stderr)
         return EXIT_INTERRUPTED
     line.clear()
     print(json.dumps(dataclasses.asdict(result)) if as_json else summary_of(result))

@@ -207,6 +207,19 @@ def test_a_full_output_is_a_sentence(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", ["--help", "join --help"])
+def test_help_into_a_full_output_or_none_is_no_traceback(words: str) -> None:
+    """It is printed outside of any command."""
+    done = subprocess.run(f"exec '{SCRIPT}' {words} > /dev/full", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "peer: The output cannot be written (No space left on device); expected room for it.\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([SCRIPT, *words.split()], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 # ------------------------------------------------------------------------------------------------------- what is there
 
 

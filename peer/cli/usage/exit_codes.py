@@ -79,8 +79,10 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             _drop_output()
             code = 1
         except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
-            _say(_bug(error))
-            code = 1
+            # pydantic has it in an error of its own when it comes while a class is made.
+            was_interrupted = KeyboardInterrupt.__name__ in str(error)
+            _say("interrupted." if was_interrupted else _bug(error))
+            code = EXIT_INTERRUPTED if was_interrupted else 1
         return code
 
     return reported

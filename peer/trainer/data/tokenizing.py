@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +146,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     text = iter(texts)
     if (first := next(text, None)) is None:
         raise UsageFault("there is no text in these files; expected some to learn words from")
-    tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
+    _interruptibly(lambda: tokenizer.train_from_iterator(itertools.chain([first], text), trainer))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     is_new = not folder.exists()
     with writing(folder, "room for a tokenizer"):
@@ -157,6 +159,24 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return load_tokenizer(folder)
+
+
+def _interruptibly(train: Callable[[], object]) -> None:
+    """Train in a thread: on the main one the library lets no signal through until it is done.
+
+    Raises:
+        KeyboardInterrupt: the thread goes on until this process ends.
+    """
+    ended: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(train())
+        except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="tokenizer", daemon=True).start()
+    ended.result()
 
 
 def named_ends(folder: Path) -> Iterator[str]:

@@ -436,7 +436,7 @@ def test_ctrl_c_ends_with_one_sentence(tmp_path, capsys, monkeypatch):
     assert run_scenario(path, None, as_json=True) == 130
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == "peer: interrupted after 5 s of virtual time.\n"
+    assert shown.err == "peer: Interrupted after 5 s of virtual time.\n"
 
 
 def test_progress_is_for_terminals_only(capsys, monkeypatch):
