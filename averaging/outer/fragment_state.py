@@ -31,12 +31,12 @@ from averaging.outer.contributions import (
 )
 from averaging.outer.outer_step import (
     CHUNK_VALUES,
+    VELOCITY_MODES,
     OuterRule,
     anchor_digest,
     outer_step_into,
     overlay_of,
     staleness_reach,
-    uses_velocity,
 )
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.records.lineages import MAX_LINEAGE_TOKENS
@@ -464,7 +464,7 @@ class FragmentState:
             part += overlay
 
     def _velocity_slice(self, start: int, end: int) -> F32 | None:
-        if not uses_velocity(self.rule):
+        if self.rule.mode not in VELOCITY_MODES:
             return None
         if self.velocity is None:
             self.velocity = np.zeros_like(self.anchor)

@@ -33,6 +33,8 @@ from averaging.codec import compiled
 from averaging.codec.digests import array_digest, digest_of
 
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
+VELOCITY_MODES = ("eager", "own")
+"""Modes whose overlay needs this peer's velocity, one more float32 vector per fragment."""
 Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
 
 CHUNK_VALUES = 1 << 18
@@ -271,15 +273,10 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
     """
     if rule.mode == "carry":
         return [(rule.overlay_gain, 0.0)] * num_pending
-    if rule.mode in ("eager", "own"):
+    if rule.mode in VELOCITY_MODES:
         share = own_share if rule.mode == "eager" else rule.own_weight
         return [(outer_lr * share, outer_lr * share * rule.outer_momentum)] * num_pending
     return [(0.0, 0.0)] * num_pending
-
-
-def uses_velocity(rule: OuterRule) -> bool:
-    """Whether the overlay needs this peer's velocity u (one more float32 vector per fragment)."""
-    return rule.mode in ("eager", "own")
 
 
 def overlay_of(

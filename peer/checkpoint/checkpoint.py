@@ -72,6 +72,8 @@ _NAME = re.compile(rf"({CHECKPOINT}|{UNUSABLE})-([0-9]{{8,15}})")
 _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
 
+KEPT_CHECKPOINTS = 2
+"""Unless a volunteer says otherwise; two, in case the newest turns out to be damaged."""
 LINEAGE_NAME = "lineage-left"
 LINEAGE_SECONDS = 7 * 86_400.0
 """Long enough for people to notice that their run has become another one."""
@@ -247,14 +249,14 @@ class CheckpointFolder:
         path: made when the first checkpoint is written.
         owner: what a checkpoint here must belong to.
         every_seconds: between two checkpoints.
-        kept: how many stay; two, in case the newest turns out to be damaged.
+        kept: how many stay.
         open_file: makes files.
     """
 
     path: Path
     owner: CheckpointOwner
     every_seconds: float
-    kept: int = 2
+    kept: int = KEPT_CHECKPOINTS
     open_file: OpenFile = open_new
 
     def begin(self, least_number: int = 1) -> CheckpointDraft:

@@ -158,7 +158,7 @@ def simulate(
 ) -> int:
     """Run a whole swarm in virtual time on a simulated network, to plan runs, to find faults and to replay them."""
     if list_them:
-        from peer.simulation.scenarios.listing import list_scenarios
+        from peer.simulation.scenarios.scenario import list_scenarios
 
         return int(list_scenarios(as_json))
     if scenario is None:

@@ -314,7 +314,7 @@ def _run_peer(
             from peer.join.seed import run_seed
 
             return int(run_seed(config, terminal))
-        from peer.join.unused_key import unused_key
+        from peer.network.membership.profile_file import unused_key
         from peer.network.process.child import early_network_child
 
         end = end_signed_here(config.run_id, config.data_dir)

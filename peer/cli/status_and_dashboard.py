@@ -182,7 +182,7 @@ def dashboard(
     from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.observe.observer_entry import observer_entry
     from peer.observe.own_runs import note_page
-    from peer.tracking.records import run_record
+    from peer.tracking.trackers import run_record
 
     def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:
         for address in addresses:

@@ -3,7 +3,6 @@
 The files, each built on those above it:
 
     before_start.py     ports, data and a member that answers: seen to before anything heavy is loaded
-    unused_key.py       what a person is told whose profile a join does not use
     connection.py       what every training loop shares: network process, mailbox, link
     run_facts.py        what both commands tell their terminal
     checkpoint_room.py  whether the disk has room for checkpoints

@@ -32,8 +32,8 @@ from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
 from peer.surroundings import EARLY_LOADING
 from peer.tracking.recorder import recording
-from peer.tracking.records import own_record
 from peer.tracking.rows import OwnRows
+from peer.tracking.trackers import own_record
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.out_of_memory import memory_fault

@@ -16,7 +16,6 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     grows = training.schedule.batch_warmup_tokens > 0
     return RunFacts(
         run_id,
-        manifest.organiser,
         goal.tokens,
         goal.until,
         goal.loss,

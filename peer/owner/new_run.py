@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from peer.described_model import DescribedModel
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
+from peer.fresh_folder import FreshFolder
 from peer.owner.own_module import chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
@@ -335,21 +334,12 @@ def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, f
 @contextlib.contextmanager
 def _whole_or_nothing(folder: Path) -> Iterator[None]:
     """If the block fails, what it wrote goes again: a key without its run would only stand in the way."""
-    new_folders = [one for one in (folder, *folder.parents) if not one.exists()]
-    named = [folder / name for name in (OWNER_KEY_NAME, IDENTITY_NAME, RUN_RECORD_NAME, FILES_NAME)]
-    new = [path for path in named if not os.path.lexists(path)]
+    named = (OWNER_KEY_NAME, IDENTITY_NAME, RUN_RECORD_NAME, FILES_NAME)
+    fresh = FreshFolder(folder, (folder / name for name in named))
     try:
         yield
     except BaseException:
-        for path in new:
-            with contextlib.suppress(OSError):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-        for one in new_folders:
-            with contextlib.suppress(OSError):
-                one.rmdir()
+        fresh.take_back()
         raise
 
 

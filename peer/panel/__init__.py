@@ -10,7 +10,6 @@ The files, each built on those above it:
     live_panel.py      live panel, from scene, screens, painter and keys
     view_choice.py     which view there is: panel, plain lines or JSON lines
     metrics.py         figures for Prometheus, on a port of their own
-    fresh_folder.py    what a start writes there, taken back when nothing comes of it
     own_folder.py      the data folder that a peer takes
     return_command.py  the command that brings a peer back as it was (pure)
     terminal.py        view, event log, keys and Ctrl+C while a peer runs

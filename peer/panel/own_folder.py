@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dht.errors import LocalFault
 from peer.config.peer_config import ADDRESSES_NAME, IDENTITY_NAME, PeerConfig, make_data_dir, read_cached_peers
 from peer.folder_lock import FolderInUse, FolderLock
-from peer.panel.fresh_folder import FreshFolder
+from peer.fresh_folder import FreshFolder
 
 MOST_FOLDERS = 16
 """Peers of one run on one machine that get a folder without being told: more than any machine trains well."""

@@ -10,19 +10,15 @@ from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
+from averaging.outer.outer_step import VELOCITY_MODES
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
+from peer.checkpoint.checkpoint import KEPT_CHECKPOINTS
 from peer.checkpoint.spill import copies_bytes, is_spilled
 from peer.config.peer_config import OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.round_traffic import MemberTraffic
-
-VELOCITY_MODES = ("eager", "own")
-"""Modes with one more copy, this peer's velocity (`averaging.outer.outer_step.uses_velocity`)."""
-
-KEPT_CHECKPOINTS = 2
-"""As `peer.checkpoint.checkpoint.CheckpointFolder` keeps by default."""
 
 TRAINER_LIBRARIES_BYTES = 258_000_000
 """Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0

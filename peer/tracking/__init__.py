@@ -6,8 +6,7 @@ the same record, which the run and the recorder's name give.
 The files, each built on those above it:
 
     rows.py      what is recorded of a peer and of a run (pure)
-    trackers.py  each kind of tracker behind one interface; all but csv need a library
+    trackers.py  the record of a peer or run; each kind of tracker behind one interface
     process.py   the process that has one
     recorder.py  hands rows to that process and never waits
-    records.py   the record of a peer that trains, and of a run, from its page
 """

@@ -40,7 +40,7 @@ ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
 KIRAN, JO, LINDSTROEM = PeerId("12D3KooWkiran"), PeerId("12D3KooWjojojo"), PeerId("12D3KooWlind")
 STARTED_AT = 1_764_180_000.0
 NOW = STARTED_AT + 8040.0
-FACTS = RunFacts(RUN_ID, "Ada", goal_tokens=2_000_000_000, page="http://203.0.113.7")
+FACTS = RunFacts(RUN_ID, goal_tokens=2_000_000_000, page="http://203.0.113.7")
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{ME}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
 from dht.regular_files import open_regular
+from peer.config.peer_config import PeerConfig
 from peer.secret_files import write_secret
+from peer.user_folders import contributor_key_path
 
 LIFE_SECONDS = MAX_PROFILE_LIFE_SECONDS - 3600.0
 """Just under the longest life that holders accept."""
@@ -151,6 +154,17 @@ def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -
     """The choice as a profile of one run, good for about a week."""
     expires_at = now + LIFE_SECONDS
     return Profile(run_id=run_id, contributor_id=contributor.peer_id, expires_at=expires_at, **asdict(choice))
+
+
+def unused_key(config: PeerConfig) -> str | None:
+    """What to say when this person has a profile that a join does not use; None: nothing. Nobody signs unasked."""
+    try:
+        path = contributor_key_path()
+        if config.contributor_key is not None or not path.is_file():
+            return None
+    except (OSError, UsageFault):
+        return None  # no home folder, no profile there
+    return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"
 
 
 def _checked(found: Any) -> Choice:

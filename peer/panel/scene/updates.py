@@ -37,7 +37,6 @@ class RunFacts:
     """
 
     run_id: str
-    organiser: str = ""
     goal_tokens: int | None = None
     goal_until: float | None = None
     goal_loss: float | None = None

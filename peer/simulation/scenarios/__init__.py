@@ -4,6 +4,5 @@ The files, each built on those above it:
 
     spec.py      what a simulation is asked (pure)
     scenario.py  what a scenario file holds
-    listing.py   those that come with the program, for people
     schedule.py  from a scenario and a seed to every peer's life (pure)
 """

@@ -6,6 +6,7 @@ docs/developer/simulation.md has the table of all fields.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dht.errors import UsageFault
+from dht.quantities import plural, seconds_text
 from peer.config.manifest import AveragingSection
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, Section
@@ -243,3 +245,15 @@ def load_scenario(name_or_path: str) -> Scenario:
         return Scenario.model_validate(fields)
     except ValidationError as error:
         raise UsageFault(f"{path}: {explain(error, Scenario)}") from error
+
+
+def list_scenarios(as_json: bool) -> int:
+    """Print the scenarios that come with the program."""
+    found = {name: load_scenario(name) for name in SHIPPED}
+    if as_json:
+        print(json.dumps({name: scenario.description for name, scenario in found.items()}))
+        return 0
+    for name, scenario in found.items():
+        length = seconds_text(60 * scenario.duration_minutes)
+        print(f"{name:12} {plural(scenario.num_peers, 'peer')}, {length}: {scenario.description}")
+    return 0

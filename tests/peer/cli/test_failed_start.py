@@ -12,7 +12,7 @@ from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.folder_lock import FolderLock
-from peer.panel.fresh_folder import FreshFolder
+from peer.fresh_folder import FreshFolder
 
 RUN_ID = "own." + "a" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "1"]

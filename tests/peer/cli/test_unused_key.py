@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peer.config.peer_config import load_config
-from peer.join.unused_key import unused_key
+from peer.network.membership.profile_file import unused_key
 from peer.user_folders import contributor_key_path
 
 RUN_ID = "own." + "a" * 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from dataclasses import replace
@@ -17,13 +16,11 @@ from hypothesis import strategies as st
 from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
 from averaging.codec.codec import make_codec
 from averaging.outer.layout import build_layout
-from averaging.outer.outer_step import OuterRule, uses_velocity
 from averaging.rounds.round_facts import RoundCommitted
 from dht.kademlia.node import NUM_REPLICAS
 from dht.quantities import count_text
 from dht.simulated.lines import LineSettings
 from dht.store import NUM_HOLDERS_READ
-from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import ScheduleSection
@@ -32,7 +29,6 @@ from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
 from peer.plan import report, source
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
-from peer.plan.memory_needs import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_traffic import LINE_SHARE, MemberLink, round_seconds, round_traffic
 from peer.plan.source import plan_of
@@ -345,9 +341,6 @@ def test_muon_keeps_one_velocity_where_adamw_has_two_moments():
 
 def test_numbers_of_other_modules_are_still_theirs():
     assert (RECORD_HOLDERS, RECORD_READS) == (NUM_REPLICAS, NUM_HOLDERS_READ)
-    assert inspect.signature(CheckpointFolder).parameters["kept"].default == KEPT_CHECKPOINTS
-    modes = ("sync", "streaming", "delayed", "eager", "own", "carry")
-    assert {mode for mode in modes if uses_velocity(OuterRule(mode, 0.7, 0.5))} == set(VELOCITY_MODES)
 
 
 # --- the command ---

@@ -23,7 +23,6 @@ from peer.simulation import command
 from peer.simulation import workload as simulated_workload
 from peer.simulation.command import run_scenario
 from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.listing import list_scenarios
 from peer.simulation.scenarios.scenario import (
     SHIPPED,
     GroupSection,
@@ -32,6 +31,7 @@ from peer.simulation.scenarios.scenario import (
     ScenarioNetwork,
     StallSection,
     WorkloadSection,
+    list_scenarios,
     load_scenario,
 )
 from peer.simulation.scenarios.schedule import spec_of

@@ -20,9 +20,8 @@ from peer.events.peer_events import Event, TrainingProgressed
 from peer.tracking import trackers
 from peer.tracking.process import take_rows
 from peer.tracking.recorder import Recorder, recording
-from peer.tracking.records import own_record, run_record
 from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
-from peer.tracking.trackers import CsvTracker, Record, check_tracker
+from peer.tracking.trackers import CsvTracker, Record, check_tracker, own_record, run_record
 
 RUN = "tiny.abcdefghij234567abcd"
 

@@ -1,9 +1,10 @@
-"""What a start writes into a data folder before anybody has seen its key: taken back when nothing comes of it."""
+"""What a start, or a new run, writes into a folder before anybody has seen its key: taken back when it fails."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ class FreshFolder:
     """Notes what is not there yet; made before the folder is.
 
     Args:
-        files: that a start may write, in the folder or elsewhere.
+        files: that may be written, in the folder or elsewhere; folders of files too.
     """
 
     def __init__(self, folder: Path, files: Iterable[Path]) -> None:
@@ -33,7 +34,10 @@ class FreshFolder:
             return
         for path in self._files:
             with contextlib.suppress(OSError):
-                path.unlink()
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         lock.close()
         for folder in self._folders:
             with contextlib.suppress(OSError):
