@@ -31,13 +31,18 @@ def open_regular(path: str | Path) -> BufferedReader:
     """
     # Asked before it is opened, since a device may act on being opened, and after, since the name may be another's.
     _check(os.stat(path).st_mode, path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    # By an opener: an interrupt in the middle would close a descriptor of ours a second time, and be taken for a fault.
+    file = open(path, "rb", opener=_without_a_wait)  # noqa: SIM115 (the caller closes it)
     try:
-        _check(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb")
+        _check(os.fstat(file.fileno()).st_mode, path)
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
+
+
+def _without_a_wait(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
@@ -76,7 +81,7 @@ def write_whole(path: Path, content: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_new(draft, content)
         os.replace(draft, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
             for folder in new_folders:

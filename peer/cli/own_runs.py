@@ -83,17 +83,10 @@ def stop(
     ] = 120.0,
 ) -> int:
     """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has."""
-    from peer.observe.running_peer import ask_to_leave, has_left, running_in
+    from peer.observe.running_peer import ask_to_leave, has_left, running_in_any
 
     folders = _folders(named_run(run, run_id, None)[0], data_dir)
-    found, untold = [], None
-    for folder in folders:
-        try:
-            found += [one for one in [running_in(folder)] if one is not None]
-        except LocalFault as fault:
-            untold = fault
-    if untold is not None and not found:
-        raise untold
+    found = running_in_any(folders)
     if not found:
         named = f" of {run or run_id}" if run or run_id else ""
         where = f"in {data_dir}" if data_dir else "on this machine"

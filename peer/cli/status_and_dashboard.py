@@ -19,6 +19,7 @@ from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.observe.target import Target, checked_target
+from peer.user_folders import folder_fault
 
 commands = Commands()
 
@@ -178,6 +179,7 @@ def dashboard(
     one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
     check_free(host, port)
     if one is not None:
+        _check_history(one.run_id, db)
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.observe.observer_entry import observer_entry
@@ -265,6 +267,15 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         raise UsageFault(
             f"--proxy {text!r} is no address; expected one like 127.0.0.1, ::1 or 10.0.0.0/8; give that of the proxy"
         ) from error
+
+
+def _check_history(run_id: str, asked: Path | None) -> None:
+    """Raises UsageFault: the folder of the history cannot be made or written."""
+    from peer.config.peer_config import load_config
+
+    folder = load_config({"run_id": run_id}).data_dir if asked is None else asked.parent
+    if str(asked) != ":memory:" and (fault := folder_fault(folder)):
+        raise UsageFault(f"{fault}; expected a writable folder for the history; give a file with --db")
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,24 @@ def running_in(folder: Path) -> Running | None:
         return None
     number = words.split()[1] if words.startswith("process ") else ""
     return Running(folder, words, int(number) if number.isdigit() else None)
+
+
+def running_in_any(folders: Iterable[Path]) -> list[Running]:
+    """What runs in each of them, as far as it can be told.
+
+    Raises:
+        LocalFault: nothing is known to run, and of a folder it cannot be told.
+    """
+    found, untold = [], None
+    for folder in folders:
+        try:
+            found.append(running_in(folder))
+        except LocalFault as fault:
+            untold = fault
+    running = [one for one in found if one is not None]
+    if untold is not None and not running:
+        raise untold
+    return running
 
 
 def ask_to_leave(running: Running) -> None:

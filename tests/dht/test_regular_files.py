@@ -147,6 +147,15 @@ def test_a_file_is_written_whole_for_its_owner_alone_or_not_at_all(
     write_whole(path, b"second")
     assert path.read_bytes() == b"second"
 
+    def interrupt(*paths: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(path, b"third")
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
     def no_space(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
