@@ -194,7 +194,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     import tomllib  # takes as long as everything else here, and most command lines name no file
 
     try:
-        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
+        # Some editors put a mark before the text.
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise UsageFault(
             f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."

@@ -63,6 +63,9 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             _drop_output()
             code = 1
         except OSError as error:
+            if _is_nowhere():
+                _say("the working folder is not there any more; expected one; change to a folder that is.")
+                return LocalFault.exit_code
             if error.errno in _NO_PATH:
                 _say(f"{str(error.filename)[:80]!r}: {error.strerror}; expected the path of a file or folder.")
                 return UsageFault.exit_code
@@ -86,6 +89,15 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
         return code
 
     return reported
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder was deleted: relative paths, and those made absolute, lead nowhere then."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -302,6 +302,16 @@ def test_a_name_that_no_file_can_have(command: list[str], capsys: pytest.Capture
     assert "a bug" not in capsys.readouterr().err
 
 
+def test_a_working_folder_that_was_deleted_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert app.run(["init", "mine", "--out", "out"]) == 1
+    assert capsys.readouterr().err.startswith("peer: The working folder is not there any more; expected one; change to")
+
+
 def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     for place, what in (

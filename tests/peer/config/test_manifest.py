@@ -200,7 +200,10 @@ def test_every_field_says_what_it_is_and_has_a_default() -> None:
 
 def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text('name = "other"\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\nlag_penalty = 0\n')
+    # With the mark that some editors write, and their ends of lines.
+    path.write_text(
+        '\ufeffname = "other"\r\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\nlag_penalty = 0\n'
+    )
     manifest = RunManifest.load_toml(path, name="mine")
     assert (manifest.name, manifest.averaging.sync_every, manifest.starts_at) == ("mine", 50, 1_893_456_000.0)
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
