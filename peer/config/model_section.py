@@ -126,6 +126,13 @@ class ModelSection(Section):
     )
 
     @property
+    def described(self) -> tuple[str, str]:
+        """(config, task) of kind hf."""
+        assert self.config is not None
+        assert self.task is not None
+        return self.config, self.task
+
+    @property
     def picture_channels(self) -> int:
         """Of a picture: 3 colours, unless the architecture's config says another number (1: grey)."""
         channels = checked_config(self.config).get("num_channels") if self.config is not None else None

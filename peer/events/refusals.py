@@ -44,7 +44,9 @@ class Refusals:
 
     def sentence(self, now: float) -> str:
         """For people, without a full stop."""
-        kinds = ", ".join(f"{_TEXTS.get(kind, kind)} {_times(count)}" for kind, count in self.counts)
+        kinds = ", ".join(
+            f"{_TEXTS.get(kind, kind)} {'once' if count == 1 else f'{count} times'}" for kind, count in self.counts
+        )
         left_out = ""
         if self.left_out_until is not None and self.is_left_out(now):
             left_out = f"; left out for another {seconds_text(round(self.left_out_until - now))}"
@@ -58,10 +60,6 @@ class Refusals:
             "last_at": self.at,
             "left_out_until": self.left_out_until if self.is_left_out(now) else None,
         }
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def with_refusal(known: tuple[Refusals, ...], event: Event) -> tuple[Refusals, ...]:

@@ -64,10 +64,8 @@ class SwarmSeen:
     """Machines that train now, this one included."""
     num_resting: int = 0
     num_seeds: int = 0
-    num_people: int = 0
-    """With machines that are here now, this peer's person included; seeds do not count."""
     num_countries: int = 0
-    """Of those people who name theirs."""
+    """Of people with machines that are here now, as far as they name theirs; seeds do not count."""
     num_ranked: int = 0
     """People met in this session, also if they have left."""
     share_of_hour: float | None = None
@@ -160,7 +158,6 @@ class SwarmWatch:
             num_training=sum(one.state == "training" for one in trainers),
             num_resting=sum(one.state == "serving" for one in trainers),
             num_seeds=len(here) - len(trainers),
-            num_people=len({self._person(one) for one in trainers}),
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=work / of_all if of_all else None,

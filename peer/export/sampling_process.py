@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,41 +29,34 @@ NICENESS = 10
 seventieth, and a sample of a two-minute demo would never come."""
 
 
-@dataclass(frozen=True, slots=True)
-class WritingOrder:
-    """What is asked for.
+def answer_to(
+    run_id: str,
+    peers: list[str],
+    timeout_seconds: float,
+    observer_folder: str,
+    prompts: list[str],
+    base: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> dict[str, Any]:
+    """What the newest anchors of the run write; the same for the same anchors, prompts and seed.
 
-    Attributes:
+    Args:
         observer_folder: see `RunSource`.
         prompts: each is written on; an empty one lets the model begin.
         base: folder with the weights that an adapter stands on, or empty.
         max_tokens: of each text, the prompt not counted.
-    """
-
-    run_id: str
-    peers: list[str]
-    timeout_seconds: float
-    observer_folder: str
-    prompts: list[str]
-    base: str
-    max_tokens: int
-    temperature: float
-    seed: int
-
-
-def answer_to(order: WritingOrder) -> dict[str, Any]:
-    """What the run's newest anchors write; the same for the same anchors and order.
 
     Raises:
         LocalFault: the model cannot be had, or does not write; the sentence says why.
     """
-    source = RunSource(order.run_id, tuple(order.peers), order.timeout_seconds, Path(order.observer_folder))
-    opened = open_model(source, Path(order.base) if order.base else None)
+    source = RunSource(run_id, tuple(peers), timeout_seconds, Path(observer_folder))
+    opened = open_model(source, Path(base) if base else None)
     texts = []
-    for place, prompt in enumerate(order.prompts):
+    for place, prompt in enumerate(prompts):
         # With one seed for all, a young model would write the same after each of them.
-        seed = order.seed + place
-        begin, *rest = written(opened, opened.model, prompt, order.max_tokens, order.temperature, seed)
+        begin, *rest = written(opened, opened.model, prompt, max_tokens, temperature, seed + place)
         texts.append({"prompt": begin, "text": "".join(rest)})
     return {"versions": list(opened.versions), "tokens": opened.tokens, "texts": texts}
 
@@ -81,7 +73,7 @@ def main() -> int:
     os.dup2(nowhere, 2)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     try:
-        found = answer_to(WritingOrder(**json.loads(sys.argv[1])))
+        found = answer_to(**json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001  a library's own: it must not end the page's log in a traceback
         reason = str(error) if isinstance(error, LocalFault | OSError) else f"{type(error).__name__}: {error}"
         sentence = printable(" ".join(reason.split()))[:400]

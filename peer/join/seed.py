@@ -32,10 +32,6 @@ def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
     return (command if manifest.access.mode == "open" else "peer join --invite FILE") + manifest.flags_to_bring
 
 
-def _tell_addresses(addresses: Sequence[str], config: PeerConfig, terminal: Terminal) -> None:
-    terminal.tell(OwnAddresses(tuple(addresses), join_command(config, addresses)))
-
-
 def run_seed(config: PeerConfig, terminal: Terminal) -> int:
     """Run one peer that only serves until it is asked to leave. Returns the exit code.
 
@@ -62,7 +58,7 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
         loop = asyncio.get_running_loop()
         side = NetworkSide(
             *(config, "seed", terminal.show),
-            on_addresses=lambda addresses: _tell_addresses(addresses, config, terminal),
+            on_addresses=lambda found: terminal.tell(OwnAddresses(tuple(found), join_command(config, found))),
             make_mailbox=make_mailbox,
             on_seen=terminal.tell,
         )

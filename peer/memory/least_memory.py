@@ -54,7 +54,7 @@ def least_memory_bytes(
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
     if use != "serve":
-        kept += base_num_bytes(manifest) * _num_bits(base_bits) // _FULL_BITS
+        kept += base_num_bytes(manifest) * (_FULL_BITS if base_bits == "full" else int(base_bits)) // _FULL_BITS
     if use == "serve":
         return kept
     copies = FLOAT_BYTES * num_values
@@ -75,10 +75,6 @@ def least_memory_bytes(
     if use == "train":
         step += FLOAT_BYTES * tokens * (_LOGITS_COPIES * model.vocab_size + model.num_layers * model.d_model)
     return kept + copies + rotary + step
-
-
-def _num_bits(base_bits: BaseBits) -> int:
-    return _FULL_BITS if base_bits == "full" else int(base_bits)
 
 
 def check_memory(

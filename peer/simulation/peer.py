@@ -12,10 +12,11 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 from averaging.arrays import F32
 from averaging.signing.notary import Notary, Scope
+from averaging.transfer.snapshots import compute_inline
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
@@ -45,8 +46,6 @@ REST_SECONDS = 2.5
 RESTART_SECONDS = 1.0
 """From the death of a network process to its successor."""
 SOFTWARE = "simulated"
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -185,7 +184,7 @@ class Life:
             doorkeeper,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
-            _inline,
+            compute_inline,
             self._emit,
             random.Random(session),
             poll_seconds=LOOK_SECONDS,
@@ -298,7 +297,3 @@ def simulated_identity(seed: int, index: int) -> Identity:
 def anchors_of(node: Node) -> dict[int, F32]:
     """Fragment -> its anchor as a node holds it now, float32 [num_values]."""
     return {fragment.index: fragment.state.anchor for fragment in node.exchange.fragments}
-
-
-async def _inline(work: Callable[[], T], /) -> T:
-    return work()

@@ -28,7 +28,7 @@ from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.evaluation import held_out_loss, load_anchors
+from peer.trainer.model.evaluation import fill_tensors, held_out_loss
 from peer.trainer.model.gpt import build_model
 
 NOISE_POOL_VALUES = 65_521
@@ -86,7 +86,7 @@ class GptWorkload:
         """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
         model = build_model(self._manifest.model, self._manifest.seed)
         if anchors is not None:
-            load_anchors(model, self.layout, anchors)
+            fill_tensors(dict(model.named_parameters()), self.layout, anchors)
         num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
         return held_out_loss(model, self._corpus, num_batches, batch_size)
 

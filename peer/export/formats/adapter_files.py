@@ -35,11 +35,9 @@ def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[d
         Incompatible: this machine's libraries make another module of the run's config.
     """
     section = manifest.model
-    assert section.config is not None
-    assert section.task is not None
     assert section.adapter is not None
     tensors = trained_tensors(manifest, values)
-    base = build_architecture(section.config, section.task, without_values=True)
+    base = build_architecture(*section.described, without_values=True)
     model: Any = with_adapter(base, section.adapter, None)
     from peft import get_peft_model_state_dict
 

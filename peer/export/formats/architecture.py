@@ -125,9 +125,7 @@ def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
         LocalFault: the folder has other weights.
     """
     check_architecture(manifest)
-    assert manifest.model.config is not None
-    assert manifest.model.task is not None
-    built: Any = build_architecture(manifest.model.config, manifest.model.task, without_values=True)
+    built: Any = build_architecture(*manifest.model.described, without_values=True)
     with _without_bars():
         module, report = type(built).from_pretrained(
             folder,

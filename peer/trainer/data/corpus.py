@@ -275,7 +275,8 @@ def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segme
     """(training, held out) of the library: by names, because its text differs a little between versions of Python."""
     sides: tuple[Segments, Segments] = ([], [])
     for name, tokens in segments:
-        sides[_is_held_out_name(name, fraction)].append((name, tokens))
+        hashed = int.from_bytes(hashlib.sha256(f"held-out|{name}".encode()).digest()[:8], "big")
+        sides[hashed < fraction * 2**64].append((name, tokens))
     return sides
 
 
@@ -330,7 +331,3 @@ def _tail(segments: Segments, fraction: float) -> tuple[Segments, Segments]:
         held_out.append((name, tokens.part(cut, len(tokens))))
         start += len(tokens)
     return training, held_out
-
-
-def _is_held_out_name(name: str, fraction: float) -> bool:
-    return int.from_bytes(hashlib.sha256(f"held-out|{name}".encode()).digest()[:8], "big") < fraction * 2**64

@@ -135,7 +135,7 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
                     for number in range(len(pieces)):
                         files[is_held].add(next(encoded), 0 if number else num_bytes)
                     if ends:
-                        files[is_held].add(_one(tokenizer), 0)
+                        files[is_held].add(np.array([tokenizer.eos], tokenizer.dtype), 0)
                         num_documents += 1
             training, held_out = (file.keep() for file in files)
     finally:
@@ -214,10 +214,6 @@ def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int |
             group, size = [], 0
     if group:
         yield group
-
-
-def _one(tokenizer: TextTokenizer) -> TokenArray:
-    return np.array([tokenizer.eos], tokenizer.dtype)
 
 
 def main() -> int:

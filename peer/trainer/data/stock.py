@@ -97,7 +97,8 @@ class Stock:
         self._limit_bytes = limit_bytes
         self._asked: Sequence[int] | None = None
         self._wanted: list[int] = []
-        self._here: dict[int, int] | None = None  # bytes of each, the one that was wanted longest ago first
+        self._here: dict[int, int] = {}  # bytes of each, the one that was wanted longest ago first
+        self._is_counted = False
         self._others: list[tuple[Path, int]] = []
         self._pinned: set[int] = set()
         self._leaving: list[int] = []
@@ -119,7 +120,8 @@ class Stock:
         with self._changed:
             if groups == self._asked:
                 return
-            if self._here is None:
+            if not self._is_counted:
+                self._is_counted = True
                 sizes = ((group, self._files.bytes_here(group)) for group in range(self._files.num_groups))
                 self._here = {group: size for group, size in sizes if size is not None}
                 self._others = _other_data(self._files.folder)
@@ -142,8 +144,7 @@ class Stock:
             gone, self._leaving = self._leaving, []
             for group in gone:
                 self._files.remove(group)
-                if self._here is not None:
-                    self._here.pop(group, None)
+                self._here.pop(group, None)
             self._changed.notify()
         return gone
 
@@ -151,8 +152,7 @@ class Stock:
         """Its files are not what they were: bring it again when it is wanted."""
         with self._changed:
             self._files.remove(group)
-            if self._here is not None:
-                self._here.pop(group, None)
+            self._here.pop(group, None)
             self._asked = None
 
     def close(self) -> None:
@@ -184,7 +184,6 @@ class Stock:
                     self._changed.wait(pause)
                 continue
             with self._changed:
-                assert self._here is not None
                 self._here[group] = self._files.bytes_here(group) or 0
                 self._wanted = [one for one in self._wanted if one != group]
             self._num_failures = 0
@@ -201,7 +200,6 @@ class Stock:
 
     def _has_room(self, group: int) -> bool:
         """Whether a group may come now; if not, groups are asked to go."""
-        assert self._here is not None
         needed = self._files.bytes_expected(group) or max(self._here.values(), default=1 << 20)
         while (excess := self._used() + needed - self._limit()) > 0 and self._others:
             shutil.rmtree(self._others.pop(0)[0], ignore_errors=True)
@@ -229,7 +227,7 @@ class Stock:
 
     def _used(self) -> int:
         of_others = sum(size for _, size in self._others)
-        return sum((self._here or {}).values()) + self._files.lasting_bytes + of_others
+        return sum(self._here.values()) + self._files.lasting_bytes + of_others
 
     def _limit(self) -> int:
         free = 1 << 60

@@ -47,7 +47,6 @@ def build_run_model(
     if section.kind == "gpt":
         return build_model(section, manifest.seed)
     check_joinable(manifest.name, manifest)
-    assert section.task is not None
     architecture = build_run_architecture(manifest, base, for_speed=for_speed, compressed=compressed)
     return for_task(manifest, architecture)
 
@@ -55,9 +54,9 @@ def build_run_model(
 def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
     """A run's architecture with the loss of its task: a `LanguageModel`, of a classification with context 0."""
     section, rules = manifest.model, rules_of(manifest)
-    assert section.task is not None
+    _, task = section.described
     picture = None if rules is None else rules.picture
-    return ForTask(architecture, section.task, section.context, section.mask_token, picture)
+    return ForTask(architecture, task, section.context, section.mask_token, picture)
 
 
 def build_run_architecture(
@@ -75,20 +74,18 @@ def build_run_architecture(
         UsageFault, Incompatible: as from `check_architecture`; an adapter without its base.
     """
     section = manifest.model
-    assert section.config is not None
-    assert section.task is not None
     # A config of a few bytes can describe any number of values: they are counted before there are any.
     check_architecture(manifest)
     if stands_on_base(manifest) and base is None and not for_speed:
         what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
         raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
-    initial = partial(built_with_values, partial(build_architecture, section.config, section.task), manifest.seed)
+    initial = partial(built_with_values, partial(build_architecture, *section.described), manifest.seed)
     if base is not None:
-        module = load_architecture(section.config, section.task, base, initial, compressed)
+        module = load_architecture(*section.described, base, initial, compressed)
     else:
         module = initial()
         if compressed is not None:
-            module = in_fewer_bits(section.config, section.task, module, compressed)
+            module = in_fewer_bits(*section.described, module, compressed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
     freeze(module, section.frozen or ())
@@ -171,9 +168,7 @@ def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
         UsageFault, Incompatible: as from `build_architecture`.
     """
     section = manifest.model
-    assert section.config is not None
-    assert section.task is not None
-    shapes, buffers = architecture_parts(section.config, section.task, section.adapter, section.frozen or ())
+    shapes, buffers = architecture_parts(*section.described, section.adapter, section.frozen or ())
     return shapes, buffers if section.buffers == "mean" else []
 
 

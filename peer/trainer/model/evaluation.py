@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
-from peer.config.layouts import trained_parameters
 from peer.trainer.data.corpus import Corpus
 
 
@@ -49,11 +48,6 @@ def held_out_accuracy(model: nn.Module, corpus: Corpus, num_batches: int, batch_
             for values, labels in corpus.held_out_batches(num_batches, batch_size, 0)
         ]
     return float(torch.cat(found).mean())
-
-
-def load_anchors(model: nn.Module, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
-    """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
-    fill_tensors(dict(trained_parameters(model)), layout, anchors)
 
 
 @torch.no_grad()

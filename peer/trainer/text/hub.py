@@ -110,10 +110,10 @@ def _open(source: str) -> Any:
         logging.getLogger(library).setLevel(logging.CRITICAL)  # what they would print is in the sentence below
     try:
         found: Any = datasets.load_dataset(**_choices(source), streaming=not is_offline())
-        pictures = [name for name, kind in (getattr(found, "features", None) or {}).items() if _is_picture(kind)]
-        for name in pictures:
-            # As they are stored: they are decoded here, with limits.
-            found = found.cast_column(name, datasets.Image(decode=False))
+        for name, kind in (getattr(found, "features", None) or {}).items():
+            if type(kind).__name__ == "Image":
+                # As they are stored: they are decoded here, with limits.
+                found = found.cast_column(name, datasets.Image(decode=False))
         return found
     except datasets.exceptions.FileNotFoundDatasetsError as error:  # The hub says that there is none.
         raise UsageFault(str(_unavailable(source, error))) from error
@@ -127,10 +127,6 @@ def _choices(source: str) -> dict[str, str | None]:
     if match is None:
         raise UsageFault(f"{source} is no data set; expected hf:ID@REVISION, with /CONFIG and :SPLIT where needed")
     return {**match.groupdict(), "split": match["split"] or "train"}
-
-
-def _is_picture(kind: object) -> bool:
-    return type(kind).__name__ == "Image"
 
 
 def _unavailable(source: str, error: Exception) -> LocalFault:

@@ -45,12 +45,12 @@ def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     assert places(seen) == [(1, "me", 400), (2, "other", 350)]
     assert seen.own_row is not None
     assert (seen.own_row.name, seen.own_row.doing) == ("Ada", "training")
-    counts = (seen.num_training, seen.num_resting, seen.num_seeds, seen.num_people, seen.num_ranked)
-    assert counts == (2, 1, 1, 2, 2)
+    counts = (seen.num_training, seen.num_resting, seen.num_seeds, seen.num_ranked)
+    assert counts == (2, 1, 1, 2)
     # Who has left keeps the place, and is away.
     later = watch.look([record("me", 500, **both)], 2.0)
     assert places(later) == [(1, "me", 800), (2, "other", 350)]
-    assert (later.rows[1].doing, later.num_people, later.num_ranked) == ("away", 1, 2)
+    assert (later.rows[1].doing, later.num_ranked) == ("away", 2)
 
 
 def test_a_machine_that_finds_its_person_is_not_counted_twice() -> None:
