@@ -30,8 +30,9 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 MISSED_ANNOUNCEMENTS: Final = 3
 """A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
-STALLED_SECONDS: Final = 600.0
-"""Without a commit for this long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
+STALLED_SECONDS: Final = 120.0
+"""Without a commit for this long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled. Panels
+say so after the same time (`SILENT_ROUND_SECONDS`)."""
 STALLED_ROUNDS: Final = 5
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
@@ -131,7 +132,7 @@ class DashboardState:
     last_train_loss: float | None = None
     """Of the last look in which somebody trained; see `train_loss`."""
     moved_at: float | None = None
-    """When a commit was last seen, or else when somebody was first seen training."""
+    """When a commit was last seen, or somebody training after a time in which nobody did."""
     join_addresses: tuple[str, ...] = ()
     """Members' addresses that may be shown to everybody (`joining.py`)."""
     install: str = INSTALL
@@ -243,7 +244,7 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
         committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
         after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
-    has_moved = after.num_rounds > state.num_rounds or (state.moved_at is None and bool(after.trainers))
+    has_moved = after.num_rounds > state.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(
         after,
         held_out=_newest_held_out(state.held_out, voters, after.num_rounds, look.now),

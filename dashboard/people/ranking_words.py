@@ -18,9 +18,9 @@ def share_words(share: float) -> str:
         return "all of the confirmed work"
     if 0.44 < share < 0.495:
         return "almost half of the tokens"
-    if share > 0.4 and not 0.495 <= share <= 0.505:
-        return f"{round(100 * share)} of 100 tokens"
     each = round(1 / share)
+    if abs(each * share - 1) > (0.01 if each <= 2 else 0.1):
+        return f"{round(100 * share)} of 100 tokens"
     if each < len(_ORDINALS):
         return f"every {_ORDINALS[each]} token"
     return f"one token in {int(float(f'{1 / share:.2g}')):,}".replace(",", "\u202f")

@@ -148,8 +148,8 @@ class PlainView(_Lines):
         elif self._scene.news[-1:] != num_news:
             new = self._scene.news[-1]
             who = "" if new.remote is None else self._scene.name_of(new.remote)
-            text = new.text.replace("{who}", who)
-            self._print(event.at, f"{_capitalised(text).rstrip('.')}.")
+            text = _capitalised(new.text).replace("{who}", who)
+            self._print(event.at, f"{text.rstrip('.')}.")
 
     def tell(self, update: ViewUpdate) -> None:
         super().tell(update)

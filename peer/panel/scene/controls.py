@@ -28,7 +28,7 @@ class Question:
     def text(self, room: int) -> str:
         """The question in at most `room` columns, with what is typed."""
         asked = f"{_DOWN if self.is_second else _UP}: {self.typed}_"
-        explained = self.problem or "Enter alone: no limit; Esc: leave it."
+        explained = self.problem or "Enter: no limit; Esc: back."
         told = f"{explained} {asked}"
         return told if len(told) <= room else asked[-room:]
 
@@ -66,7 +66,7 @@ class Controls:
         if key != "enter":
             is_figure = key in "0123456789." and len(question.typed) < 9
             typed = question.typed + key if is_figure else question.typed
-            problem = "" if is_figure else "Expected a number, or Esc to go back."
+            problem = "" if is_figure else "Expected a number; Esc: back."
             return replace(self, question=replace(question, typed=typed, problem=problem)), None
         try:
             mbit = float(question.typed) if question.typed else None

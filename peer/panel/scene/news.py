@@ -14,11 +14,11 @@ from peer.panel.scene.updates import RunFacts
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(events.AnchorDiffered, events.CheckpointFailed, events.CheckpointUnusable, events.DaemonRestarted),
+    *(events.CheckpointFailed, events.CheckpointUnusable, events.DaemonRestarted),
     *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
-_TOPICS = {events.AnchorDiffered: "anchor", events.CheckpointFailed: "checkpoint"}
+_TOPICS = {events.CheckpointFailed: "checkpoint"}
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
 PRESENCE = "presence"
@@ -73,6 +73,9 @@ def news_of(
             return [NewsLine(at, "good", f"Best loss so far: {loss}", topic="best loss")]
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
+        case events.AnchorDiffered():
+            repaired = "your copy of the model differed from the others': it is fetched again, your work is kept"
+            return [NewsLine(at, "trouble", repaired, topic="anchor")]
         case events.SwarmLost():
             what = "training goes on alone" if fact.is_training else "looking for them"
             return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]

@@ -11,10 +11,10 @@ from peer.panel.screens.line_layout import labelled, part
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD
 
 HELP = (
-    ("q", "leave: your machine finishes its step and its round, saves, and says goodbye; again: leave at once"),
-    ("p", "pause or go on; a paused machine does not train, and still serves others"),
+    ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
+    ("p", "pause or go on; a paused machine still serves others"),
     ("l", "how much may go up and down your line, changed at once (u does the same)"),
-    ("d", "details: versions, steps, traffic, the newest events"),
+    ("d", "details: versions, steps, traffic, newest events"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),
 )
@@ -27,7 +27,7 @@ WORDS = (
     ("token", "a piece of text: a letter, or a few of them"),
     (
         "rank",
-        "your place among the people that your machine has met; the page ranks everybody, by confirmed work",
+        "your place among those that your machine has met; the page ranks all, by confirmed work",
     ),
 )
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from rich.text import Text
 
 from dht.quantities import count_text, plural, seconds_text
-from peer.events.swarm_seen import PersonSeen
+from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
@@ -157,8 +157,10 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         part(f"{count_text(state.tokens)} {scene.run.counted}", ACCENT),
         *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
     ]
-    if swarm.share_of_hour is not None and scene.session_tokens and not is_brief:
-        work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(" of the last hour's work")]))
+    here_seconds = 0.0 if scene.joined_at is None else now - scene.joined_at
+    if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS and not is_brief:
+        whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"
+        work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(f" {whole}")]))
     lines = labelled("You", work, width, part("" if is_brief else _milestone(scene), DIM))
     words, style = doing(scene)
     has_left = state.phase == "left" or scene.has_ended
@@ -323,8 +325,10 @@ def _newest_first(scene: Scene) -> list[NewsLine]:
 
 
 def _said(scene: Scene, one: NewsLine) -> Text:
-    text = one.text if one.remote is None else one.text.replace("{who}", scene.name_of(one.remote))
-    return part(text[:1].upper() + text[1:], _NEWS_STYLE[one.kind])
+    # A name that begins a line stays as its owner writes it.
+    text = one.text[:1].upper() + one.text[1:]
+    told = text if one.remote is None else text.replace("{who}", scene.name_of(one.remote))
+    return part(told, _NEWS_STYLE[one.kind])
 
 
 def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:

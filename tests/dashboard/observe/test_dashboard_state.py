@@ -92,10 +92,13 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     both = [record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None)]
     live = fold(empty_state(), Look(now=NOW, num_members=3, run=run, records=both))
     still = [replace(record, sequence=2, expires_at=NOW + 2000) for record in both]
-    stalled = fold(live, Look(now=NOW + 601, num_members=3, records=still))
+    assert fold(live, Look(now=NOW + 119, num_members=3, records=still)).phase == "live"
+    stalled = fold(live, Look(now=NOW + 121, num_members=3, records=still))
     goodbye = replace(both[0], sequence=3, expires_at=NOW + 2001, state="left")
-    resting = fold(stalled, Look(now=NOW + 602, num_members=3, records=[goodbye, still[1]]))
-    ended = fold(resting, Look(now=NOW + 603, num_members=3, run=replace(run, end_version=2)))
+    resting = fold(stalled, Look(now=NOW + 122, num_members=3, records=[goodbye, still[1]]))
+    back = replace(goodbye, sequence=4, expires_at=NOW + 3000, state="training")
+    assert fold(resting, Look(now=NOW + 400, num_members=3, records=[back, still[1]])).phase == "live"
+    ended = fold(resting, Look(now=NOW + 123, num_members=3, run=replace(run, end_version=2)))
     not_yet = fold(live, Look(now=NOW + 1, num_members=3, run=replace(run, end_version=3)))
     assert [one.phase for one in (live, stalled, resting, ended, not_yet)] == [
         *("live", "stalled", "resting", "ended", "live")

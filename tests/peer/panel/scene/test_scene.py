@@ -150,7 +150,7 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
     # Letters are not taken, and q among them does not leave; it is said what does.
     asked = Controls().press("l")[0].press("q")[0].question
     assert asked is not None
-    assert asked.text(80) == "Expected a number, or Esc to go back. Most Mbit/s to send: _"
+    assert asked.text(59) == "Expected a number; Esc: back. Most Mbit/s to send: _"
     assert typed(Controls(), "l", *"q5", "enter", "enter")[1] == [LineLimits(5.0, None)]
     for wrong in ("0.1", "1.2.3", "0"):
         asked, actions = typed(Controls(), "l", *wrong, "enter")

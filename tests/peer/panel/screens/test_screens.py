@@ -122,6 +122,20 @@ def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: s
     assert told not in picture_of(with_event(scene, committed(NOW + 1)))
 
 
+def test_a_share_is_of_the_time_in_which_this_peer_was_here() -> None:
+    scene = an_evening()
+    assert scene.joined_at is not None
+    for seconds, told in ((59.0, ""), (61.0, "27.8% of the work since you joined"), (3600.0, "27.8% of the last hour")):
+        shown = text_of(lines_of(scene, 60, 24, now=scene.joined_at + seconds))
+        assert ("27.8%" in shown) == bool(told)
+        assert told in shown
+
+
+def test_help_is_whole_on_a_small_terminal_and_names_stay_as_they_are_written() -> None:
+    assert len(lines_of(an_evening(), 60, 24, "help")) == 24
+    assert " s200 left" in picture_of(with_update(an_evening(), SwarmSeen(NOW, names=((JO, "s200"),))))
+
+
 def test_a_seed_says_that_others_train_alone() -> None:
     scene = with_update(an_evening(is_seed=True), SwarmSeen(NOW, num_others=2, num_other_trainers=2))
     for number in range(LONE_ROUNDS):
