@@ -18,7 +18,6 @@ _AS_THEY_ARE = (
     *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
-_TOPICS = {events.CheckpointFailed: "checkpoint"}
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
 PRESENCE = "presence"
@@ -86,7 +85,8 @@ def news_of(
         case _ if isinstance(fact, _AS_THEY_ARE):
             if isinstance(fact, events.ManifestRevised):
                 return [note_of(at, event.sentence())]
-            return [NewsLine(at, "trouble", event.sentence(), topic=_TOPICS.get(type(fact), ""))]
+            topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) else ""
+            return [NewsLine(at, "trouble", event.sentence(), topic=topic)]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
 
