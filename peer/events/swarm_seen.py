@@ -19,8 +19,8 @@ MAX_PEOPLE = 5000
 """That are told apart in a session; a flood of keys must not fill the memory."""
 SHARE_SECONDS = 3600.0
 SHARE_STEP_SECONDS = 60.0
-"""Work is added up for this long before it counts as one piece of the last hour, and before a share is shown: others
-say only with their next record what they did."""
+"""Work is added up for this long before it counts as one piece of the last hour. No share is shown before, because
+others say only with their next record what they did."""
 
 
 @dataclass(frozen=True, slots=True)

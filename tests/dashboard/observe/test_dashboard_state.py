@@ -104,7 +104,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
         *("live", "stalled", "resting", "ended", "live")
     ]
     for state, words in (
-        (stalled, "no exchange has been completed"),
+        (stalled, "no exchange has been completed; the last progress was seen"),
         (resting, "1 seed keeps what was learned"),
         (ended, "Finished"),
     ):
@@ -113,6 +113,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
         assert "8 k tokens, held-out loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
+        assert ("is not exchanged" in sections["figures"]) == (state is stalled)
     # The last of all has nobody who passes its goodbye on; that it was leaving is enough.
     alone = state_with(record_of(PEERS[0], state="leaving", expires_at=NOW + 98))
     assert fold(alone, Look(now=NOW + 40, num_members=0)).phase == "resting"
