@@ -62,12 +62,13 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
             make_mailbox=make_mailbox,
             on_seen=terminal.tell,
         )
-        terminal.loaded()
         terminal.step("run")
         terminal.limit_by(lambda limits: loop.call_soon_threadsafe(side.limit, rates_of(limits)))
         terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
         terminal.keep_folder()
         await side.run()
 
+    # Before the loop, which gives back at its end what wakes for signals now.
+    terminal.loaded()
     uvloop.run(serve())
     return 0

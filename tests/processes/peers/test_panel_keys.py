@@ -26,18 +26,20 @@ def swarm() -> Iterator[ProcessSwarm]:
 
 
 class Screen:
-    """A `peer join` on a pseudo-terminal that is its own."""
+    """A `peer join` or `peer seed` on a pseudo-terminal that is its own."""
 
-    def __init__(self, swarm: ProcessSwarm, name: str) -> None:
+    def __init__(self, swarm: ProcessSwarm, name: str, what: str = "join") -> None:
         self.folder = swarm.folder_of(name)
         swarm.identity_of(name)
         (self.folder / "run.record").write_bytes(Path(swarm.run.run_record_path).read_bytes())
         self._master, slave = pty.openpty()
         self.before = termios.tcgetattr(slave)[3]
         arguments = [
-            *("join", "--run-id", swarm.run_id, "--data-dir", str(self.folder), "--name", "Ada", "--threads", "1"),
-            *("--listen", f"/ip4/127.0.0.1/tcp/{free_port()}", "--device", "cpu", "--data", f"text:{swarm.text}"),
+            *(what, "--run-id", swarm.run_id, "--data-dir", str(self.folder), "--name", "Ada"),
+            *("--listen", f"/ip4/127.0.0.1/tcp/{free_port()}"),
         ]
+        if what == "join":
+            arguments += ["--threads", "1", "--device", "cpu", "--data", f"text:{swarm.text}"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "peer", *arguments],
             env={**swarm.environment, "TERM": "xterm-256color"},
@@ -112,3 +114,15 @@ def test_sigterm_while_it_loads_leaves_the_terminal_as_it_was(swarm: ProcessSwar
     wait_until(lambda: "Interrupted" in screen.text, "it says so")
     assert screen.flags == screen.before
     assert "\x1b[?1049l" in screen.text
+
+
+@pytest.mark.parametrize("leave", ["q", "SIGINT"])
+def test_a_seed_on_a_terminal_leaves_as_politely(swarm: ProcessSwarm, leave: str) -> None:
+    screen = Screen(swarm, f"seed-{leave}", "seed")
+    wait_until(lambda: "waiting for the first trainer" in screen.text, "it is there")
+    if leave == "q":
+        screen.type("q")
+    else:
+        screen.process.send_signal(signal.SIGINT)
+    assert screen.process.wait(WAIT_SECONDS) == 0
+    assert screen.flags == screen.before
