@@ -21,6 +21,7 @@ from peer.cli.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
+from peer.console.plain_output import reader_has_left
 from peer.observe.run_names import runs_here
 
 commands = Commands()
@@ -145,6 +146,8 @@ def logs(
         reader = LogReader([folder / "events.jsonl" for folder in labels])
         _print(reader.last(lines), labels)
         while follow:
+            if reader_has_left(sys.stdout):
+                raise BrokenPipeError
             time.sleep(LOOK_SECONDS)
             _print(reader.newer(), labels)
     except BrokenPipeError:

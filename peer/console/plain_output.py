@@ -7,6 +7,7 @@ not the callers who look for such characters: standard output and error are repl
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
@@ -59,3 +60,13 @@ def make_plain(stream: TextIO) -> TextIO:
     if stream is None or isinstance(stream, PlainOutput):
         return stream
     return cast(TextIO, PlainOutput(stream))
+
+
+def reader_has_left(stream: TextIO) -> bool:
+    """Whether what reads a pipe has gone, as `| head` does: who prints seldom would wait for nobody."""
+    found = select.poll()
+    try:
+        found.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # no file, as under a test
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))

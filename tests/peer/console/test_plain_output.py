@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from dht.records.signed_records import PeerRecord
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
 from peer.console.plain_console import PlainConsole
-from peer.console.plain_output import LAYOUT, PlainOutput
+from peer.console.plain_output import LAYOUT, PlainOutput, reader_has_left
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
@@ -145,3 +146,12 @@ def test_a_record_of_another_shape_is_not_looked_at(num_fragments: int, capsys: 
     _print_table(good.run_id, manifest, hostile)
     assert "[/nope]" in capsys.readouterr().out
     assert RunObserver.has_shape(shaped(3, num_fragments), manifest) == (num_fragments in (0, shape))
+
+
+def test_a_reader_that_has_left_is_noticed() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        assert not reader_has_left(stream)
+        os.close(reader)
+        assert reader_has_left(stream)
+    assert not reader_has_left(io.StringIO())
