@@ -17,9 +17,9 @@ from peer.panel.painter import Painter
 from peer.panel.scene.controls import Controls, hints
 from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
-from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
-from peer.panel.screens.line_layout import part
+from peer.panel.screens.line_layout import SEPARATOR, flowed, part
 from peer.panel.screens.loading_screen import loading_screen
 from peer.panel.screens.seed_screen import seed_screen
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, header, training_screen
@@ -115,7 +115,7 @@ class PanelView:
         self._keys.close()
         if not self._broken:
             kept = [one[:1].upper() + one[1:] for one in self._kept]
-            lines = [printable(one) for one in (*kept, *goodbye(self._scene, self._now))]
+            lines = [*map(printable, kept), *farewell(self._scene, self._now, self._size_of()[0])]
             self._try(lambda: self._painter.say(lines))
 
     def _try(self, paint: Callable[[], None]) -> None:
@@ -167,6 +167,15 @@ def screen(
     if scene.is_seed:
         return seed_screen(scene, now, width, height)
     return training_screen(scene, now, width, height, ascii_only=ascii_only)
+
+
+def farewell(scene: Scene, now: float, width: int) -> list[str]:
+    """The goodbye in lines that fit; those with something to copy stay whole."""
+    lines: list[str] = []
+    for one in goodbye(scene, now):
+        parts = [part(one)] if one.startswith((PAGE, COMMAND)) else flowed([*map(part, one.split(SEPARATOR))], width)
+        lines += [line.plain for line in parts]
+    return lines
 
 
 def _size_of(stream: TextIO) -> tuple[int, int]:

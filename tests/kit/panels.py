@@ -114,7 +114,7 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: t
         PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
         for place, one in enumerate(rows, 1)
     )
-    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 13, 5, 14, 0.278, 1.93, 500, ranked, names, relayed, 12, 0, 11)
+    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 5, 14, 0.278, 1.93, 500, ranked, names, relayed, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

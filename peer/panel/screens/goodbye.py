@@ -6,6 +6,9 @@ from dht.quantities import bytes_text, count_text, plural, seconds_text
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene
 
+PAGE, COMMAND = "Your page: ", "Come back: "
+"""Before what is to be copied: such a line is not broken."""
+
 
 def goodbye(scene: Scene, now: float) -> list[str]:
     """Sentences, one a line; none for a peer that never became a member."""
@@ -34,7 +37,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
             f"{'; the page ranks everybody, by work that others confirmed' if scene.own_page else ''}."
         )
     if scene.own_page:
-        lines.append(f"Your page: {scene.own_page}")
+        lines.append(f"{PAGE}{scene.own_page}")
     return [*lines, *last]
 
 
@@ -45,7 +48,7 @@ def _last_words(scene: Scene) -> list[str]:
     if scene.is_ended_for_good:
         return lines
     ended = f"The run {scene.run.name} has ended; its owner closed it."
-    return [*lines, ended if scene.has_ended else f"Come back: {comeback(scene)}"]
+    return [*lines, ended if scene.has_ended else f"{COMMAND}{comeback(scene)}"]
 
 
 def comeback(scene: Scene) -> str:

@@ -28,6 +28,7 @@ from peer.events.peer_events import (
     SwarmLost,
 )
 from peer.events.swarm_seen import SwarmSeen
+from peer.panel.live_panel import farewell
 from peer.panel.painter import Painter
 from peer.panel.scene.controls import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
@@ -257,6 +258,12 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     assert told[1].startswith("Of the 14 people that this machine has met you are rank 2; the page ranks everybody")
     assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
     assert told[-1].startswith("Come back: peer join")
+    narrow = farewell(left, NOW, 60)
+    assert narrow[:2] == [
+        "Thank you, Ada. 2 h 14 min · 4.15 M tokens",
+        "135 rounds, all confirmed · loss 3.40 -> 1.88 nats per token",
+    ]
+    assert [line for line in narrow if len(line) > 60] == told[2:]
     assert "135 rounds alone" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
     assert goodbye(a_wait(), NOW) == []
