@@ -52,6 +52,8 @@ def demo(
         raise UsageFault("--out is given without --model hf; expected both; the built-in model is not kept.")
     taken_to = (out or Path("demo-model")) if model == "hf" else None
     if taken_to is not None:
+        if taken_to.exists():
+            raise UsageFault(f"{taken_to} is there already; expected a new folder for the model; give another --out.")
         from peer.export.formats.free_place import check_folder
 
         check_folder(taken_to, replace=False)

@@ -84,6 +84,8 @@ def load_profile(path: Path | None) -> PlanProfile:
     if path is None:
         return PlanProfile()
     fields = read_toml(path)
+    if not fields:
+        raise UsageFault(f"{path} sets no field; expected homes: [[peers]] before each kind, and its line.")
     groups = fields.get("peers")
     if isinstance(groups, list):
         # Strict validation takes no list where a tuple is meant, and TOML has no tuples.

@@ -244,6 +244,8 @@ def test_a_file_that_says_nothing_is_no_run_file(
     (tmp_path / "run.toml").write_text(content)
     for words in (["plan", "run.toml"], ["init", "mine", "--config", "run.toml"]):
         assert "run.toml sets no field; expected a run file" in said(words, capsys)
+    (tmp_path / "own.toml").write_text("seed = 1")
+    assert "run.toml sets no field; expected homes" in said(["plan", "own.toml", "--peers", "run.toml"], capsys)
 
 
 def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,6 +325,8 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert f"{place} {what}; expected a folder of your own" in capsys.readouterr().err
         assert app.run(["stop", *words]) == 2
         assert "is no folder; expected the data folder of a peer" in capsys.readouterr().err
+        assert app.run(["demo", "--model", "hf", "--out", str(place)]) == 2
+        assert "--out" in capsys.readouterr().err
         page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0", "--db", str(place / "db")]
         assert app.run(page) == 2
         assert "expected a writable folder for the history" in capsys.readouterr().err
