@@ -345,7 +345,7 @@ def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
     lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}  Now", "bold")]
     for row in shown:
         name = part(row.name or scene.name_of(row.peer_id))
-        name.truncate(name_width - 1)
+        name.truncate(name_width - 1, overflow="ellipsis")
         style = ACCENT if row.is_own else ""
         speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
         figures = f"{count_text(row.tokens):>10}{speed:>11}  "
