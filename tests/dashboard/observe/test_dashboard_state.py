@@ -110,7 +110,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     ):
         sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
         assert words in sections["status"]
-        assert "8 k tokens, held-out loss 2.750" in sections["status"]
+        assert "8\u00a0k tokens, held-out loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
         assert ("is not exchanged" in sections["figures"]) == (state is stalled)
@@ -133,7 +133,7 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
     before = history_of(state_with(record_of(PEERS[0])))
     text = TextOnly(render_sections(state, before)["status"]).text
     assert "Finished" in text
-    assert "8 k tokens, held-out loss 2.750" in text
+    assert "8\u00a0k tokens, held-out loss 2.750" in text
 
 
 def test_the_held_out_loss_is_one_that_was_measured_at_the_newest_version() -> None:
