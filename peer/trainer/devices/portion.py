@@ -195,8 +195,9 @@ class Portion:
         for piece in self.pieces(fragment):
             live, ref, taken = piece.live, piece.ref, values[piece.place]
             if kind == MergeKind.ADD and live.dtype == torch.float32:
-                live.add_(taken.to(live.device))
-                ref.add_(taken.to(ref.device))
+                there = taken.to(live.device)
+                live.add_(there)
+                ref.add_(there if ref.device == live.device else taken)
                 continue
             taken = taken.to(ref.device)
             if kind == MergeKind.ADD:

@@ -16,14 +16,39 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 
-class StreamEvent(Protocol):
-    """A place in a stream; `torch.cuda.Event` is one."""
+class Arrival(Protocol):
+    """The end of some copies."""
 
     def query(self) -> bool:
-        """Whether everything before it has been done."""
+        """Whether all of them are done."""
 
     def synchronize(self) -> None:
-        """Wait until it has."""
+        """Wait until they are."""
+
+    @property
+    def total(self) -> float:
+        """Sum of what was copied, once it is: finite only if every value is, but for sums that overflow."""
+
+
+class CudaArrival:
+    """An event of a stream, and memory of the host to which a sum was copied before it."""
+
+    def __init__(self, event: Any, total: Tensor) -> None:
+        self._event = event
+        self._total = total
+
+    def query(self) -> bool:
+        """Whether all copies are done."""
+        return bool(self._event.query())
+
+    def synchronize(self) -> None:
+        """Wait until they are."""
+        self._event.synchronize()
+
+    @property
+    def total(self) -> float:
+        """Sum of what was copied, once it is."""
+        return float(self._total)
 
 
 class SideStream:
@@ -39,6 +64,7 @@ class SideStream:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._memory: Tensor | None = host_memory
+        self._sums: list[Tensor] = []
         with torch.cuda.device(device):
             outcome = int(_runtime().cudaHostRegister(host_memory.data_ptr(), host_memory.numel(), 0))
         if outcome:
@@ -56,15 +82,21 @@ class SideStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
+            # The device adds up many times as fast as the thread that trains would.
+            self._sums.append(source.sum())
         # Its memory goes back to the computing stream only when this one has read it.
         source.record_stream(self._stream)
 
-    def mark(self) -> StreamEvent:
-        """A mark behind every copy begun so far."""
+    def mark(self) -> Arrival:
+        """The end of the copies begun since the last mark."""
+        total = torch.zeros((), pin_memory=True)
+        with torch.cuda.stream(self._stream):
+            if self._sums:
+                total.copy_(torch.stack(self._sums).sum(), non_blocking=True)
+        self._sums = []
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        marked: StreamEvent = event
-        return marked
+        return CudaArrival(event, total)
 
     def close(self) -> None:
         """Wait for all copies and let go of the memory; copies begun later still take place."""

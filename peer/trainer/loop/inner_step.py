@@ -110,13 +110,17 @@ class InnerStep:
         """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all
         ranks, each of which is given all positions."""
         mine = self._ranks.own_share(positions)
-        mean_loss = self._ranks.mean(self._micro_batch.fitting(partial(self._accumulate, mine), self._forget))
+        loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
         self._precision.unscale(self.optimizer)
         norm: Any = nn.utils.clip_grad_norm_(self._parameters, self._settings.grad_clip)
-        return mean_loss, float(norm.full_tensor() if self._ranks.is_sharded else norm)
+        norm = norm.full_tensor() if self._ranks.is_sharded else norm
+        # Read together: a device has nothing to do while somebody waits for a number of it.
+        kind = torch.promote_types(loss.dtype, norm.dtype)
+        share, length = torch.stack([loss.to(kind), norm.to(loss.device, kind)]).tolist()
+        return self._ranks.mean(share), length
 
-    def _accumulate(self, positions: NDArray[np.int64]) -> float:
-        """Add up the gradients of this rank's passes; returns its share of the mean loss."""
+    def _accumulate(self, positions: NDArray[np.int64]) -> Tensor:
+        """Add up the gradients of this rank's passes; returns its share of the mean loss, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = self._micro_batch.parts(positions)
         batches = [self._corpus.training.batch(part, self.language_model.context) for part in parts]
@@ -132,7 +136,7 @@ class InnerStep:
                     loss = loss_of(inputs.to(self._device), targets.to(self._device)) * (count / max(1.0, whole))
                 torch.autograd.backward(self._precision.scaled(loss))
             total += loss.detach()
-        return float(total)
+        return total
 
     def _forget(self) -> None:
         """Let go of what a step without enough memory left behind."""

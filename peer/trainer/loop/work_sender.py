@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from averaging.arrays import all_finite
 from averaging.outer.layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import Draft, Outbox, WorkKind
-from peer.trainer.devices.side_stream import SideStream, StreamEvent
+from peer.trainer.devices.side_stream import Arrival, SideStream
 
 
 class WorkSender:
@@ -25,7 +26,7 @@ class WorkSender:
     def __init__(self, outbox: Outbox, side: SideStream | None) -> None:
         self._outbox = outbox
         self.side = side
-        self._under_way: deque[tuple[Fragment, Draft, dict[str, int], StreamEvent]] = deque()
+        self._under_way: deque[tuple[Fragment, Draft, dict[str, int], Arrival]] = deque()
 
     def try_send(self, fragment: Fragment, gather: Callable[[Tensor], None], facts: dict[str, int]) -> bool:
         """Let `gather` begin to write a fragment's work into a free slot; False at once when there is none.
@@ -47,7 +48,7 @@ class WorkSender:
             self._outbox.drop(draft)
             raise
         if self.side is None:
-            self._post(fragment, draft, facts)
+            self._post(fragment, draft, facts, is_finite=all_finite(draft.values))
         else:
             self._under_way.append((fragment, draft, facts, self.side.mark()))
         return True
@@ -65,10 +66,11 @@ class WorkSender:
             elif not mark.query():
                 return
             self._under_way.popleft()
-            self._post(fragment, draft, facts)
+            is_finite = math.isfinite(mark.total) or all_finite(draft.values)
+            self._post(fragment, draft, facts, is_finite=is_finite)
 
-    def _post(self, fragment: Fragment, draft: Draft, facts: dict[str, int]) -> None:
-        if not all_finite(draft.values):
+    def _post(self, fragment: Fragment, draft: Draft, facts: dict[str, int], *, is_finite: bool) -> None:
+        if not is_finite:
             self._outbox.drop(draft)
             names = ", ".join(piece.name for piece in fragment.pieces[:3])
             raise LocalFault(

@@ -24,14 +24,17 @@ class LateDevice:
     def __init__(self):
         self._copies = deque()
         self.num_begun = self.num_done = 0
+        self._sums = []
 
     def copy(self, source, target):
         self._copies.append((source, target))
+        self._sums.append(source.sum())
         target.fill_(float("nan"))  # what is read before its time is seen
         self.num_begun += 1
 
     def mark(self):
-        return LateMark(self, self.num_begun)
+        total, self._sums = float(torch.stack(self._sums).sum()), []
+        return LateMark(self, self.num_begun, total)
 
     def close(self):
         self.work()
@@ -44,8 +47,8 @@ class LateDevice:
 
 
 class LateMark:
-    def __init__(self, device, number):
-        self._device, self._number = device, number
+    def __init__(self, device, number, total):
+        self._device, self._number, self.total = device, number, total
 
     def query(self):
         return self._device.num_done >= self._number
@@ -153,11 +156,23 @@ def test_settled_work_lies_in_the_outbox():
     assert device.num_done == device.num_begun
 
 
-def test_work_that_is_not_finite_is_not_sent():
+def test_work_whose_sum_alone_overflows_is_sent():
     module = module_of()
     _, link = late_link(module, num_fragments=1, sync_every=1)
     with torch.no_grad():
-        next(module.parameters()).view(-1)[0] = float("nan")
+        next(module.parameters()).view(-1)[:4] = 3e38
+    link.after_inner_step(10)
+    link.settle()
+    with np.errstate(over="ignore"):
+        assert np.isinf(link.mailbox.outbox.take()[0].values.sum())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_work_that_is_not_finite_is_not_sent(value):
+    module = module_of()
+    _, link = late_link(module, num_fragments=1, sync_every=1)
+    with torch.no_grad():
+        next(module.parameters()).view(-1)[0] = value
     link.after_inner_step(10)
     with pytest.raises(LocalFault, match=r"0\.weight.* after inner step 1; expected finite.*nothing of it was sent"):
         link.settle()
