@@ -18,7 +18,7 @@ import threading  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from peer.console.first_lines import say  # noqa: E402
-from peer.surroundings import EARLY_LOADING, put_right  # noqa: E402
+from peer.process_setup import EARLY_LOADING, put_right  # noqa: E402
 
 _INTERRUPTED = 130
 """As `dht.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""

@@ -7,7 +7,7 @@ The files, each built on those above it:
     audit.py          members recompute means that others made and signed
     cell_exchange.py  the bytes of two-level rounds: means of cells, and the means of those
     sending.py        the member: an offer, then the shards of its contribution
-    averaging.py      the reducer: from contributions to a mean, and that mean on its way
+    reducing.py       the reducer: from contributions to a mean, and that mean on its way
     applying.py       everybody: from a commit to the next anchor, or an anchor from the swarm
     exchange.py       Exchange: messages to roles and machines, effects to roles
 """

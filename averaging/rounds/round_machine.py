@@ -10,8 +10,8 @@ Rules that must survive every edit:
 - A commit for the current version is applied, from any sender, as long as it was made on the same anchor.
 - A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
 - Two commits for one version: a peer that applied the lighter one (tokens, then digest) asks for a repair.
-- An anchor that differs is a reason to look, whatever is claimed for it: `peer.network.node.repairs` decides by what is
-signed.
+- An anchor that differs is a reason to look, whatever is claimed for it: `peer.network.node.anchor_repairs` decides by
+  what is signed.
 """
 
 from __future__ import annotations

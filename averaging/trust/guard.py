@@ -31,7 +31,7 @@ from averaging.trust.believed_speeds import BelievedSpeeds
 from averaging.trust.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.trust.failed_commits import FailedCommits
 from averaging.trust.leader_trust import Leaders
-from averaging.trust.wakefulness import Wakefulness
+from averaging.trust.sleep_detection import Wakefulness
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from dht.errors import PeerFault

@@ -21,12 +21,12 @@ from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_trial import check_relay
+from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_records import PeerRecord
 from peer.events.log import to_json
 from peer.events.peer_events import Event
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.reachability.paths import Paths
+from peer.network.reachability.direct_or_relayed import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from tests.kit.records import make_record

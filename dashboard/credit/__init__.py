@@ -5,7 +5,7 @@ The files, each built on those above it:
     known_versions.py    which rounds are known, as ranges
     credited_members.py  whom one signed commit credits, and the bytes that it moved
     commit_counting.py   all signed commits that are known, and which of them count
-    standings.py         ranks by period, and where everybody was yesterday
+    period_ranks.py      ranks by period, and where everybody was yesterday
     ledger.py            who is credited with what
 
 The rule itself is `averaging/signing/commit_credit.py`, the same that `peer receipts verify` follows.

@@ -17,7 +17,7 @@ from averaging.signing.commit_credit import MachineShare
 from dashboard.credit.commit_counting import Booking, Counting, Outcome
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
-from dashboard.credit.standings import WEEK_DAYS, ranks, recent_work, standings
+from dashboard.credit.period_ranks import WEEK_DAYS, ranks, recent_work, standings
 from dashboard.history_facts import (
     Condition,
     ContributorRow,

@@ -2,19 +2,19 @@
 
 The files, each built on those above it:
 
-    assets.py     the page's own files: the bundle, or the style sheets alone
-    formats.py    numbers and times as text, and the templates that write them
-    badge.py      badges as SVG
-    curves.py     the curves of a run as tables of values
-    calendar.py   days of work as weeks
-    result.py     what the run has come to
-    progress.py   how far it is on the way to its goal
-    samples.py    which samples of the model a page without scripts lists
-    scores.py     curves of the model's scores in tasks
+    assets.py       the page's own files: the bundle, or the style sheets alone
+    formats.py      numbers and times as text, and the templates that write them
+    badge.py        badges as SVG
+    curves.py       the curves of a run as tables of values
+    calendar.py     days of work as weeks
+    result.py       what the run has come to
+    progress.py     how far it is on the way to its goal
+    samples.py      which samples of the model a page without scripts lists
+    task_scores.py  curves of the model's scores in tasks
     annotations.py  what happened beside the curves, with names, and samples of the model
-    news.py       news of people, with the names that may be shown now
-    world_map.py  the map of the countries that people declared
-    rounds.py     timeline, staleness strip, round health
-    page.py       the whole page and its sections
+    news.py         news of people, with the names that may be shown now
+    world_map.py    the map of the countries that people declared
+    rounds.py       timeline, staleness strip, round health
+    page.py         the whole page and its sections
     contributor.py  a contributor's own page, certificate, people of one name
 """

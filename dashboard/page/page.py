@@ -23,7 +23,7 @@ from dashboard.page.progress import progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, lone_words, strip, timeline
 from dashboard.page.samples import chosen_samples
-from dashboard.page.scores import score_curves, value_text
+from dashboard.page.task_scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams

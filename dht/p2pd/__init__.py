@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    socket_directory.py           the private folder of the daemon's sockets
+    socket_directory.py    the private folder of the daemon's sockets
     lazy_hivemind.py       parts of hivemind (the daemon's messages, the DHT) without the rest of it
     control.py             the daemon's control protocol
     odd_addresses.py       addresses of odd ranges, which others pass on as names alone
@@ -11,5 +11,5 @@ The files, each built on those above it:
     congestion_control.py  which TCP congestion control the kernel uses
     host.py                P2pdHost
     fresh_dial.py          dials a peer from a daemon of its own, as somebody would who never met it
-    relay_trial.py         tries whether the daemon relays, and how much
+    own_relay_trial.py     tries whether the daemon relays, and how much
 """

@@ -360,7 +360,7 @@ def edit(
         raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
     owned = _owned(run, run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
-        from peer.owner.cooldown import ask_first_token
+        from peer.owner.revision_start import ask_first_token
 
         addresses = peers or owned.known_addresses()
         given["cooldown_from"] = ask_first_token(owned, addresses, at_version or 0, timeout)
@@ -373,7 +373,7 @@ def edit(
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
     if end:
-        from peer.owner.cooldown import end_in_words
+        from peer.owner.revision_start import end_in_words
 
         addresses = peers or owned.known_addresses()
         print(f"Ends        {end_in_words(owned, at_version or 0, addresses, min(timeout, LOOK_SECONDS))}")

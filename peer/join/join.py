@@ -30,13 +30,13 @@ from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
 from peer.panel.terminal import Terminal
-from peer.surroundings import EARLY_LOADING
+from peer.process_setup import EARLY_LOADING
 from peer.tracking.recorder import recording
 from peer.tracking.rows import OwnRows
 from peer.tracking.trackers import own_record
 from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.memory_fault import memory_fault
 from peer.trainer.computing.module import prepare_module
-from peer.trainer.computing.out_of_memory import memory_fault
 from peer.trainer.data.corpus import Corpus, open_run_corpus
 from peer.trainer.devices.rank_groups import (
     Place,

@@ -5,7 +5,7 @@ The files, each built on those above it:
     scene/             what a panel is drawn from (pure)
     screens/           pictures of it as lines of text (pure)
     painter.py         a screen of its own on a terminal
-    keyboard.py        keys of a terminal, as they are pressed
+    terminal_keys.py   keys of a terminal, as they are pressed
     kept_errors.py     standard error while a panel has the screen
     live_panel.py      live panel, from scene, screens, painter and keys
     view_choice.py     which view there is: panel, plain lines or JSON lines

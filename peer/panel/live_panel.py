@@ -12,9 +12,8 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.events.peer_events import Event
-from peer.panel.keyboard import Keys
 from peer.panel.painter import Painter
-from peer.panel.scene.controls import Controls, hints
+from peer.panel.scene.key_bindings import Controls, hints
 from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
 from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
@@ -23,6 +22,7 @@ from peer.panel.screens.line_layout import SEPARATOR, flowed, part
 from peer.panel.screens.loading_screen import loading_screen
 from peer.panel.screens.seed_screen import seed_screen
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, header, training_screen
+from peer.panel.terminal_keys import Keys
 
 REFRESH_SECONDS = 1.0
 """Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""

@@ -29,7 +29,7 @@ from peer.panel.kept_errors import KeptErrors
 from peer.panel.own_folder import HeldFolder
 from peer.panel.return_command import same_with
 from peer.panel.scene import updates
-from peer.panel.scene.controls import Controls
+from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.scene import scene_of
 from peer.panel.view_choice import EventView, make_view
 

@@ -13,7 +13,7 @@ from peer.console.first_lines import LABELS
 from peer.events import peer_events as events
 from peer.events.log import to_json
 from peer.events.swarm_seen import OwnAddresses
-from peer.panel.scene.controls import Controls
+from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate

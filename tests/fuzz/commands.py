@@ -222,7 +222,7 @@ def _machine(desk: _Desk) -> Callable[..., Any]:
     found: list[Any] = []
 
     def look(*arguments: Any) -> Any:
-        from peer.doctor.machine import look_at_machine
+        from peer.doctor.machine_facts import look_at_machine
 
         if not found:
             found.append(

@@ -31,7 +31,7 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 from peer.panel.live_panel import screen
-from peer.panel.scene.controls import Controls, Page, hints
+from peer.panel.scene.key_bindings import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import LineLimits, LoadingStep, Resting, RunFacts
 

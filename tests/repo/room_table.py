@@ -272,7 +272,7 @@ PURE_FILES = (
         "peer.network.node.round_clock",
         "peer.network.reachability.probe_messages",
     ),
-    *("peer.doctor.doctor_facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
+    *("peer.doctor.doctor_facts", "peer.doctor.checks", "peer.doctor.prediction", "peer.run_clock"),
     *("peer.events.peer_events", "peer.events.path_events"),
     *("dashboard.history_facts", "dashboard.observe.dashboard_state", "dashboard.observe.round_timeline"),
     *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer_check"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.exchange.averaging import Averaging, Deliveries
+from averaging.exchange.reducing import Averaging, Deliveries
 from averaging.lanes.line_capacity import UploadRate
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.shard_plan import plan_shards

@@ -6,12 +6,12 @@ The files, each built on those above it:
     round_clock.py       how a peer spends its rounds, for its record (pure)
     catch_up_meter.py    how far a download is, as events
     reporter.py          reports what happens as events
-    repairs.py           audits of this peer's own anchors: whose counts, and taking that one over
+    anchor_repairs.py    audits of this peer's own anchors: whose counts, and taking that one over
     mailbox_desk.py      takes work from the trainer, hands it changes, never waits
     serving_limits.py    what newcomers may have of the line
     node_checkpoints.py  the network side of a checkpoint: asks for a moment, saves, finds what to restore
     leave.py             how a node leaves
-    start.py             where a peer starts from: memory, checkpoint, swarm, initial parameters
+    starting_state.py    where a peer starts from: memory, checkpoint, swarm, initial parameters
     ports.py             who a node is, and what its owner gives it
     node.py              Node: membership, rounds and state around a mailbox
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from averaging.exchange.exchange import Exchange
 from peer.network.membership.membership import Membership
+from peer.network.node.anchor_repairs import holds
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
-from peer.network.node.repairs import holds
 
 POLL_SECONDS = 0.02
 """How often it is looked whether the last round has ended."""

@@ -44,14 +44,14 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
 from peer.network.membership.manifest_revisions import Revisions
 from peer.network.membership.membership import Membership
+from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.leave import GracefulLeave
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.ports import NodeIdentity, NodePorts
-from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter
-from peer.network.node.start import Start
+from peer.network.node.starting_state import Start
 from peer.run_clock import committed_tokens
 
 FLUSH_SECONDS = 2.0

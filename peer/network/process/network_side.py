@@ -31,7 +31,7 @@ from dht.kademlia.store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_trial import check_relay
+from dht.p2pd.own_relay_trial import check_relay
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record, encode_run_record
 from dht.streams.rate_limits import RateLimits
@@ -60,7 +60,7 @@ from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.run_files import have_files
-from peer.network.reachability.paths import Paths
+from peer.network.reachability.direct_or_relayed import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from peer.version import SOFTWARE

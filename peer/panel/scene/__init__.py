@@ -2,10 +2,10 @@
 
 The files, each built on those above it:
 
-    state.py     fold of events: figures of one peer
-    updates.py   what a view is told beside events
-    news.py      events in people's words
-    loading.py   the checklist until a peer is a member
-    scene.py     all of that together
-    controls.py  what keys do
+    state.py         fold of events: figures of one peer
+    updates.py       what a view is told beside events
+    news.py          events in people's words
+    loading.py       the checklist until a peer is a member
+    scene.py         all of that together
+    key_bindings.py  what keys do
 """

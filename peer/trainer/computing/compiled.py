@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from peer.trainer.computing.out_of_memory import is_about_memory
+from peer.trainer.computing.memory_fault import is_about_memory
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

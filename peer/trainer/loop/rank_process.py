@@ -19,8 +19,8 @@ from peer.config.layouts import averaged_parts, layout_of, tensor_shapes
 from peer.config.manifest import RunManifest
 from peer.console.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.memory_fault import memory_fault
 from peer.trainer.computing.module import prepare_module
-from peer.trainer.computing.out_of_memory import memory_fault
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup

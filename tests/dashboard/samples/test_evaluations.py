@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.history_facts import TaskScore
 from dashboard.page.page import render_sections
-from dashboard.page.scores import HEIGHT, MAX_CURVES, MAX_POINTS, WIDTH, score_curves
+from dashboard.page.task_scores import HEIGHT, MAX_CURVES, MAX_POINTS, WIDTH, score_curves
 from dashboard.samples.evaluations import MAX_SCORES, follow_scores, read_scores
 from tests.kit.dashboard.records import HOSTILE_NAME, RUN_ID, TextOnly
 from tests.kit.dashboard.scene import history_of_run, scores_of, state_of

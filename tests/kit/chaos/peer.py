@@ -43,8 +43,8 @@ from peer.events.peer_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
+from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import adopt_snapshot
-from peer.network.node.repairs import Repairs
 from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger
 from tests.kit.chaos.liars import spoil
 from tests.kit.chaos.scenario import BLOCK_SIZE
@@ -262,7 +262,7 @@ class ChaosPeer:
         return now() + 100.0 + self.profile.clock_offset_seconds
 
     async def _run(self) -> None:
-        """What `peer.network.node.start` and `peer.network.node.node` do."""
+        """What `peer.network.node.starting_state` and `peer.network.node.node` do."""
         self.world.introduce(self)
         await asyncio.sleep(1.5 * self.world.scenario.record_delay_seconds)
         # Who meets only liars at first has nothing to hold their claims against: not what is looked at here.

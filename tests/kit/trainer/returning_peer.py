@@ -17,7 +17,7 @@ from dht.host import PeerId
 from peer.events.peer_events import Event
 from peer.network.anchors.fetcher import Fetched
 from peer.network.node.reporter import Reporter
-from peer.network.node.start import Start
+from peer.network.node.starting_state import Start
 from tests.kit.trainer.checkpoint_peer import ME, Peer, inline
 
 OTHER = PeerId("12D3KooWOther")

@@ -31,7 +31,7 @@ from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
-from peer.network.node.start import Start
+from peer.network.node.starting_state import Start
 from peer.simulation import peer as simulated_peer
 from peer.simulation.peer import EPOCH_SECONDS, Life
 from peer.simulation.result import SimulationResult

@@ -13,12 +13,12 @@ from dht.errors import UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.join import join
 from peer.panel.terminal import Terminal
-from peer.surroundings import EARLY_LOADING
+from peer.process_setup import EARLY_LOADING
 
 ENDING = """
 import atexit, threading
 import peer.__main__ as entry, peer.cli.app
-from peer.surroundings import EARLY_LOADING
+from peer.process_setup import EARLY_LOADING
 def run(words):
     if {is_loading}:
         threading.Thread(target=threading.Event().wait, name=EARLY_LOADING, daemon=True).start()

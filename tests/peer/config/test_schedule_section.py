@@ -19,7 +19,7 @@ from peer.config.schedule_section import (
     rate_factor,
 )
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
-from peer.owner.cooldown import first_token, version_of
+from peer.owner.revision_start import first_token, version_of
 from peer.run_clock import committed_tokens, usual_clock
 from tests.kit.records import make_record
 

@@ -78,6 +78,6 @@ def test_a_sentence_is_said_without_the_module_that_logged_it() -> None:
     with a_terminal():
         kept = KeptErrors()
         kept.open()
-        os.write(2, b"WARN peer.network.node.start: the disk is slow\nWARNING: of others\nERROR numpy.core: theirs\n")
+        os.write(2, b"WARN peer.network.node.node: the disk is slow\nWARNING: of others\nERROR numpy.core: theirs\n")
         assert kept.lines() == ["the disk is slow", "WARNING: of others", "ERROR numpy.core: theirs"]
         kept.close()

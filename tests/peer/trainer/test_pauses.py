@@ -14,7 +14,7 @@ from averaging.rounds.timing import RoundTiming
 from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, AnnouncedSpeeds
 from averaging.trust.blame import STRIKES, TOKENS_MARGIN
 from averaging.trust.guard import Guard, GuardPorts
-from averaging.trust.wakefulness import SETTLE_SECONDS, Wakefulness
+from averaging.trust.sleep_detection import SETTLE_SECONDS, Wakefulness
 from averaging.wire.messages import Offer
 from dht.clocks import steady_seconds
 from dht.host import PeerId

@@ -23,7 +23,7 @@ from peer.mailbox.slots import MergeKind
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
-from peer.network.node.start import Start
+from peer.network.node.starting_state import Start
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, inline, saved_pair
 from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to

@@ -22,7 +22,7 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import SwarmSeen
-from peer.panel.scene.controls import Controls
+from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
 from peer.panel.scene.scene import Scene, scene_of, settled, with_event, with_note, with_update

@@ -30,7 +30,7 @@ from peer.events.peer_events import (
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.live_panel import farewell
 from peer.panel.painter import Painter
-from peer.panel.scene.controls import Page
+from peer.panel.scene.key_bindings import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import EndedForGood, Resting
 from peer.panel.screens.curve import curve

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from peer.panel.keyboard import Keys, keys_in
 from peer.panel.live_panel import PanelView
 from peer.panel.scene.updates import Action, Leaving, LineLimits
+from peer.panel.terminal_keys import Keys, keys_in
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal
 

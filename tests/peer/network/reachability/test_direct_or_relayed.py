@@ -14,10 +14,17 @@ from dht.errors import LocalFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
-from dht.p2pd.relay_trial import Relaying
+from dht.p2pd.own_relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import Event
+from peer.network.reachability.direct_or_relayed import (
+    CHECK_SECONDS,
+    MAX_RELAY_STARTS,
+    RELAY_SECONDS,
+    TICK_SECONDS,
+    Paths,
+)
 from peer.network.reachability.path_choice import (
     PUNCH_AFTER_SECONDS,
     PUNCH_AGAIN_SECONDS,
@@ -25,13 +32,6 @@ from peer.network.reachability.path_choice import (
     is_my_turn,
     kind_of,
     relays_in,
-)
-from peer.network.reachability.paths import (
-    CHECK_SECONDS,
-    MAX_RELAY_STARTS,
-    RELAY_SECONDS,
-    TICK_SECONDS,
-    Paths,
 )
 from peer.network.reachability.probe import Busy, DialBack
 from peer.simulation.virtual_time import run_virtual

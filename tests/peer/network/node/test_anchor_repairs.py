@@ -11,7 +11,7 @@ import pytest
 
 from averaging.wire.messages import Commit
 from dht.host import PeerId
-from peer.network.node.repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
+from peer.network.node.anchor_repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
 from peer.simulation.virtual_time import run_virtual
 
 BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]

@@ -33,7 +33,7 @@ from peer.network.process.network_side import NetworkSide
 from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
-from peer.surroundings import put_right
+from peer.process_setup import put_right
 from peer.trainer.devices.rank_groups import Place, check_meeting_place
 
 RUN_ID = "any.aaaaaaaaaaaaaaaaaaaa"

@@ -11,7 +11,7 @@ from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_trial import check_relay
+from dht.p2pd.own_relay_trial import check_relay
 from tests.kit.host_contract import ECHO, echo
 from tests.kit.processes.process_swarm import free_port
 

@@ -20,7 +20,7 @@ from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.host import P2pdHost
-from dht.p2pd.relay_trial import Relaying
+from dht.p2pd.own_relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.network.reachability.path_choice import (
@@ -47,7 +47,7 @@ MAX_ASKED: Final = 3
 RELAY_SECONDS: Final = 20.0
 """For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
 MAX_RELAY_STARTS: Final = 5
-"""Of a daemon whose relay comes up limited (see `dht.p2pd.relay_trial`), and tries of one that cannot be tried."""
+"""Of a daemon whose relay comes up limited (see `dht.p2pd.own_relay_trial`), and tries of one that cannot be tried."""
 REDIAL_SECONDS: Final = (0.3, 0.5)
 """Between hanging up and dialling: the other side's daemon forgets the old connection first."""
 DIAL_SECONDS: Final = 15.0
