@@ -26,8 +26,9 @@ from benchmarks.bench_footprint import BARE
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import RealSwarm, real_swarm
+from peer.events.anchor_events import CaughtUp
 from peer.events.log import from_json
-from peer.events.peer_events import CaughtUp, Event, JoinedRun
+from peer.events.peer_events import Event, JoinedRun
 
 JOIN_SECONDS = 300.0
 LOOK_SECONDS = 0.02

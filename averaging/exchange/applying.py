@@ -27,7 +27,8 @@ from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, shard_rates
+from averaging.outer.outer_rule import OuterRule
+from averaging.outer.staleness_weights import shard_rates
 from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import (

@@ -12,7 +12,7 @@ from averaging.codec.codec import Codec
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.lanes.links import Links
 from averaging.outer.change_buffers import Buffers, Change, Deliver, Lend
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.events import Event

@@ -12,7 +12,7 @@ from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import Announced, Sent
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import staleness_of
+from averaging.outer.staleness_weights import staleness_of
 from averaging.rounds.events import Ready, SendShards
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.round_facts import SentContribution, WorkDropped

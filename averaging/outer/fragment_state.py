@@ -29,15 +29,9 @@ from averaging.outer.contributions import (
     num_values_in,
     oldest_in,
 )
-from averaging.outer.outer_step import (
-    CHUNK_VALUES,
-    VELOCITY_MODES,
-    OuterRule,
-    anchor_digest,
-    outer_step_into,
-    overlay_of,
-    staleness_reach,
-)
+from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
+from averaging.outer.staleness_weights import staleness_reach
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 

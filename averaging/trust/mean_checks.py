@@ -17,7 +17,7 @@ import numpy as np
 from averaging.arrays import F64, inner_product, length
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit
 

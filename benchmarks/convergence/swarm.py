@@ -25,8 +25,8 @@ from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_schedule import fragments_due
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import FragmentLayout, build_layout
-from averaging.outer.outer_step import Terms, shard_rates, staleness_of, weights_of
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import Terms, shard_rates, staleness_of, weights_of
 from benchmarks.convergence.arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence.liars import lie_of
 from benchmarks.convergence.replica import Replica, Replicas

@@ -9,12 +9,12 @@ The files, each built on those above it:
     calendar.py     days of work as weeks
     result.py       what the run has come to
     progress.py     how far it is on the way to its goal
-    samples.py      which samples of the model a page without scripts lists
     task_scores.py  curves of the model's scores in tasks
-    annotations.py  what happened beside the curves, with names, and samples of the model
+    annotations.py  what happened beside the curves, with names, and which samples of the model are listed
     news.py         news of people, with the names that may be shown now
     world_map.py    the map of the countries that people declared
     rounds.py       timeline, staleness strip, round health
+    ranking.py      the list of people, and what was found in it
     page.py         the whole page and its sections
     contributor.py  a contributor's own page, certificate, people of one name
 """

@@ -3,17 +3,19 @@ samples of the model. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from dashboard.history_facts import ChartMark, HistoryView
+from dashboard.history_facts import ChartMark, HistoryView, ModelSample
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.progress import tokens_at
-from dashboard.page.samples import chosen_samples
 from dht.identity.speakable import speakable_name
 
 MAX_SAMPLES: Final = 12
 """Marks of samples; the Model tab has all of them."""
+MAX_LISTED_SAMPLES: Final = 5
+"""Of a page without scripts."""
 
 
 def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMark, ...]:
@@ -32,3 +34,14 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMa
     written = chosen_samples(history.samples, MAX_SAMPLES)
     marks += [ChartMark(sample.at, sample.tokens, "sample") for sample in written]
     return tuple(sorted(marks, key=lambda mark: mark.at))
+
+
+def chosen_samples(samples: Sequence[ModelSample], most: int = MAX_LISTED_SAMPLES) -> list[ModelSample]:
+    """The newest, a few between, and the first, newest first.
+
+    Those between are chosen by their places among `samples`, which are the denser the earlier they are.
+    """
+    last = len(samples) - 1
+    if last < most:
+        return list(reversed(samples))
+    return [samples[round(last * place / (most - 1))] for place in reversed(range(most))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -12,6 +13,8 @@ from markupsafe import Markup, escape
 from dht.identity.join_link import SCHEME
 from dht.identity.speakable import speakable_name
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
+
+_AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 _DAY_SECONDS: Final = 86_400.0
 
@@ -165,3 +168,8 @@ TEMPLATES.filters.update(
         )
     }
 )
+
+
+def with_ages(html: str, now: float) -> str:
+    """Fill the ages, as of `now` (unix seconds); from then on the script does."""
+    return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)

@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from dashboard.history_facts import ContributorRow, HistoryView, Period, RoundFacts
+from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
 from dashboard.observe.joining import is_of_this_machine
+from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
-from dashboard.page.formats import TEMPLATES, age_text
+from dashboard.page.formats import TEMPLATES, with_ages
 from dashboard.page.news import shown_news
 from dashboard.page.progress import progress_of, when_text
+from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, lone_words, strip, timeline
-from dashboard.page.samples import chosen_samples
 from dashboard.page.task_scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
@@ -48,11 +49,6 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-MAX_CONTRIBUTORS_SHOWN: Final = 25
-"""Rows on the page; search, a link and the API reach all of them."""
-MAX_LISTED: Final = 75
-"""Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
-PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "7 days"), ("all", "All"))
 TEMPLATES.filters.update(value_text=value_text, qr_code=qr_code)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
@@ -70,7 +66,6 @@ TEMPLATES.globals.update(
 
 _LINK: Final = re.compile(r'="/(?!/|r/)')
 """Only our own: in texts of strangers a quotation mark is escaped."""
-_AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "feed": shown_news(history),
         "country_dots": country_dots(history.countries),
         "land": LAND,
-        **_ranking(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
+        **ranking_values(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
         "peers": sorted(_shown_peers(state), key=_order),
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
@@ -155,48 +150,11 @@ def render_page(
     return document("wall.html" if is_wall else "page.html", values, frame)
 
 
-def render_people(
-    found: Sequence[ContributorRow],
-    history: HistoryView,
-    *,
-    by: Period = "all",
-    sort: str,
-    limit: int,
-    offset: int = 0,
-    search: str = "",
-    now: float,
-) -> str:
-    """The ranking as far as somebody searched for it: `limit` rows of `found`, which is sorted by `sort`."""
-    values = _ranking(found, history, by, sort, limit, search, offset)
-    values["num_contributors"] = len(history.contributors)
-    return with_ages(TEMPLATES.get_template("people.html").render(values), now)
-
-
-def _ranking(
-    found: Sequence[ContributorRow],
-    history: HistoryView,
-    by: Period,
-    sort: str,
-    limit: int,
-    search: str = "",
-    offset: int = 0,
-) -> dict[str, Any]:
-    """What a table of contributors needs."""
-    period_milli = sum(row.standing(by).milli_witnessed for row in history.contributors) if by != "all" else 0
-    asked = {"by": by, "sort": sort, "limit": limit, "search": search, "offset": offset}
-    return {"found": found, "period_milli": period_milli, **asked}
-
-
 def rooted(html: str, base: str) -> str:
     """`html` with its links below `base`, such as ``/r/RUN``, where a server has several runs; done twice as once."""
     if not base:
         return html
     return _LINK.sub(rf'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
-
-
-def with_ages(html: str, now: float) -> str:
-    """Fill the ages, as of `now` (unix seconds); from then on the script does."""
-    return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
 
 
 def document(template: str, values: Mapping[str, Any], frame: Frame) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from dashboard.page.page import STREAM_PATH, render_page, render_people, rooted
+from dashboard.page.page import STREAM_PATH, render_page, rooted
+from dashboard.page.ranking import render_people
 from dashboard.page_access import OPEN_PATHS
 from dashboard.server.api_routes import add_api
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query

@@ -12,9 +12,10 @@ from typing import Any
 from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted
 from dht.host import PeerId
 from dht.regular_files import open_regular
+from peer.events.anchor_events import CaughtUp
 from peer.events.line_log import earlier_log
 from peer.events.log import from_json
-from peer.events.peer_events import CaughtUp, Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
+from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 
 CLEARLY_BELOW = 0.95
 """Held-out loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""

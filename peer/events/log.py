@@ -13,7 +13,7 @@ from typing import Any
 from averaging.rounds import round_facts
 from averaging.rounds.round_facts import Fact
 from dht.fields import refuse_constant
-from peer.events import path_events, peer_events
+from peer.events import anchor_events, path_events, peer_events
 from peer.events.peer_events import Event
 
 SCHEMA = 1
@@ -24,7 +24,7 @@ MAX_LINE_BYTES = 256 * 1024
 
 EVENT_TYPES: dict[str, type[Fact]] = {
     name: kind
-    for module in (round_facts, peer_events, path_events)
+    for module in (round_facts, peer_events, anchor_events, path_events)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Fact) and not kind.__subclasses__()
 }

@@ -11,6 +11,7 @@ from dht.fields import printable
 from dht.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
 from peer.events import peer_events as events
+from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.log import to_json
 from peer.events.swarm_seen import OwnAddresses
 from peer.panel.scene.key_bindings import Controls
@@ -25,7 +26,7 @@ CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
 """A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
-_FOR_PEOPLE = (events.WaitingForPeers, events.CatchUpProgressed, events.CaughtUp, events.JoinedRun, events.LeftRun)
+_FOR_PEOPLE = (events.WaitingForPeers, CatchUpProgressed, CaughtUp, events.JoinedRun, events.LeftRun)
 """Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
 
 
@@ -136,7 +137,7 @@ class PlainView(_Lines):
         num_news = self._scene.news[-1:]
         self._scene = with_event(self._scene, event)
         self._now = max(self._now, event.at)
-        is_soon = isinstance(event.fact, events.CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
+        is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
         if isinstance(event.fact, events.WaitingForPeers):
             is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
             self._awaited = event.fact.reason

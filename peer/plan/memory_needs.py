@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
-from averaging.outer.outer_step import VELOCITY_MODES
+from averaging.outer.outer_rule import VELOCITY_MODES
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.checkpoint import KEPT_CHECKPOINTS

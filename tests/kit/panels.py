@@ -14,9 +14,9 @@ from rich.text import Text
 from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from peer.console.plain_console import PlainConsole
+from peer.events.anchor_events import CatchUpProgressed
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound
 from peer.events.peer_events import (
-    CatchUpProgressed,
     Evaluated,
     Event,
     JoinedRun,

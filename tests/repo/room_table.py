@@ -273,7 +273,7 @@ PURE_FILES = (
         "peer.network.reachability.probe_messages",
     ),
     *("peer.doctor.doctor_facts", "peer.doctor.checks", "peer.doctor.prediction", "peer.run_clock"),
-    *("peer.events.peer_events", "peer.events.path_events"),
+    *("peer.events.peer_events", "peer.events.anchor_events", "peer.events.path_events"),
     *("dashboard.history_facts", "dashboard.observe.dashboard_state", "dashboard.observe.round_timeline"),
     *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer_check"),
 )

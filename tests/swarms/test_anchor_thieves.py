@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from peer.events.peer_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepaired
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import Fault
 from tests.kit.simulated.anchor_thieves import Outcome, Theft, swarm_with_thieves

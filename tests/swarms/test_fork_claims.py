@@ -15,14 +15,16 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, staleness_of
+from averaging.outer.outer_rule import OuterRule
+from averaging.outer.staleness_weights import staleness_of
 from averaging.rounds.events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from dht.simulated.lines import LineSettings
-from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer
+from peer.events.anchor_events import AnchorRepaired
+from peer.events.peer_events import Event, RefusedPeer
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.clock import Clock

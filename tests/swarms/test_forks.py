@@ -9,7 +9,8 @@ import pytest
 
 from averaging.rounds.round_facts import Fact, RoundCommitted, SentContribution
 from dht.simulated.lines import LineSettings
-from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, Event, JoinedRun
+from peer.events.anchor_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp
+from peer.events.peer_events import Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life

@@ -23,7 +23,7 @@ from dht.host import PeerId
 from dht.newest import Newest
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.signed_records import PeerRecord
-from peer.events.peer_events import AnchorDiffered, AnchorRepaired
+from peer.events.anchor_events import AnchorDiffered, AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact
-from peer.events.peer_events import CatchUpProgressed
+from peer.events.anchor_events import CatchUpProgressed
 
 PROGRESS_SECONDS = 1.0
 """Between two events about a download: as often as people look."""

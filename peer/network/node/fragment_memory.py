@@ -16,7 +16,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.leader import Leading
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN

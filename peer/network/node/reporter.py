@@ -11,6 +11,7 @@ from dht.host import PeerId
 from dht.newest import Newest
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
+from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.catch_up_meter import CatchUpMeter
@@ -113,7 +114,7 @@ class Reporter:
         """All is there; `donors` of each fragment, those who sent most first."""
         places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
         named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
-        self.report(events.CaughtUp(tuple(sorted(donors)), named[0], num_bytes, seconds, named))
+        self.report(CaughtUp(tuple(sorted(donors)), named[0], num_bytes, seconds, named))
 
     def left(self, reason: str) -> None:
         trainer = self.mailbox.trainer

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from dht.quantities import bytes_text, plural, seconds_text
 from peer.events import peer_events as events
+from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.panel.scene.updates import LoadingStep, StepName
 
 DOING: dict[StepName, str] = {
@@ -67,12 +68,12 @@ class Checklist:
                 # Whoever is here may know more than this seed.
                 is_first = any(line.detail == WAITING_FIRST for line in self.lines)
                 return self._changed("state", "") if is_first else self
-            case events.CatchUpProgressed():
+            case CatchUpProgressed():
                 left = seconds_text(fact.seconds_left)
                 return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")
             case events.FetchedRunFiles():
                 return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)
-            case events.CaughtUp():
+            case CaughtUp():
                 told = f"{bytes_text(fact.num_bytes)} from {plural(len(fact.donors) or 1, 'member')}"
                 return self._changed("state", told, is_done=True)
             case events.JoinedRun():

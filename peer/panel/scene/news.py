@@ -8,6 +8,7 @@ from typing import Literal
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural
 from peer.events import peer_events as events
+from peer.events.anchor_events import AnchorDiffered
 from peer.panel.scene.state import PanelState
 from peer.panel.scene.updates import RunFacts
 
@@ -72,7 +73,7 @@ def news_of(
             return [NewsLine(at, "good", f"Best loss so far: {loss}", topic="best loss")]
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
-        case events.AnchorDiffered():
+        case AnchorDiffered():
             repaired = "your copy of the model differed from the others': it is fetched again, your work is kept"
             return [NewsLine(at, "trouble", repaired, topic="anchor")]
         case events.SwarmLost():

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
 from peer.events import peer_events as events
+from peer.events.anchor_events import AnchorRepaired, CatchUpProgressed, CaughtUp
 from peer.events.lone_rounds import lone_rounds_after
 from peer.events.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
 WAITING = "Waiting for peers"
-SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, events.CatchUpProgressed)
+SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, CatchUpProgressed)
 """These come all the time and are on the panel already."""
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
@@ -143,9 +144,9 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
             )
         case events.WaitingForPeers():
             return replace(state, phase="waiting for peers")
-        case events.CatchUpProgressed():
+        case CatchUpProgressed():
             return replace(state, phase="catching up")
-        case events.CaughtUp() | events.FetchedRunFiles():
+        case CaughtUp() | events.FetchedRunFiles():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase)
         case events.PeerJoined():
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
@@ -181,7 +182,7 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
             )
         case RoundCommitted():
             return _with_round(state, event, fact)
-        case AppliedCommit() | events.AnchorRepaired():
+        case AppliedCommit() | AnchorRepaired():
             return replace(state, versions=_with_version(state.versions, fact.fragment, fact.version))
         case events.CheckpointSaved():
             return replace(state, versions=fact.versions)

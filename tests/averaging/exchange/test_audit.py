@@ -9,8 +9,8 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
-from averaging.outer.outer_step import Terms
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import Terms
 from averaging.trust.audit_budgets import BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult

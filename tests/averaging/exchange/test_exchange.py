@@ -10,7 +10,7 @@ import pytest
 
 from averaging.exchange.applying import stored_result
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import Reduction
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames

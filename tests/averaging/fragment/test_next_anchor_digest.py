@@ -12,7 +12,8 @@ from averaging.fragment.next_anchor_digest import CHUNK_VALUES, DigestAhead, Ste
 from averaging.outer.change_buffers import Buffers
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, anchor_digest, outer_step_, outer_step_into
+from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_step import anchor_digest, outer_step_, outer_step_into
 from tests.kit.averages.codec_data import same_bits
 
 NUM_VALUES = 3 * CHUNK_VALUES + 1000

@@ -9,8 +9,9 @@ from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import build_layout, with_buffers
-from averaging.outer.outer_step import OuterRule, Terms, shard_rates
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import Terms, shard_rates
 
 
 def test_buffers_are_one_more_fragment_and_change_the_digest() -> None:

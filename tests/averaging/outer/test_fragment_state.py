@@ -15,8 +15,9 @@ from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, Terms
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
+from averaging.outer.staleness_weights import Terms
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8

@@ -10,7 +10,7 @@ from averaging.arrays import F64
 from averaging.codec.codec import make_codec
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 
 SIZE, BLOCK = 40, 8
 PARTS = tuple((start, start + BLOCK) for start in range(0, SIZE, BLOCK))

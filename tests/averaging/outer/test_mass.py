@@ -15,8 +15,9 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, Terms, staleness_of
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import Terms, staleness_of
 
 SIZE, BLOCK, CUT = 40, 8, 24
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")

@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec.digests import array_digest
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.outer_step import (
     DIGEST_CHUNK_BYTES,
-    OuterRule,
-    Terms,
     anchor_digest,
     digest_of_chunks,
-    newcomer_factor,
     outer_step_,
     outer_step_into,
     overlay_of,
+)
+from averaging.outer.staleness_weights import (
+    Terms,
+    newcomer_factor,
     portable_power,
     shard_rates,
     size_factor,

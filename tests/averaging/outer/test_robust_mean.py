@@ -21,7 +21,6 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import Terms, shard_rates, weights_of
 from averaging.outer.robust_mean import (
     SUM_CHUNK_VALUES,
     bounded_weights,
@@ -31,6 +30,7 @@ from averaging.outer.robust_mean import (
     pairwise_sum,
 )
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import Terms, shard_rates, weights_of
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.config.manifest import RunManifest

@@ -13,7 +13,8 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import terms_of
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, weights_of
+from averaging.outer.outer_rule import OuterRule
+from averaging.outer.staleness_weights import weights_of
 from averaging.rounds.leader import Leading
 from averaging.rounds.timing import RoundTiming
 from averaging.wire import frames

@@ -18,7 +18,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import Links, Traffic
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import RefusedMember
 from averaging.rounds.events import ReduceShard
 from averaging.rounds.round_facts import PeerRefused, RepairNeeded

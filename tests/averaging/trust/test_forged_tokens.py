@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds

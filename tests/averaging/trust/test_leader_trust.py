@@ -8,7 +8,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_schedule import fastest_believed
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.events import Heard, View
 from averaging.rounds.leader import Leading
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards

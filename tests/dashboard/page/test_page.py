@@ -10,7 +10,8 @@ import pytest
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
-from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections, with_ages
+from dashboard.page.formats import with_ages
+from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record

@@ -16,7 +16,8 @@ from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
 from dashboard.page.formats import age_text, share_text
-from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, Frame, PageLink, render_page, render_people, render_sections
+from dashboard.page.page import Frame, PageLink, render_page, render_sections
+from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
 from dashboard.page.result import result_of
 from dashboard.page.rounds import LAGS, MAX_LANES, heat, lone_words
 from dht.identity.join_link import join_link

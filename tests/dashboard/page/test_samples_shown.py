@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dashboard.history_facts import ModelSample, WrittenText
+from dashboard.page.annotations import chosen_samples
 from dashboard.page.page import render_sections
-from dashboard.page.samples import chosen_samples
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, TextOnly
 from tests.kit.dashboard.scene import history_of_run, samples_of, state_of
 

@@ -26,8 +26,9 @@ from averaging.codec.codec import Codec, Rounding, make_codec
 from averaging.fragment.shard_store import ShardStore, terms_of
 from averaging.outer.contributions import CommittedShard, Sent
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, shard_rates
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.staleness_weights import shard_rates
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 

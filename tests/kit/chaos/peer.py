@@ -39,7 +39,7 @@ from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
-from peer.events.peer_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS

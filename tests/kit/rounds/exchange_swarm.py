@@ -18,7 +18,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.round_machine import RoundMachine

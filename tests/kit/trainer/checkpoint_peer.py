@@ -16,7 +16,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import build_layout
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (

@@ -22,7 +22,7 @@ from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import CommittedShard, Ranges
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule
+from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from dht.host import PeerId

@@ -26,7 +26,8 @@ from dht.simulated.lines import LineSettings
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
-from peer.events.peer_events import AnchorRepaired, CaughtUp, Event
+from peer.events.anchor_events import AnchorRepaired, CaughtUp
+from peer.events.peer_events import Event
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
 from peer.network.node.node_checkpoints import CheckpointKeeper

@@ -10,18 +10,10 @@ import os
 import pytest
 
 from dht.identity.speakable import speakable_name
+from peer.events.anchor_events import CatchUpProgressed
 from peer.events.log import from_json
 from peer.events.path_events import PathFound
-from peer.events.peer_events import (
-    CatchUpProgressed,
-    CheckpointUnusable,
-    Event,
-    JoinedRun,
-    LeftRun,
-    PeerJoined,
-    PeerLeft,
-    WaitingForPeers,
-)
+from peer.events.peer_events import CheckpointUnusable, Event, JoinedRun, LeftRun, PeerJoined, PeerLeft, WaitingForPeers
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from averaging.codec import compiled
 from dht.errors import UsageFault
-from peer.events.peer_events import CaughtUp, Event, JoinedRun, LeftRun, RefusedPeer
+from peer.events.anchor_events import CaughtUp
+from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
 from peer.simulation import command
 from peer.simulation import workload as simulated_workload
 from peer.simulation.command import run_scenario

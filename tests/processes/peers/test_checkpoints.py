@@ -6,7 +6,8 @@ import json
 
 from averaging.rounds.round_facts import SentContribution
 from peer.checkpoint.checkpoint import METADATA_NAME, TRAINER_FACTS_NAME, list_checkpoints
-from peer.events.peer_events import CaughtUp, CheckpointSaved, TrainingProgressed
+from peer.events.anchor_events import CaughtUp
+from peer.events.peer_events import CheckpointSaved, TrainingProgressed
 from tests.kit.processes.process_swarm import ProcessSwarm, process_swarm, wait_until
 
 OFTEN = ("--checkpoint-minutes", "0.01")

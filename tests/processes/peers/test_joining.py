@@ -30,7 +30,7 @@ from dht.host import PeerId, Stream
 from dht.observer.backend import HostBackend
 from dht.records.signed_records import decode_run_record
 from peer.config.layouts import seed_sizes
-from peer.events.peer_events import CaughtUp
+from peer.events.anchor_events import CaughtUp
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.hostile_member import HostileMember, answering, hostile_member

@@ -22,8 +22,8 @@ from dashboard.collect.commit_fetcher import CommitSource
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import decode_run_record
+from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import (
-    CaughtUp,
     DaemonRestarted,
     FetchedRunFiles,
     LeftRun,

@@ -10,7 +10,8 @@ import pytest
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
 from peer.config.schedule_section import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
-from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer, TrainingProgressed
+from peer.events.anchor_events import AnchorRepaired
+from peer.events.peer_events import Event, RefusedPeer, TrainingProgressed
 from peer.simulation.peer import EPOCH_SECONDS
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate

@@ -8,8 +8,8 @@ import pytest
 
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
+from peer.events.anchor_events import CatchUpProgressed
 from peer.events.peer_events import (
-    CatchUpProgressed,
     Evaluated,
     Event,
     JoinedRun,

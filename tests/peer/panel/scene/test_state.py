@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit
 from dht.host import PeerId
+from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.peer_events import (
-    CatchUpProgressed,
-    CaughtUp,
     Evaluated,
     Event,
     LeftRun,
