@@ -16,8 +16,8 @@ HostBackend = Literal["libp2p", "p2pd"]
 INSTALL: Final = "pip install 'murmuration-swarm[observer]'"
 
 
-def choose_backend(asked: str | None) -> tuple[HostBackend, str]:
-    """(transport, a sentence for the user or nothing).
+def choose_backend(asked: str | None) -> HostBackend:
+    """The transport of an observer.
 
     Args:
         asked: libp2p or p2pd; None takes libp2p where it is installed.
@@ -25,13 +25,12 @@ def choose_backend(asked: str | None) -> tuple[HostBackend, str]:
     Raises:
         UsageFault: another name, or libp2p is asked for and not installed.
     """
-    has_libp2p = importlib.util.find_spec("libp2p") is not None
     if asked == "p2pd":
-        return "p2pd", ""
+        return "p2pd"
     if asked not in (None, "libp2p"):
         raise UsageFault(f"--host-backend {asked!r} is not known; expected libp2p or p2pd.")
-    if has_libp2p:
-        return "libp2p", ""
+    if importlib.util.find_spec("libp2p") is not None:
+        return "libp2p"
     if asked is None:
-        return "p2pd", f"py-libp2p is not installed, so the libp2p daemon is used (to install it: {INSTALL})."
+        return "p2pd"
     raise UsageFault(f"--host-backend libp2p needs py-libp2p, which is not installed; run: {INSTALL}")

@@ -127,7 +127,7 @@ def _planned(run: str, timeout_seconds: float) -> Any:
     from dht.observer.backend import choose_backend
     from peer.observe.status import read_manifest
 
-    return read_manifest(target, timeout_seconds, choose_backend(None)[0])
+    return read_manifest(target, timeout_seconds, choose_backend(None))
 
 
 @commands.command(

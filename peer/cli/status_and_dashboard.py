@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dht.errors import Incompatible, NobodyReachable, UsageFault, unwritable
-from dht.observer.backend import HostBackend, choose_backend
+from dht.observer.backend import choose_backend
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
@@ -53,7 +53,7 @@ def status(
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
     named = named_run(run, run_id, peers)
     target = checked_target(named.run_id, named.peers, invite, data_dir, named.end)
-    backend = _chosen(host_backend)
+    backend = choose_backend(host_backend)
     target.look_first(timeout)
     from peer.config.peer_config import load_config
     from peer.observe.status import show_status
@@ -160,7 +160,7 @@ def dashboard(
     given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
-    backend = _chosen(host_backend)
+    backend = choose_backend(host_backend)
     from dashboard.free_port import check_free
     from dashboard.samples.plan import SamplePlan, sample_plan
     from dashboard.several_runs.run_list import read_run_list
@@ -290,10 +290,3 @@ def _history_of(run_id: str, asked: Path | None) -> Path | None:
     except OSError as error:
         raise unwritable(folder, error, "give a file with --db") from error
     return folder / "dashboard.sqlite"
-
-
-def _chosen(asked: str | None) -> HostBackend:
-    backend, remark = choose_backend(asked)
-    if remark:
-        print(remark, file=sys.stderr)
-    return backend

@@ -19,6 +19,8 @@ from peer.version import SOFTWARE, is_older
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
 CLOCK_SAME_SECONDS: Final = 0.1
+MAX_NAMED: Final = 3
+"""Of the other peers of this machine."""
 TIGHT_SHARE: Final = 0.85
 """Of free memory or disk: above it the next program that starts is too much."""
 SMALLEST_SHARE: Final = 0.05
@@ -162,7 +164,8 @@ def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float 
 
 
 def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
-    shown = f"{plural(len(others), 'other')} of this machine run now: {', '.join(others)}"
+    named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else "")
+    shown = f"{plural(len(others), 'other')} of this machine run now: {named}"
     if not was_measured:
         return Finding("peers", "note", f"{shown}; they share processor, memory and line with this one")
     remedy = "`peer stop RUN` ends one; ask again then, if this peer is to train without them"
