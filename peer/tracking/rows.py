@@ -55,7 +55,7 @@ class StepCount:
 
     def next(self, step: int) -> int:
         """The step of the next row, in which the session has counted to `step`."""
-        if self._is_first and step + self.lost <= self.last:
+        if self._is_first and step + self.lost < self.last:
             self.lost = self.last + 1 - step
         self._is_first = False
         self.last = step + self.lost

@@ -78,6 +78,7 @@ def test_steps_count_on_after_a_kill_and_stay_those_of_the_peer_without_one(tmp_
     own = replace(record("csv", tmp_path), counts_on=True)
     assert steps_after(own, 10, 20) == ["10", "20"]
     assert steps_after(own, 30) == ["30"]  # it left in order
+    assert steps_after(own, 30) == ["30"]  # and its first report came before its first step
     assert steps_after(own, 10, 20) == ["31", "41"]  # it was killed, and no checkpoint was there
     assert steps_after(own, 30) == ["51"]
     assert steps_after(own, 25, 35) == ["52", "62"]  # killed with one
