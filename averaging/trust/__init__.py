@@ -6,7 +6,7 @@ The files, each built on those above it:
     believed_speeds.py   how fast a peer counts that announces any speed, or none
     sleep_detection.py   whether this process slept, and since when
     failed_commits.py    commits that could not be applied here, and when the next try is due
-    blame.py             who sent bad input, and for how long that peer is excluded
+    exclusions.py        who sent bad input, and for how long that peer is excluded
     leader_trust.py      whose commits are followed among strangers, and leaders that exclude members
     guard.py             which claims of others are believed
     mean_checks.py       which means of a commit look wrong, and which are wrong beside their contributions

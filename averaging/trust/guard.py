@@ -28,7 +28,7 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.trust.believed_speeds import BelievedSpeeds
-from averaging.trust.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
+from averaging.trust.exclusions import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.trust.failed_commits import FailedCommits
 from averaging.trust.leader_trust import Leaders
 from averaging.trust.sleep_detection import Wakefulness

@@ -171,9 +171,9 @@ class Evaluated(Fact):
 class RefusedPeer(Fact):
     """A remote was turned away, or something it sent was.
 
-    `num_times` says how often each of `kinds` (`averaging.trust.blame.Offence`) was counted of it since it was last
-    forgiven. From now on it is left out of rounds until `left_out_until` (unix seconds; None: it is not left out now
-    for this).
+    `num_times` says how often each of `kinds` (`averaging.trust.exclusions.Offence`) was counted of it since it was
+    last forgiven. From now on it is left out of rounds until `left_out_until` (unix seconds; None: it is not left out
+    now for this).
     """
 
     remote: PeerId

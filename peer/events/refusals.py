@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from averaging.trust.blame import OFFENCE_TEXT, Offence
+from averaging.trust.exclusions import OFFENCE_TEXT, Offence
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.quantities import seconds_text

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    round_traffic.py    bytes and seconds of one round, counted on its frames
+    round_seconds.py    bytes and seconds of one round, counted on its frames
     memory_needs.py     memory and disk of a peer
     homes.py            the homes a run is planned for, as a TOML file
     planning.py         what a run asks of a home

@@ -10,7 +10,7 @@ from functools import partial
 
 from averaging.codec.codec import make_codec
 from peer.config.manifest import AveragingSection
-from peer.plan.round_traffic import MemberLink, round_traffic
+from peer.plan.round_seconds import MemberLink, round_traffic
 from peer.plan.utilisation import (
     DATA_PARALLEL,
     GRID_BITS_PER_SECOND,

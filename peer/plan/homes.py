@@ -11,7 +11,7 @@ from dht.errors import UsageFault
 from peer.config.peer_config import BaseBits, OptimizerBits, flag_of
 from peer.config.section import Section
 from peer.config.validation import explain, read_toml
-from peer.plan.round_traffic import MemberLink
+from peer.plan.round_seconds import MemberLink
 
 MAX_GROUPS = 32
 """More kinds of homes than anyone tells apart; the report has a row for each."""

@@ -18,7 +18,7 @@ from peer.checkpoint.spill import copies_bytes, is_spilled
 from peer.config.peer_config import OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
-from peer.plan.round_traffic import MemberTraffic
+from peer.plan.round_seconds import MemberTraffic
 
 TRAINER_LIBRARIES_BYTES = 258_000_000
 """Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0

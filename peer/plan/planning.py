@@ -22,7 +22,7 @@ from peer.memory.base_bits import base_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
-from peer.plan.round_traffic import (
+from peer.plan.round_seconds import (
     LINE_SHARE,
     MemberLink,
     MemberTraffic,

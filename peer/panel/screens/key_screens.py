@@ -1,4 +1,4 @@
-"""What a key brings up: details of this peer's rounds, addresses, help, and the question for limits."""
+"""What a key brings up: details of this peer's rounds, addresses and help."""
 
 from __future__ import annotations
 

@@ -11,6 +11,6 @@ The files, each built on those above it:
     tokenize_pool.py     several of these processes
     prepared.py          prepared shards in a folder
     text_stock.py        text that is tokenized while it is trained on
-    web_stock.py         prepared shards on a web server
+    shard_download.py    prepared shards on a web server
     corpus.py            the data of a run
 """

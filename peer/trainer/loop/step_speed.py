@@ -5,7 +5,7 @@ slow. In a running mean one hour of sleep hides the speed for many steps; here i
 
 The median is weighted by tokens. At least half of the window's tokens took as long per token or longer. So a window is
 trained at no more than twice the speed that is told. What others hold against a claim
-(`averaging.trust.blame.TOKENS_MARGIN`) leaves room for that.
+(`averaging.trust.exclusions.TOKENS_MARGIN`) leaves room for that.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from averaging.trust.blame import FIRST_SECONDS, STRIKES
+from averaging.trust.exclusions import FIRST_SECONDS, STRIKES
 from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name

@@ -30,7 +30,7 @@ from peer.owner.new_run import create_run
 from peer.plan import report, source
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
-from peer.plan.round_traffic import LINE_SHARE, MemberLink, round_seconds, round_traffic
+from peer.plan.round_seconds import LINE_SHARE, MemberLink, round_seconds, round_traffic
 from peer.plan.source import plan_of
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, WorkloadSection, tiny_manifest
 from peer.simulation.simulation import simulate

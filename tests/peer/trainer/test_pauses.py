@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, AnnouncedSpeeds
-from averaging.trust.blame import STRIKES, TOKENS_MARGIN
+from averaging.trust.exclusions import STRIKES, TOKENS_MARGIN
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.trust.sleep_detection import SETTLE_SECONDS, Wakefulness
 from averaging.wire.messages import Offer

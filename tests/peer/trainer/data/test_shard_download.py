@@ -7,7 +7,7 @@ import pytest
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data import stock as module
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.data.web_stock import WebStock
+from peer.trainer.data.shard_download import WebStock
 from tests.kit.trainer.prepared_data import prepared
 from tests.kit.trainer.shard_server import ShardServer
 from tests.kit.waiting import wait_until

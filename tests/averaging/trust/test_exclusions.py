@@ -24,7 +24,7 @@ from averaging.rounds.events import ReduceShard
 from averaging.rounds.round_facts import PeerRefused, RepairNeeded
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
-from averaging.trust.blame import (
+from averaging.trust.exclusions import (
     FIRST_SECONDS,
     FORGIVEN_SECONDS,
     LONGEST_SECONDS,
