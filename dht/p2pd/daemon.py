@@ -1,7 +1,7 @@
 """One run of the libp2p daemon that ships in hivemind's wheel: its flags, its start, its end.
 
-Supervision is `dht/p2pd/supervisor.py`'s. Here is what one child process needs: a port nobody else has, a key that never
-touches a disk, and a log that is drained. Here are also sentences for the ways it can refuse to start.
+Supervision is `dht/p2pd/supervisor.py`'s. Here is what one child process needs: a port nobody else has, a key that
+never touches a disk, and a log that is drained. Here are also sentences for the ways it can refuse to start.
 """
 
 from __future__ import annotations
