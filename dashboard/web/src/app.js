@@ -12,6 +12,7 @@ import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
 const INDEX_MILLISECONDS = 10_000;
+const ANSWER_MILLISECONDS = 15_000;
 const COPIED_MILLISECONDS = 2000;
 
 function addCopying(root) {
@@ -33,18 +34,20 @@ function addCopying(root) {
   }
 }
 
-/** The page asks for itself again and takes the parts that differ. */
+/** The page asks for itself again and takes the parts that differ; whether the server answered. */
 async function renew() {
   try {
-    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!response.ok) return;
+    const signal = AbortSignal.timeout(ANSWER_MILLISECONDS);
+    const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal });
+    if (!response.ok) return false;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const section of page.querySelectorAll("[data-live]")) {
       if (!document.getElementById(section.id)) continue;
       replaceSection(section.id, section.innerHTML);
     }
+    return true;
   } catch {
-    // The server is away for a moment; the next time comes by itself.
+    return false;
   }
 }
 
@@ -84,11 +87,9 @@ improve(document);
 if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
-} else if (document.body.dataset.page === "index") {
-  setInterval(renew, INDEX_MILLISECONDS);
-} else {
+} else if (document.body.dataset.page !== "index") {
   startTabs();
   startCharts();
   startPoints();
 }
-startLive();
+startLive(document.body.dataset.page === "index" ? { renew, milliseconds: INDEX_MILLISECONDS } : null);

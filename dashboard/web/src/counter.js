@@ -1,10 +1,9 @@
-// The tokens count between two commits, by the last known speed.
+// The tokens count up to what commits confirmed, by the last known speed, and never beyond it: a bar beside them says
+// the same.
 
 import { on } from "./live.js";
 
 const TICK_MILLISECONDS = 100;
-/** So far beyond what is confirmed, and then it waits for the next commit. */
-const LEAD_SECONDS = 3;
 /** In this time it makes up what commits confirmed beyond it. */
 const CATCH_UP_SECONDS = 8;
 const MAX_STEP_SECONDS = 1;
@@ -15,10 +14,8 @@ let speed = 0;
 
 /** What is shown `seconds` after `shown`. Pure. */
 export function counted({ shown, confirmed, speed }, seconds) {
-  const most = confirmed + speed * LEAD_SECONDS;
-  if (shown >= most) return shown;
   const rate = Math.max(speed, (confirmed - shown) / CATCH_UP_SECONDS);
-  return Math.min(most, shown + rate * seconds);
+  return Math.min(confirmed, shown + rate * seconds);
 }
 
 const text = (tokens) => Math.floor(tokens).toLocaleString();
@@ -35,7 +32,7 @@ function read(root) {
   speed = Number(place.dataset.speed);
   // The first figure, another line of history, or a page that nobody looked at for long.
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches || speed === 0;
-  const isFar = shown > confirmed + 4 * LEAD_SECONDS * speed || confirmed - shown > 60 * speed;
+  const isFar = shown > confirmed || confirmed - shown > 60 * speed;
   if (before === 0 || isStill || isFar) shown = confirmed;
   show(root);
 }

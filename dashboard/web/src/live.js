@@ -24,6 +24,8 @@ let heardAt = Date.now();
 let triedAt = Date.now();
 let waitSeconds = FIRST_WAIT_SECONDS;
 let nextTry = null;
+/** Of a page without a stream: {renew, milliseconds}. */
+let asking = null;
 
 const banner = document.createElement("p");
 banner.id = "connection";
@@ -103,8 +105,29 @@ export function watchTab(key) {
   connect();
 }
 
+/** The server is away: say so, and try again later and later. */
+function lost() {
+  isLost = true;
+  // All viewers lost the server at once; they do not come back at once.
+  nextTry = setTimeout(connect, 1000 * waitSeconds * (0.5 + Math.random() / 2));
+  waitSeconds = Math.min(2 * waitSeconds, LONGEST_WAIT_SECONDS);
+  showAges();
+}
+
+async function ask() {
+  const isAnswered = await asking.renew();
+  clearTimeout(nextTry);
+  if (document.hidden) return;
+  if (!isAnswered) return lost();
+  heard();
+  showAges();
+  nextTry = setTimeout(connect, asking.milliseconds);
+}
+
 function connect() {
-  if (source || document.hidden || !body.dataset.stream) return;
+  if (source || document.hidden) return;
+  if (asking) return void ask();
+  if (!body.dataset.stream) return;
   if (!isLost) heardAt = Date.now();
   triedAt = Date.now();
   const query = new URLSearchParams({ after: snapshotId, ...(tab && { tab }), ...(!whole.has(tab) && tab && { whole: 1 }) });
@@ -129,12 +152,8 @@ function connect() {
   });
   // The browser itself would ask again every second, and never again after an HTTP error.
   source.addEventListener("error", () => {
-    isLost = true;
     disconnect();
-    // All viewers lost the server at once; they do not come back at once.
-    nextTry = setTimeout(connect, 1000 * waitSeconds * (0.5 + Math.random() / 2));
-    waitSeconds = Math.min(2 * waitSeconds, LONGEST_WAIT_SECONDS);
-    showAges();
+    lost();
   });
 }
 
@@ -151,11 +170,14 @@ function connectAtOnce() {
   connect();
 }
 
-export function startLive() {
+/** `withoutStream`: how a page that has no stream is kept up to date; `renew` says whether the server answered. */
+export function startLive(withoutStream = null) {
+  asking = withoutStream;
   // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connectAtOnce()));
   window.addEventListener("pagehide", disconnect);
-  window.addEventListener("pageshow", connectAtOnce);
+  // Only a page that comes back from the browser's memory; a new one begins below.
+  window.addEventListener("pageshow", (event) => event.persisted && connectAtOnce());
   window.addEventListener("online", connectAtOnce);
   setInterval(() => {
     if (source && Date.now() - Math.max(heardAt, triedAt) > SILENT_SECONDS * 1000) {
@@ -166,5 +188,6 @@ export function startLive() {
     }
     showAges();
   }, 1000);
-  connect();
+  if (asking) nextTry = setTimeout(connect, asking.milliseconds);
+  else connect();
 }
