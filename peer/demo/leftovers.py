@@ -90,7 +90,7 @@ def take_away(lines: Iterable[str], folder: Path) -> None:
 def _is_there(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
+    except OSError:  # gone, or no longer ours
         return False
     return True
 

@@ -27,7 +27,8 @@ from peer.config.run_rules import codec_of
 from peer.files.fetching import FileFetcher
 from peer.files.store import files_folder, run_file_path
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.run_protocol import in_other_run, run_of
+from peer.network.membership.mistyped_run_id import in_other_run
+from peer.network.membership.run_protocol import run_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0

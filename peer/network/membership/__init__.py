@@ -8,6 +8,7 @@ The files, each built on those above it:
     member_counts.py       counts over the members in view, kept up with every record (pure)
     membership.py          announces this peer, keeps the view, suspects the silent
     reconnect.py           keeps a peer among others; reports when they are lost and found again
+    mistyped_run_id.py     what a member of another run answers
     run_protocol.py        members give the manifest to newcomers
     first_look.py          does anybody answer at an address, and is it this run; loads nothing heavy
     manifest_revisions.py  from which version on the owner's changes count, and for whom

@@ -21,7 +21,8 @@ from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
 from dht.records.signed_records import RunRecord
-from peer.network.membership.run_protocol import in_other_run, run_of
+from peer.network.membership.mistyped_run_id import in_other_run
+from peer.network.membership.run_protocol import run_of
 
 KNOCK_SECONDS: Final = 5.0
 """For a connection to open: a line at home with a full queue takes two."""

@@ -22,8 +22,9 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules
+from peer.network.membership.mistyped_run_id import in_other_run, other_run
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
-from peer.network.membership.run_protocol import ask_for_run, in_other_run, other_run, reached_at
+from peer.network.membership.run_protocol import ask_for_run, reached_at
 from peer.version import SOFTWARE
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.hello import check_reply, make_refusal
 from dht.admission.proofs import MAX_PROOF_BYTES
-from dht.errors import PeerFault, PeerUnreachable, UsageFault
+from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack, unpack
 from dht.host import Host, PeerId, Stream
-from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import (
     MAX_RUN_ID_LENGTH,
@@ -27,6 +26,7 @@ from dht.records.signed_records import (
     encode_run_record,
 )
 from dht.streams.fair_turns import StreamCounts
+from peer.network.membership.mistyped_run_id import answer_to_other_run, other_run
 
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
@@ -38,8 +38,6 @@ MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
 
-_TRAINS = "of the run "
-"""What stands before a member's run id, in its answer to those who ask for another run."""
 
 log = logging.getLogger(__name__)
 
@@ -141,28 +139,6 @@ async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord 
         except (PeerFault, TimeoutError) as fault:
             log.debug("%s did not say which run is its own: %s", address, fault)
     return None
-
-
-def answer_to_other_run(own: str) -> str:
-    """What a member of the open run `own` says to those who ask for another one."""
-    return f"{_TRAINS}{own}"
-
-
-def other_run(refusal: str) -> str | None:
-    """The run id in a member's refusal, which may say anything; None: it names none."""
-    said = refusal.partition(_TRAINS)[2]
-    try:
-        split_run_id(said)
-    except UsageFault:
-        return None
-    return said
-
-
-def in_other_run(asked: str, other: str) -> UsageFault:
-    """What is said when members train another run than the one that was named."""
-    return UsageFault(
-        f"The members there train {other}, not {asked}; did you mean that? Check the run id, or the address."
-    )
 
 
 class _Refused(PeerFault):

@@ -30,7 +30,8 @@ from peer.trainer.data.text_stock import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.examples.pictures import check_pictures
 from peer.trainer.examples.rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
-from peer.trainer.text.files import PIECE_TOKENS, FileTokens, chosen_files, hash_fraction, library_files
+from peer.trainer.text.files import FileTokens, chosen_files, library_files
+from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
 from peer.user_folders import paths_in
 
 PICTURES = (PARQUET, HUB)

@@ -27,7 +27,8 @@ from peer.trainer.examples.labelled import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
-from peer.trainer.text.files import TokenArray, TokenType, hash_fraction
+from peer.trainer.text.files import TokenArray, TokenType
+from peer.trainer.text.held_out import hash_fraction
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""

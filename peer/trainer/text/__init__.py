@@ -2,7 +2,8 @@
 
 The files, each built on those above it:
 
-    files.py      the files behind a source: regular ones, read in pieces; which text is held out
+    held_out.py   which text only measures the loss
+    files.py      the files behind a source: regular ones, read in pieces
     hub.py        rows of a data set of the Hugging Face hub
     documents.py  documents of text, JSON lines, Parquet and the hub, part by part
 """

@@ -1,4 +1,4 @@
-"""The files behind a source: found, checked, and read in pieces as tokens; which text is held out.
+"""The files behind a source: found, checked, and read in pieces as tokens.
 
 Only regular files are read. In a folder everything else is left out, and so are links that lead out of it. A folder of
 text from somewhere may hold a link to your keys. What is read is not kept: a folder of any size takes no memory.
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import blake3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,10 +27,6 @@ from peer.user_folders import paths_in
 MAX_OPEN_FILES = 64
 """Of a source at a time; a system allows a process 256 at the least."""
 
-PIECE_TOKENS = 1 << 14
-"""Long files are divided into pieces of so many tokens, each chosen for itself. At 5 %, 1 MB of bytes has 61 of them.
-The share that is held out differs from the one asked for by a few percent of the whole at most.
-"""
 
 _SHARD_SUFFIXES = (".u16", ".u32", ".bin")
 _MAX_SIDECAR_BYTES = 64 * 1024
@@ -273,15 +268,6 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageFault(f"{path} cannot be read ({error.strerror or error}); expected a readable file") from error
-
-
-def hash_fraction(content: bytes) -> float:
-    """A number in [0, 1) that only the content decides, even over all contents: it says what is held out.
-
-    So the choice is the same for everybody, whatever other files somebody has, and a document that comes twice is on
-    one side both times.
-    """
-    return int.from_bytes(blake3.blake3(b"held-out|" + content).digest(8), "big") / 2**64
 
 
 def _token_type(path: Path) -> TokenType:

@@ -18,7 +18,7 @@ from dht.identity.keys import Identity
 from peer.cli import app
 from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
 from peer.cli.usage.lazy_commands import peer_command
-from peer.network.membership.run_protocol import other_run
+from peer.network.membership.mistyped_run_id import other_run
 from peer.version import SOFTWARE
 
 UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"

@@ -567,7 +567,7 @@ def test_a_wall_a_printout_and_an_index_show_what_they_are_for(in_browser: InBro
                 "fetch(document.querySelector('link[rel=manifest]').href).then((r) => r.json())"
             )
             assert manifest["start_url"] == f"{base}/"
-            # An index has no stream; it loses and finds its server as a run's page does.
+            # An index has no stream; it says that it lost its server, and asks more and more seldom.
             await index.close()
             index = await visit.open()
             await index.clock.install()

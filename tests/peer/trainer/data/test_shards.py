@@ -14,7 +14,7 @@ from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.shards import META_NAME, parse_meta
 from peer.trainer.order.random_positions import random_positions
 from peer.trainer.prepare import prepare_data
-from peer.trainer.text.files import hash_fraction
+from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
 
 LITTLE_ROOM = (

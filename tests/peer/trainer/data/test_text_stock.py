@@ -22,7 +22,7 @@ from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.text import documents as documents_module
 from peer.trainer.text.documents import Complaints, documents
-from peer.trainer.text.files import hash_fraction
+from peer.trainer.text.held_out import hash_fraction
 from peer.trainer.text.hub import hub_parts, hub_rows
 from tests.kit.trainer.local_hub import LocalHub
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
