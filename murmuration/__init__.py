@@ -17,10 +17,6 @@ modules behind them are not.
 
 from __future__ import annotations
 
-import importlib
-
-from murmuration.own_packages import import_path
-
 _HOMES = {
     # Training with a swarm
     "join": "peer.join.session",
@@ -52,6 +48,11 @@ _USED_HERE = ("dht", "averaging", "peer")
 
 
 def __getattr__(name: str) -> object:
+    # Here, so that the `peer` script passes this file at once: until it has, Ctrl+C prints a traceback.
+    import importlib
+
+    from murmuration.own_packages import import_path
+
     if name == "__version__":
         home, inside = "peer.version", "VERSION"
     elif name in _HOMES:

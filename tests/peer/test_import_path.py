@@ -161,6 +161,23 @@ def test_the_command_takes_its_own_package_where_pythonpath_has_one_of_that_name
     assert "Usage" in shown.stdout + shown.stderr, shown.stderr
 
 
+@pytest.mark.parametrize("entry", ["murmuration.command", "peer.__main__"])
+def test_nothing_is_loaded_before_ctrl_c_ends_the_command_without_a_traceback(entry: str) -> None:
+    look = (
+        "import signal, sys\n"
+        "class Look:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
+        "            print(name)\n"
+        "sys.meta_path.insert(0, Look())\n"
+        f"import {entry}\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL\n"
+    )
+    shown = run(sys.executable, "-P", "-c", look, python_path=str(ROOT))
+    assert shown.returncode == 0, shown.stderr
+    assert set(shown.stdout.split()) <= {"__future__", "_signal", entry.split(".")[0], entry}
+
+
 @pytest.mark.parametrize("start", ["from murmuration.command import main; main()", "import peer.__main__"])
 @pytest.mark.parametrize("name", ["dashboard", "averaging"])
 def test_a_package_that_another_one_has_written_over_is_named(tmp_path: Path, start: str, name: str) -> None:
