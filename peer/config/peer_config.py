@@ -255,7 +255,7 @@ class PeerConfig(BaseModel):
     contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
         default=None,
         strict=False,
-        description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
+        description="key file of the person whose machines share one credit, made by `peer profile set`",
     )
     join_timeout_seconds: Annotated[float, Shown("SECONDS"), Subject.LIMITS] = Field(
         default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"

@@ -47,7 +47,7 @@ from peer.observe.observer import observe
 from peer.owner.new_run import create_run
 
 DEMO_RUN = """
-description = "peer demo: the text of the Python standard library, byte by byte"
+description = "A try on one machine: it learns to write Python, letter by letter, from the standard library"
 organiser = "this machine"
 seed = 1
 [goal]

@@ -36,7 +36,7 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
     if trains:
         _check_libraries(config)
         _check_data(config)
-    if config.contributor_key is not None and config.contributor_key.exists():
+    if config.contributor_key is not None:
         load_contributor(config.contributor_key, create=False)
     if {"listen", "port_range"} & config.model_fields_set:
         from dht.identity.multiaddr import parse_multiaddr

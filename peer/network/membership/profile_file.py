@@ -40,8 +40,13 @@ def load_contributor(path: Path, *, create: bool) -> Identity:
     """The contributor's key, made with mode 0600 when it is missing and `create` is set.
 
     Raises:
-        UsageFault: it cannot be read or made, or others on this machine can read it.
+        UsageFault: it is missing, cannot be read or made, or others on this machine can read it.
     """
+    if not create and not path.exists():
+        raise UsageFault(
+            f"there is no key file {path}; expected the one that `peer profile set --name NAME` makes; check "
+            "--contributor-key, or make it with that command"
+        )
     try:
         return Identity.load_or_create(path) if create else Identity.load(path)
     except UsageFault as fault:

@@ -122,7 +122,7 @@ class NetworkSide:
         config = self.config
         self._identity = Identity.load_or_create(config.identity)
         key_path = config.contributor_key
-        self._contributor = None if key_path is None else load_contributor(key_path, create=True)
+        self._contributor = None if key_path is None else load_contributor(key_path, create=False)
         self._record, self._damage = local_record(config.run_record_path, config.run_id)
         self._admission = self._make_admission()
         limits = config.upload_limit_mbit, config.download_limit_mbit

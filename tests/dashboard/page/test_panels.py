@@ -294,7 +294,7 @@ def test_a_loss_says_where_it_began_and_what_it_is() -> None:
         return " ".join(TextOnly(render_sections(state_of(), history)["figures"]).text.split())
 
     whole = history_of_run()
-    assert "nats per token, was 5.300; training" in figures(whole)
+    assert "nats per token, 5.300 at first; training" in figures(whole)
     assert "how badly it guesses text that it never saw; 0 is best" in figures(whole)
     low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
     for history in (replace(whole, points=()), replace(whole, points=low)):

@@ -125,3 +125,13 @@ def test_a_key_that_is_a_folder_is_told_at_once(
     assert app.run(words) == 2
     assert f"{tmp_path / 'me'}" in capsys.readouterr().err
     assert paths_in(tmp_path) == ["me"]
+
+
+@pytest.mark.parametrize("command", ["join", "seed"])
+def test_a_mistyped_contributor_key_makes_no_new_person(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, RUN_ID, *NOBODY, "--contributor-key", str(tmp_path / "me"), "--data-dir", str(tmp_path / "peer")]
+    assert app.run(words) == 2
+    assert f"There is no key file {tmp_path / 'me'}; expected the one that `peer profile set" in capsys.readouterr().err
+    assert paths_in(tmp_path) == []
