@@ -66,14 +66,13 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass
 class Traffic:
-    """Bytes of round messages, frame headers included, and what the lines take (0: not known)."""
+    """Bytes of round messages, frame headers included, and what the lines take up (0: not known)."""
 
     sent_bytes: int = 0
     sent_abroad_bytes: int = 0
     """Those to peers of other sites."""
     received_bytes: int = 0
     upload_bits_per_second: float = 0.0
-    download_bits_per_second: float = 0.0
 
 
 @dataclass(slots=True)

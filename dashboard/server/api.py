@@ -193,7 +193,6 @@ class Peer(Model):
     rounds_contributed: int
     tokens_per_second: Number
     upload_bits_per_second: Number
-    download_bits_per_second: Number
     train_loss: Number | None
     held_out_loss: Number | None
     versions: list[int]

@@ -42,14 +42,12 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("phase", "1 for the phase the run is in.", phases, "phase")
     conditions = {one: sum(row.condition == one for row in state.peers) for one in get_args(Condition)}
     yield _gauge("peers", "Peers seen lately, as they report.", conditions, "condition")
-    here = [row.record for row in state.here]
     yield _gauge("trainers", "Peers that train now.", len(state.trainers))
     yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
     yield _gauge("tokens_per_second", "Sum of what trainers report.", state.tokens_per_second)
-    upload = sum(record.upload_bits_per_second for record in here)
-    yield _gauge("line_upload_bits_per_second", "Speed of the lines, as reported.", upload)
-    yield _gauge("line_download_bits_per_second", "Likewise.", sum(record.download_bits_per_second for record in here))
+    upload = sum(row.record.upload_bits_per_second for row in state.here)
+    yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
     for name, loss in (("held_out_loss", state.held_out_loss), ("train_loss", state.train_loss)):
         if loss is not None:
             yield _gauge(name, "Median of what peers report.", loss)

@@ -308,7 +308,7 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
     share = facts.share_of_rounds
     if share is None:
         return
-    shown = f"about {100 * share:.0f} % of them in time, when nobody fails"
+    shown = f"about {100 * share:.0f} % of them in time, when nobody fails and members download fast enough"
     if needs is not None and needs.round_seconds > needs.round_deadline_seconds:
         shown += (
             f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "

@@ -20,6 +20,8 @@ from peer.plan.source import plan_of
 _BIT = 1e-6
 """Mbit of a bit."""
 UNKNOWN_ROUND_TRIP_SECONDS: Final = 0.05
+_ENOUGH_MBIT: Final = 1000.0
+"""Of a member's line, where it is not known: no round waits for that member then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
     """This machine, `own_home`, among the run's live trainers, in the steady state of a run in which nobody fails.
 
     The share is the smallest of three. They are the work that is ready when its round is, and what the line carries of
-    the run's rounds upwards and downwards. Members' rates are what they say; a rate that nobody measured yet is taken
-    to be enough.
+    the run's rounds upwards and downwards. Members' upload is what they say, or enough where nobody measured it yet.
+    How fast they download no member says: that is taken to be enough.
     """
     groups = _groups(manifest, records, home)
     num_seeds = sum(record.role == "seed" for record in records)
@@ -104,9 +106,11 @@ def _groups(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
         HomeGroup(
             name="members",
             count=len(alike),
-            step_seconds=min(1e6, max(1e-6, step_tokens / _median([record.tokens_per_second for record in alike], 1))),
-            upload_mbit_per_second=_mbit([record.upload_bits_per_second for record in alike], 1000.0),
-            download_mbit_per_second=_mbit([record.download_bits_per_second for record in alike], 1000.0),
+            step_seconds=min(
+                1e6, max(1e-6, step_tokens / statistics.median(record.tokens_per_second for record in alike))
+            ),
+            upload_mbit_per_second=_mbit([record.upload_bits_per_second for record in alike]),
+            download_mbit_per_second=_ENOUGH_MBIT,
             round_trip_seconds=home.round_trip_seconds,
             reachable=any(record.reachable for record in alike),
         )
@@ -114,13 +118,9 @@ def _groups(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
     ]
 
 
-def _mbit(bits_per_second: Sequence[float], unknown: float) -> float:
+def _mbit(bits_per_second: Sequence[float]) -> float:
     known = [rate for rate in bits_per_second if rate > 0]
-    return min(1e6, max(0.01, _BIT * _median(known, unknown / _BIT)))
-
-
-def _median(values: Sequence[float], otherwise: float) -> float:
-    return statistics.median(values) if values else otherwise
+    return min(1e6, max(0.01, _BIT * statistics.median(known))) if known else _ENOUGH_MBIT
 
 
 def _in_parts(records: Sequence[PeerRecord], size: int) -> list[Sequence[PeerRecord]]:

@@ -471,7 +471,7 @@ class Node:
             rounds_contributed=self.mailbox.network.rounds_contributed,
             tokens_per_second=trainer.tokens_per_second,
             upload_bits_per_second=traffic.upload_bits_per_second,
-            download_bits_per_second=traffic.download_bits_per_second,
+            download_bits_per_second=0.0,  # nobody measures it: no decision asks for it
             train_loss=_finite(trainer.train_loss),
             held_out_loss=_finite(trainer.held_out_loss),
             held_out_version=trainer.held_out_version,

@@ -136,6 +136,7 @@ def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:
     assert {finding.level for finding in findings} == {"ok"}
     assert not any(finding.remedy for finding in findings)
     assert exit_code_of(findings) == 0
+    assert findings[-1].what.endswith(" of them in time, when nobody fails and members download fast enough")
 
 
 def test_a_system_that_names_no_congestion_control_has_no_such_line() -> None:
