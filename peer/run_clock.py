@@ -1,9 +1,13 @@
-"""The run's clock, from what members say of their anchors. Pure."""
+"""The run's clock, from what members say of their anchors, and how long it may stand still. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median_high
+from typing import Final
+
+STALLED_SECONDS: Final = 120.0
+"""Without a commit for this long something is wrong: rounds take seconds, and a slow one a minute."""
 
 
 def committed_tokens(lineage_tokens: Iterable[int]) -> int:

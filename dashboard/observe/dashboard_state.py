@@ -20,6 +20,7 @@ from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+from peer.run_clock import STALLED_SECONDS
 
 INSTALL: Final = "pip install murmuration-swarm"
 MAX_PEERS: Final = 2500
@@ -30,10 +31,8 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 MISSED_ANNOUNCEMENTS: Final = 3
 """A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
-STALLED_SECONDS: Final = 120.0
-"""Without a commit for this long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled. Panels
-say so after the same time (`SILENT_ROUND_SECONDS`)."""
 STALLED_ROUNDS: Final = 5
+"""Without a commit for so many usual rounds, and for `STALLED_SECONDS`, a run in which peers train has stalled."""
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 

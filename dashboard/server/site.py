@@ -29,7 +29,7 @@ from dashboard.share.card_cache import CardCache
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
 MIN_COMPRESSED_BYTES: Final = 1024
-STALLED_SECONDS: Final = 60.0
+HUNG_SECONDS: Final = 60.0
 """A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
 
 _AGES: Final = {"observed_at", "heard_at"}
@@ -122,7 +122,7 @@ class Site:
     @property
     def is_well(self) -> bool:
         """Whether the observer still looks and the history is written."""
-        return self.look_age_seconds < STALLED_SECONDS and not self.history.problem
+        return self.look_age_seconds < HUNG_SECONDS and not self.history.problem
 
     @property
     def look_age_seconds(self) -> float:

@@ -223,7 +223,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy rich torch",
     ),
     "dashboard": ("", False, "aiohttp"),
-    "dashboard.observe": ("dht.identity dht.records peer.config peer.plan dashboard", False, ""),
+    "dashboard.observe": ("dht.identity dht.records peer peer.config peer.plan dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.people": ("dashboard", True, ""),
     "dashboard.history": (

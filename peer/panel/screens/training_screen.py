@@ -14,6 +14,7 @@ from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
 from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, num_rows, part, wrapped
+from peer.run_clock import STALLED_SECONDS
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -31,8 +32,6 @@ ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
 """Colours of the terminal's own theme: own figures, and states."""
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
-SILENT_ROUND_SECONDS = 120.0
-"""Without a round for this long something is wrong: rounds take seconds, and a slow one a minute."""
 PINNED_SECONDS = 600.0
 """A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
@@ -118,7 +117,7 @@ def health(scene: Scene, now: float) -> Text:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         return part(f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE)
     silent = None if scene.last_round_at is None else now - scene.last_round_at
-    if silent is not None and silent > SILENT_ROUND_SECONDS and scene.num_others:
+    if silent is not None and silent > STALLED_SECONDS and scene.num_others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
     if is_at_goal(scene, now):
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
