@@ -16,6 +16,7 @@ from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.catch_up_meter import CatchUpMeter
 from peer.network.node.round_clock import RoundClock
+from peer.network.node.training_pulse import TrainingPulse
 
 REFUSAL_SECONDS = 10.0
 """Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
@@ -45,6 +46,7 @@ class Reporter:
         self.last_send_step: dict[int, int] = {}
         self.round_clock = RoundClock(self.wall_clock())
         self._joined_at = self.clock()
+        self._pulse = TrainingPulse(self._joined_at)
         self._before = Totals()
         self._spent_before = 0.0
         self._evaluated = -1
@@ -116,6 +118,10 @@ class Reporter:
         named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
         self.report(CaughtUp(tuple(sorted(donors)), named[0], num_bytes, seconds, named))
 
+    def tokens_per_second(self) -> float:
+        """This peer's speed, as others are told; 0 when its trainer has stopped."""
+        return self._pulse.tokens_per_second(self.mailbox.trainer, self.clock())
+
     def left(self, reason: str) -> None:
         trainer = self.mailbox.trainer
         rounds_contributed = self.mailbox.network.rounds_contributed
@@ -133,7 +139,7 @@ class Reporter:
                 inner_steps=trainer.inner_steps,
                 tokens=trainer.tokens,
                 train_loss=loss,
-                tokens_per_second=trainer.tokens_per_second,
+                tokens_per_second=self.tokens_per_second(),
                 wait_fraction=min(1.0, max(0.0, spent) / elapsed),
                 sent_abroad_bytes=sent_abroad_bytes,
                 run_tokens=self.mailbox.network.run_tokens,
