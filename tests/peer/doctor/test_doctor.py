@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from dht.errors import PeerUnreachable
@@ -22,7 +23,7 @@ from peer.config.peer_config import PeerConfig
 from peer.doctor.checks import Finding, diagnose, early, exit_code_of
 from peer.doctor.doctor import doctor_json, in_vain
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
-from peer.doctor.machine_facts import look_at_machine, running_peers
+from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
@@ -373,6 +374,26 @@ def test_what_was_measured_with_all_bits_says_so() -> None:
         assert ("with all bits" in finding_of(facts, "device").what) is ending
     muon = dataclasses.replace(WELL, run=dataclasses.replace(RUN, bits_fault="got muon; expected adamw; leave it out"))
     assert finding_of(muon, "bits") == Finding("bits", "stop", "got muon", "leave it out", 2)
+
+
+def test_the_time_of_a_step_has_all_that_the_device_does_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], [0.0]
+
+    class Optimizer:
+        def step(self) -> None:
+            asked[0] += 7.0
+
+    def wait_for(device: torch.device) -> None:
+        clock[0] += 1.0 + asked[0]  # a pass takes a second
+        asked[0] = 0.0
+
+    monkeypatch.setattr("peer.doctor.machine_facts.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("peer.doctor.machine_facts.make_optimizer", lambda *_, **__: Optimizer())
+    monkeypatch.setattr("peer.doctor.machine_facts._wait_for", wait_for)
+    manifest = tiny_manifest(1)
+    monkeypatch.setattr("peer.doctor.machine_facts.SPEED_SECONDS", float(manifest.training.batch_size))
+    seconds = measure_step_seconds(manifest, torch.device("cpu"), Bits())
+    assert seconds == manifest.training.accumulation_steps + 8.0
 
 
 def test_a_folder_that_cannot_be_written_stops() -> None:
