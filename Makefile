@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo check test-fast test test-nightly docs format clean
+.PHONY: help venv demo check check-types check-layout test-fast test test-nightly docs format clean
 
 help:
 	@echo "make demo          a local swarm trains on real text (about two minutes)"
@@ -44,10 +44,16 @@ export PYTHONDONTWRITEBYTECODE :=
 FAST   := $(PYTEST) -n 2 --dist worksteal --ignore=tests/repo
 REAL   := $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder
 
+# The types and the rest at once: both keep one core busy.
 check: venv
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-layout
+
+check-types: venv
+	$(BIN)/mypy
+
+check-layout: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(PYTEST) tests/repo
 
 test-fast: venv
