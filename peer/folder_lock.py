@@ -129,16 +129,21 @@ def holder_of(folder: Path) -> str | None:
     Raises:
         LocalFault: it cannot be told, as of a folder that this user may not read.
     """
-    path = folder / LOCK_NAME
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return read_holder_of(folder)
     except OSError as error:
         raise LocalFault(
-            f"{path} cannot be read ({error.strerror}), so that nobody knows whether a peer runs there; expected a "
-            "folder of your own; ask as its owner"
+            f"{folder / LOCK_NAME} cannot be read ({error.strerror}), so that nobody knows whether a peer runs there; "
+            "expected a folder of your own; ask as its owner"
         ) from error
+
+
+def read_holder_of(folder: Path) -> str | None:
+    """The same. Raises OSError: it cannot be told."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,7 +22,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
 from peer.console.plain_output import reader_has_left
-from peer.observe.run_names import runs_here
+from peer.observe.run_names import every_run_here
 
 commands = Commands()
 
@@ -37,7 +37,7 @@ def runs(as_json: AsJson = False) -> int:
     """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
     from peer.observe.own_runs import own_runs, run_lines
 
-    found = [one for run_id in runs_here() for one in own_runs(run_id)]
+    found = [one for run_id in every_run_here() for one in own_runs(run_id)]
     if as_json:
         print(json.dumps([one.facts() for one in found]))
         return 0
@@ -59,8 +59,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     from peer.observe.own_runs import find_page
 
     named = named_run(run, run_id, None).run_id
-    known = runs_here()
-    if named is None and len(known) == 1:
+    if named is None and len(known := every_run_here()) == 1:
         named = known[0]
     if named is None:
         raise UsageFault(
@@ -250,7 +249,7 @@ def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
         if not expanded(data_dir).is_dir():
             raise UsageFault(f"{data_dir} is no folder; expected the data folder of a peer; check --data-dir.")
         return [expanded(data_dir)]
-    return [one.folder for named in ([run_id] if run_id else runs_here()) for one in own_runs(named)]
+    return [one.folder for named in ([run_id] if run_id else every_run_here()) for one in own_runs(named)]
 
 
 def _labels(folders: list[Path]) -> dict[Path, str]:

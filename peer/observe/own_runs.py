@@ -14,7 +14,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.quantities import seconds_text
 from dht.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
-from peer.folder_lock import told_holder_of
+from peer.folder_lock import read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.remembered_folders import folders_of, known_places
@@ -36,6 +36,7 @@ class OwnRun:
         last_at: unix seconds of the last event of a peer here; None: there was none.
         is_owner: the run's owner key is there.
         has_ended: its owner has signed an end, and a peer here has seen the last version.
+        fault: why the folder cannot be read, so that neither what runs there nor when is known; empty: it can.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class OwnRun:
     is_owner: bool
     page: str | None
     has_ended: bool = False
+    fault: str = ""
 
     def facts(self) -> dict[str, Any]:
         """As plain values."""
@@ -60,7 +62,8 @@ def own_runs(run_id: str) -> list[OwnRun]:
     except OSError:
         found = []
     elsewhere = [own_run(run_id, folder) for _, folder in known_places(run_id)]
-    there = [first] if first.held_by or first.last_at or first.is_owner or not elsewhere else []
+    is_known = first.held_by or first.last_at or first.is_owner or first.fault
+    there = [first] if is_known or not elsewhere else []
     return [*there, *(own_run(run_id, folder) for _, folder in sorted(found)), *elsewhere]
 
 
@@ -68,16 +71,21 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     """What is known here about a run, which need not be there; `data_dir`: in this folder, not the usual one."""
     config = load_config({"run_id": run_id, "data_dir": data_dir})
     folder: Path = config.data_dir
+    held_by, last_at, fault = None, None, ""
     try:
-        last_at: float | None = config.event_log_path.stat().st_mtime
-    except OSError:
-        last_at = None
+        held_by = read_holder_of(folder)
+        last_at = config.event_log_path.stat().st_mtime
+    except FileNotFoundError:
+        pass  # no peer of this folder has written a log yet
+    except OSError as error:
+        fault = error.strerror or str(error)
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
     end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
     return OwnRun(
-        *(run_id, folder, told_holder_of(folder), last_at, has_owner_key(folder), page),
+        *(run_id, folder, held_by, last_at, has_owner_key(folder), page),
         has_ended=end is not None and end.is_over,
+        fault=fault,
     )
 
 
@@ -149,7 +157,9 @@ def run_lines(runs: Sequence[OwnRun], now: float | None = None) -> list[str]:
 
 
 def _state(run: OwnRun, now: float) -> str:
-    if run.held_by is not None:
+    if run.fault:
+        state = f"cannot be read ({run.fault})"
+    elif run.held_by is not None:
         state = f"running now ({run.held_by})"
     elif run.last_at is not None:
         state = f"last here {seconds_text(round(max(0.0, now - run.last_at)))} ago"

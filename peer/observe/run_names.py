@@ -6,7 +6,7 @@ import contextlib
 from difflib import get_close_matches
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from peer.observe.remembered_folders import folders_of, known_places
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
@@ -16,11 +16,28 @@ NEAR = 0.8
 
 
 def runs_here() -> list[str]:
-    """Ids of the runs with a folder on this machine, by name."""
+    """Ids of the runs with a folder on this machine, by name; none where that cannot be told."""
+    with contextlib.suppress(LocalFault):
+        return every_run_here()
+    return []
+
+
+def every_run_here() -> list[str]:
+    """The same, for a list of them.
+
+    Raises:
+        LocalFault: the folder in which this user's runs lie cannot be read, or there is no home for it.
+    """
+    home = user_data_dir_here()
     try:
-        names = {folder.name for folder in user_data_dir_here().iterdir()}
-    except (OSError, UsageFault):
-        return []
+        names = {folder.name for folder in home.iterdir()}
+    except FileNotFoundError:
+        names = set()
+    except OSError as error:
+        raise LocalFault(
+            f"{home} cannot be read ({error.strerror}), so that nobody knows which runs are here; expected a folder of "
+            "your own; give its rights back, or set XDG_DATA_HOME"
+        ) from error
     found = []
     for name in sorted(names | {run_id for run_id, _ in known_places()}):
         with contextlib.suppress(UsageFault):

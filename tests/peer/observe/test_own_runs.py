@@ -41,6 +41,24 @@ def test_a_further_peer_of_a_run_is_listed(
         held.close()
 
 
+def test_a_folder_that_cannot_be_read_says_so_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    home = tmp_path / "murmuration"
+    home.mkdir()
+    (home / RUN_ID).symlink_to(home / RUN_ID)  # in a circle: an error for every user, root too
+    assert app.run(["runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{RUN_ID}  cannot be read (Too many levels of symbolic links)"]
+    (home / RUN_ID).unlink()
+    home.rmdir()
+    home.touch()
+    for command in (["runs"], ["stop"]):
+        assert app.run(command) == 1
+        assert f"{home} cannot be read (Not a directory)" in capsys.readouterr().err
+
+
 def test_another_folder_knows_whom_the_usual_one_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     seed = f"/ip4/127.0.0.1/tcp/4001/p2p/{Identity.from_seed(bytes(32)).peer_id}"
