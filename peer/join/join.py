@@ -29,6 +29,7 @@ from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child import NetworkChild
 from peer.owner.own_module import check_frozen_digest
+from peer.panel.scene.updates import Compiling
 from peer.panel.terminal import Terminal
 from peer.process_setup import EARLY_LOADING
 from peer.tracking.recorder import recording
@@ -256,7 +257,7 @@ def _build_trainer(
         first_read=connection.totals.reads,
         order=manifest.data.order,
         choices=ComputeChoices.of(config),
-        tell=Tell(terminal.note, tell_smaller),
+        tell=Tell(terminal.note, tell_smaller, lambda is_compiling: terminal.tell(Compiling(is_compiling))),
     )
 
 

@@ -17,7 +17,7 @@ from peer.events.swarm_seen import OwnAddresses
 from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
-from peer.panel.scene.updates import Action, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
+from peer.panel.scene.updates import Action, Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
 
 Output = Literal["auto", "panel", "plain", "verbose", "json"]
@@ -94,7 +94,7 @@ class _Lines:
         self._notes = notes
 
     def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, Remark | Leaving):
+        if isinstance(update, Remark | Leaving) or (isinstance(update, Compiling) and update.is_compiling):
             self.note(update.text)
         elif isinstance(update, OwnAddresses):
             for sentence in update.sentences():
@@ -208,10 +208,10 @@ def summary(scene: Scene, now: float) -> str:
         return f"Seed: {served}, {swarm.num_training} training, {others}."
     speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
     parts = [
-        "Paused" if scene.is_resting else state.phase.capitalize(),
+        "Paused" if scene.is_resting else _capitalised(scene.phase),
         f"{count_text(state.tokens)} {scene.run.counted}",
         plural(state.rounds_contributed, "round"),
-        *([] if scene.is_resting else [speed]),
+        *([] if scene.is_resting or scene.is_compiling else [speed]),
     ]
     if state.train_loss is not None:
         parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit, 3)}")
@@ -235,7 +235,7 @@ def heartbeat(scene: Scene, now: float) -> str:
     loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (
-        f"Still {state.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
+        f"Still {scene.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
         f"{run.counted}/s, {scene.others_here}, "
         f"{plural(state.rounds_contributed, 'round')} contributed to, "
         f"{run_progress(state, run.counted)}, {last}."

@@ -33,7 +33,7 @@ from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 from peer.panel.live_panel import screen
 from peer.panel.scene.key_bindings import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
-from peer.panel.scene.updates import LineLimits, LoadingStep, Resting, RunFacts
+from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
@@ -127,6 +127,7 @@ def states_of_a_trainer() -> dict[str, Scene]:
         "nobody answers": with_event(evening, Event(NOW, ME, SwarmLost(60.0))),
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),
+        "compiling": with_update(with_update(first, RunFacts(RUN_ID)), Compiling(True), NOW),
         "examples": an_evening(facts=facts),
         "relayed": with_event(
             with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),

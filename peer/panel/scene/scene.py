@@ -46,6 +46,8 @@ class Scene:
     news: tuple[NewsLine, ...] = ()
     limits: updates.LineLimits = field(default_factory=updates.LineLimits)
     is_resting: bool = False
+    is_compiling: bool = False
+    """The first step of this session: it is not done yet."""
     leaving: str = ""
     """What is still done before this peer has left; empty: nobody asked it to leave."""
     addresses: tuple[str, ...] = ()
@@ -139,6 +141,11 @@ class Scene:
         return max(0, self.state.tokens - self.state.earlier_tokens)
 
     @property
+    def phase(self) -> str:
+        """What this peer does, in words for its owner."""
+        return "compiling the first step" if self.is_compiling else self.state.phase
+
+    @property
     def marked_page(self) -> str:
         """Address of the run's page with this peer's owner marked in it: there from the first minute on."""
         return f"{self.run.page}/?you={self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
@@ -173,6 +180,7 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
                 begun_at = event.at if scene.losses_at is None else scene.losses_at[0]
                 scene = replace(scene, losses_at=(begun_at, event.at))
             scene = _with_pace(scene, event.at, fact.run_tokens)
+            scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)
         case events.Evaluated() if fact.held_out_loss is not None:
             first, best = scene.first_held_out_loss, scene.best_held_out_loss
             scene = replace(
@@ -227,6 +235,9 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
             return replace(scene, limits=update)
         case updates.Resting():
             return replace(scene, is_resting=update.is_resting)
+        case updates.Compiling():
+            news = [NewsLine(at, "person", update.text)] if update.is_compiling else []
+            return _with_news(replace(scene, is_compiling=update.is_compiling), news)
         case updates.Leaving():
             return replace(scene, leaving=update.text)
         case updates.EndedForGood():

@@ -72,6 +72,14 @@ class Resting:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiling:
+    """The first step is being compiled, or that failed and training goes on without."""
+
+    is_compiling: bool
+    text = "--compile: the first step is being compiled, which can take minutes"
+
+
+@dataclass(frozen=True, slots=True)
 class Remark:
     """A sentence for the owner that is soon of no use; a warning is a note."""
 
@@ -90,7 +98,18 @@ class EndedForGood:
     """This peer ends for a reason that the next start would meet again: revoked, too old, or with the wrong files."""
 
 
-ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Resting | Leaving | EndedForGood | SwarmSeen | OwnAddresses
+ViewUpdate = (
+    Remark
+    | LoadingStep
+    | RunFacts
+    | LineLimits
+    | Resting
+    | Compiling
+    | Leaving
+    | EndedForGood
+    | SwarmSeen
+    | OwnAddresses
+)
 
 Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

@@ -85,6 +85,8 @@ def doing(scene: Scene) -> tuple[str, str]:
         return "left", DIM
     if scene.is_resting:
         return "paused", CARE
+    if scene.is_compiling:
+        return "compiling", CARE
     return phase, GOOD if phase in ("training", "serving") else CARE
 
 
@@ -166,7 +168,8 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     if has_left or scene.is_resting or not state.phase.startswith("training"):
         speed = [part(f"{'no training any more' if has_left else words} on {state.device}", style)]
     elif state.tokens_per_second <= 0:
-        speed = [part(f"{'starting again' if scene.session_tokens else 'first steps'} on {state.device}")]
+        first = scene.phase if scene.is_compiling else "first steps"
+        speed = [part(f"{'waiting for the next step' if scene.session_tokens else first} on {state.device}")]
     else:
         computing = max(0.0, 1.0 - state.wait_fraction)
         speed = [part(f"{count_text(state.tokens_per_second)} {scene.run.counted}/s on {state.device}")]

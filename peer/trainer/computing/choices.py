@@ -33,7 +33,9 @@ class Tell:
     Attributes:
         note: a sentence.
         smaller: sequences per backward pass before memory ran out, and now.
+        compiling: true: the first step is being compiled; false: that failed, and training goes on without it.
     """
 
     note: Callable[[str], object] = lambda sentence: None
     smaller: Callable[[int, int], object] = lambda before, now: None
+    compiling: Callable[[bool], object] = lambda is_compiling: None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from peer.trainer.computing.choices import Tell
 from peer.trainer.computing.memory_fault import is_about_memory
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -17,10 +18,10 @@ class CompiledLoss:
     """Calls `loss` compiled; after a compiler's failure as it was.
 
     Args:
-        tell: takes the sentence about it.
+        tell: takes that it is being compiled, and the sentence about a failure.
     """
 
-    def __init__(self, loss: Loss, tell: Callable[[str], object]) -> None:
+    def __init__(self, loss: Loss, tell: Tell) -> None:
         # It is advice for the author of a loop; here the owner of the machine chooses the number format.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
         self._plain = loss
@@ -31,7 +32,7 @@ class CompiledLoss:
     def __call__(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self._is_first:
             self._is_first = False
-            self._tell("--compile: the first step is being compiled, which can take minutes")
+            self._tell.compiling(True)
         if self._compiled is not None:
             try:
                 return self._compiled(tokens, targets)
@@ -40,7 +41,8 @@ class CompiledLoss:
                     raise
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             self._compiled = None
-            self._tell(
+            self._tell.compiling(False)
+            self._tell.note(
                 f"--compile: torch.compile failed ({reason}); training goes on without it; a C++ compiler, such as "
                 "g++, and on CUDA triton are needed"
             )

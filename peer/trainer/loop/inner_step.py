@@ -104,7 +104,7 @@ class InnerStep:
             self._replicas = nn.parallel.DistributedDataParallel(model, device_ids=devices)
         self._compiled: CompiledLoss | None = None
         if choices.compile:
-            self._compiled = CompiledLoss(self._replicas or self.language_model.loss, tell.note)
+            self._compiled = CompiledLoss(self._replicas or self.language_model.loss, tell)
 
     def gradient(self, positions: NDArray[np.int64]) -> tuple[float, float]:
         """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all

@@ -13,11 +13,20 @@ from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
 from peer.events.log import from_json
 from peer.events.path_events import PathFound
-from peer.events.peer_events import CheckpointUnusable, Event, JoinedRun, LeftRun, PeerJoined, PeerLeft, WaitingForPeers
+from peer.events.peer_events import (
+    CheckpointUnusable,
+    Event,
+    JoinedRun,
+    LeftRun,
+    PeerJoined,
+    PeerLeft,
+    TrainingProgressed,
+    WaitingForPeers,
+)
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
-from peer.panel.scene.updates import LineLimits, LoadingStep, Remark, Resting, RunFacts
+from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.panel.view_choice import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, make_view, summary
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, OTHER, StringTerminal, committed, joined, progressed
@@ -101,6 +110,26 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
     ]
     assert said[4] == "Training goes on"
     assert said[-4].startswith("Thank you, Ada.")
+
+
+def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> None:
+    stream = io.StringIO()
+    view, verbose = PlainView(stream), with_update(with_event(Scene(), joined(0.0)), Compiling(True))
+    view.show(joined(0.0))
+    view.tick(0.0)
+    view.tell(Compiling(True))
+    nothing_yet = TrainingProgressed(0, 0, train_loss=None, tokens_per_second=0.0, wait_fraction=0.0)
+    view.show(Event(20.0, ME, nothing_yet))
+    view.tick(30.0)
+    view.show(progressed(40.0))
+    view.tick(60.0)
+    assert [line.partition(",")[0] for line in told_by(view, stream)[1:]] == [
+        "--compile: the first step is being compiled",
+        "Compiling the first step: 0 tokens",
+        "Training: 40 k tokens",
+    ]
+    assert "tokens/s" not in stream.getvalue().splitlines()[2]
+    assert heartbeat(verbose, 30.0).startswith("Still compiling the first step: inner step 0,")
 
 
 def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:

@@ -243,13 +243,14 @@ def test_without_a_compiler_training_goes_on_and_says_so_once(monkeypatch: pytes
         return compiled
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    whole, model, told = model_of(), model_of(), []
-    inner = step_of(model, ComputeChoices(compile=True, micro_batch=2), Tell(note=told.append))
+    whole, model, told = model_of(), model_of(), list[object]()
+    tell = Tell(note=told.append, compiling=told.append)
+    inner = step_of(model, ComputeChoices(compile=True, micro_batch=2), tell)
     assert inner.gradient(POSITIONS) == pytest.approx(step_of(whole).gradient(POSITIONS), rel=1e-5)
     assert_same_gradient(whole, model)
-    assert len(told) == 2
-    assert "the first step is being compiled" in told[0]
-    assert "torch.compile failed (No working C++ compiler found); training goes on" in told[1]
+    assert told[:2] == [True, False]
+    assert len(told) == 3
+    assert "torch.compile failed (No working C++ compiler found); training goes on" in str(told[2])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), ValueError("of the model")])
@@ -259,7 +260,7 @@ def test_what_is_no_failure_of_the_compiler_is_not_hidden(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch, "compile", lambda loss: fails)
     with pytest.raises(type(error)):
-        CompiledLoss(model_of().loss, lambda _: None)(torch.zeros(1), torch.zeros(1))
+        CompiledLoss(model_of().loss, Tell())(torch.zeros(1), torch.zeros(1))
 
 
 def test_a_compiled_loss_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
