@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from dht.errors import UsageFault
-from dht.regular_files import open_regular
+from dht.errors import UsageFault, reading
+from dht.regular_files import read_private
 
 MIN_TOKEN_LENGTH: Final = 16
 """Short ones can be guessed over a network."""
@@ -67,20 +65,9 @@ def read_token(path: Path) -> str:
     Raises:
         UsageFault: the file cannot be read, can be read by others, or holds no usable token.
     """
-    try:
-        with open_regular(path) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(MAX_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise UsageFault(
-            f"the token file {path} cannot be read ({error.strerror or error}); expected one line of text; give "
-            "another with --token-file"
-        ) from error
-    if mode & 0o077:
-        raise UsageFault(
-            f"the token file {path} has mode {mode:04o}, so other users of this machine can use it; expected 0600; "
-            f"run: chmod 600 {path}"
-        )
+    what = f"the token file {path}"
+    with reading(what, "one line of text; give another with --token-file"):
+        data = read_private(path, MAX_TOKEN_BYTES, what)
     token = data.decode("ascii", "replace").strip()
     if len(data) > MAX_TOKEN_BYTES or not token.isprintable() or " " in token or "\ufffd" in token:
         raise UsageFault(

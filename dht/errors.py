@@ -15,7 +15,9 @@ Every message reads: what was got; what was expected; what to do.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 from dht.fields import printable
@@ -90,6 +92,19 @@ def words_of(error: BaseException, otherwise: str = "") -> str:
     return str(error) or otherwise or type(error).__name__
 
 
+@contextlib.contextmanager
+def reading(what: object, expected: str = "a readable file") -> Iterator[None]:
+    """Around what reads a file that somebody named; `what` and `expected` are parts of the sentence.
+
+    Raises:
+        UsageFault: it cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageFault(f"{what} cannot be read ({error.strerror or error}); expected {expected}") from error
+
+
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
     """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -100,3 +115,16 @@ def unwritable(path: object, error: OSError, advice: str = "choose another place
         f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; "
         f"{free}{advice}"
     )
+
+
+@contextlib.contextmanager
+def writing(path: object, advice: str = "choose another place for it") -> Iterator[None]:
+    """Around what makes or writes a file or folder of this machine.
+
+    Raises:
+        LocalFault: what `unwritable` says.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, advice) from error

@@ -14,6 +14,8 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+from dht.errors import UsageFault
+
 _KINDS = (
     (stat.S_ISDIR, os.strerror(errno.EISDIR), errno.EISDIR),
     (stat.S_ISFIFO, "is a named pipe, not a regular file", errno.ESPIPE),
@@ -55,6 +57,24 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has more than {max_bytes} bytes", str(path))
+    return content
+
+
+def read_private(path: str | Path, max_bytes: int, what: str, advice: str = "") -> bytes:
+    """At most `max_bytes` + 1 bytes of a file that only its owner may use; `what` it is called, `advice` in the end.
+
+    Raises:
+        OSError: as `open_regular`.
+        UsageFault: other users of this machine can read or write it.
+    """
+    with open_regular(path) as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        content = file.read(max_bytes + 1)
+    if mode & 0o077:
+        raise UsageFault(
+            f"{what} has mode {mode:04o}, so other users of this machine can use it; expected 0600; "
+            f"run: chmod 600 {path}{advice}"
+        )
     return content
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import unwritable
+from dht.errors import writing
 from dht.regular_files import write_whole
 
 
@@ -17,10 +17,8 @@ def write_secret(path: Path, content: str | bytes, advice: str = "choose another
     Raises:
         LocalFault: the folder cannot be written.
     """
-    try:
+    with writing(path, advice):
         write_whole(path, content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise unwritable(path, error, advice) from error
 
 
 def make_secret_folder(folder: Path, advice: str) -> None:
@@ -29,7 +27,5 @@ def make_secret_folder(folder: Path, advice: str) -> None:
     Raises:
         LocalFault: it cannot be made.
     """
-    try:
+    with writing(folder, advice):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error, advice) from error

@@ -11,10 +11,11 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dht.host import PeerId
+from dht.newest import Newest
 
 _DEVIATION = 1.4826
 """Scales the median absolute deviation to a standard deviation for normal data."""
@@ -29,10 +30,29 @@ MAX_LINKS = 256
 """As many as a roster; the remote that was seen least recently is forgotten first. 150 bytes each."""
 
 
-def _learned(seen: Sequence[float]) -> float:
-    middle = statistics.median(seen)
-    spread = statistics.median(abs(seconds - middle) for seconds in seen)
-    return middle + NUM_DEVIATIONS * _DEVIATION * spread + 0.1 * middle
+@dataclass(slots=True)
+class _Durations:
+    """The last `most` durations, and how many of the newest were waited for in vain."""
+
+    most: int
+    seen: array[float] = field(default_factory=lambda: array("d"))
+    misses: int = 0
+    known: float | None = None
+
+    def add(self, seconds: float) -> None:
+        self.seen.append(seconds)
+        if len(self.seen) > self.most:
+            del self.seen[0]
+        self.known = None
+
+    @property
+    def learned(self) -> float:
+        # Asked for much more often than it changes.
+        if self.known is None:
+            middle = statistics.median(self.seen)
+            spread = statistics.median(abs(seconds - middle) for seconds in self.seen)
+            self.known = middle + NUM_DEVIATIONS * _DEVIATION * spread + 0.1 * middle
+        return self.known
 
 
 class LearnedDeadline:
@@ -42,25 +62,22 @@ class LearnedDeadline:
         self._initial_seconds = initial_seconds
         self._lowest_seconds = lowest_seconds
         self._highest_seconds = highest_seconds
-        self._seen: deque[float] = deque(maxlen=GROUP_ARRIVALS)
-        self._known: float | None = None
+        self._durations = _Durations(GROUP_ARRIVALS)
 
     def observe(self, seconds: float) -> None:
         """Add one duration that was seen; durations beyond the hard bound count as the bound."""
-        self._seen.append(min(max(seconds, 0.0), self._highest_seconds))
-        self._known = None
+        self._durations.add(min(max(seconds, 0.0), self._highest_seconds))
 
     @property
     def num_arrivals(self) -> int:
         """How many durations it is learned from; 0: from none, it is the first value."""
-        return len(self._seen) if len(self._seen) >= FEWEST_ARRIVALS else 0
+        num = len(self._durations.seen)
+        return num if num >= FEWEST_ARRIVALS else 0
 
     @property
     def seconds(self) -> float:
-        if self._known is None:
-            value = _learned(self._seen) if self.num_arrivals else self._initial_seconds
-            self._known = min(max(value, self._lowest_seconds), self._highest_seconds)
-        return self._known
+        value = self._durations.learned if self.num_arrivals else self._initial_seconds
+        return min(max(value, self._lowest_seconds), self._highest_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +86,6 @@ class Allowance:
 
     seconds: float
     num_arrivals: int
-
-
-@dataclass(slots=True)
-class _Link:
-    seen: array[float] = field(default_factory=lambda: array("d"))
-    misses: int = 0
-    known: float | None = None
-
-    def add(self, seconds: float) -> None:
-        self.seen.append(seconds)
-        if len(self.seen) > LINK_ARRIVALS:
-            del self.seen[0]
-        self.known = None
-
-    @property
-    def seconds(self) -> float:
-        # Asked for much more often than it changes.
-        if self.known is None:
-            self.known = _learned(self.seen)
-        return self.known
 
 
 class LinkDeadlines:
@@ -104,7 +101,7 @@ class LinkDeadlines:
         self._group = LearnedDeadline(initial_seconds, lowest_seconds, highest_seconds)
         self._lowest_seconds = lowest_seconds
         self._highest_seconds = highest_seconds
-        self._links: dict[PeerId, _Link] = {}
+        self._links: Newest[PeerId, _Durations] = Newest(MAX_LINKS)
 
     def observe(self, peer_id: PeerId, seconds: float) -> None:
         """Something of `peer_id` arrived after so long."""
@@ -124,7 +121,7 @@ class LinkDeadlines:
         link = self._links.get(peer_id)
         if link is None or len(link.seen) < FEWEST_ARRIVALS:
             return self.group
-        own = min(max(link.seconds, self._lowest_seconds), self._highest_seconds)
+        own = min(max(link.learned, self._lowest_seconds), self._highest_seconds)
         if link.misses >= MISSES_OF_ABSENT and own > self.group.seconds:
             return self.group
         return Allowance(own, len(link.seen))
@@ -158,12 +155,8 @@ class LinkDeadlines:
         """The group's allowance."""
         return self._group.seconds
 
-    def _link(self, peer_id: PeerId) -> _Link:
-        link = self._links.pop(peer_id, None)
-        if link is None:
-            link = _Link()
-            if len(self._links) >= MAX_LINKS:
-                del self._links[next(iter(self._links))]
+    def _link(self, peer_id: PeerId) -> _Durations:
+        link = self._links.pop(peer_id, None) or _Durations(LINK_ARRIVALS)
         self._links[peer_id] = link
         return link
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.host import PeerId
+from dht.newest import Newest
 
 WINDOW_SECONDS = 1800.0
 """Longer than work waits for its round in any run that was measured. A speed counts for this long, up to twice that."""
@@ -27,15 +28,13 @@ class AnnouncedSpeeds:
     """Per peer the fastest speed of this window and of the one before."""
 
     def __init__(self) -> None:
-        self._speeds: dict[PeerId, _Speeds] = {}
+        self._speeds: Newest[PeerId, _Speeds] = Newest(MAX_PEERS)
 
     def note(self, peer_id: PeerId, tokens_per_second: float, now: float) -> None:
         """A peer announces this speed at `now`. However long it said nothing, what it said last counts once more."""
         known = self._speeds.pop(peer_id, None)
         if known is None:
             known = _Speeds(now, tokens_per_second)
-            if len(self._speeds) >= MAX_PEERS:
-                del self._speeds[next(iter(self._speeds))]
         elif 0 <= now - known.since < WINDOW_SECONDS:
             known.best = max(known.best, tokens_per_second)
         else:

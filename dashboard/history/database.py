@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, reading
 from dht.regular_files import open_regular
 
 MEMORY: Final = ":memory:"
@@ -101,7 +101,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
         UsageFault: the file is something else, of another run, or cannot be opened (exit code 2).
         LocalFault: it is damaged, or newer software wrote it (exit code 1).
     """
-    try:
+    with reading(f"the history {path}", "your own file; give another with --db"):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
             _check_folder(path)
             return False
@@ -109,11 +109,6 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
             raise UsageFault(f"{path} is a folder; expected a file for the history; give one with --db")
         with open_regular(path) as file:
             head = file.read(16)
-    except OSError as error:
-        raise UsageFault(
-            f"the history {path} cannot be read ({error.strerror or error}); expected your own file; give "
-            "another with --db"
-        ) from error
     if head != b"SQLite format 3\0":
         raise UsageFault(
             f"{path} is no database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "

@@ -15,12 +15,14 @@ import asyncio
 import ipaddress
 import logging
 import resource
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from aiohttp import web
+
+from dht.newest import Newest
 
 MAX_RESERVED: Final = 256
 """Descriptors that stay for the history, the network to the swarm (`dht.pylibp2p.connections.MAX_CONNECTIONS`) and
@@ -113,7 +115,7 @@ class Doors:
     proxies: Sequence[Network] = ()
     _places: dict[asyncio.BaseTransport, _Place] = field(default_factory=dict)
     _num_of: Counter[str] = field(default_factory=Counter)
-    _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    _buckets: Newest[str, tuple[float, float]] = field(default_factory=lambda: Newest(MAX_CLIENTS))
     """Per address: (requests that it may still send, when that was so)."""
 
     @property
@@ -188,8 +190,6 @@ class Doors:
         left, at = self._buckets.pop(client, (float(limits.num_burst), now))
         left = min(float(limits.num_burst), left + (now - at) * limits.requests_per_second)
         self._buckets[client] = (max(0.0, left - 1.0), now)
-        while len(self._buckets) > MAX_CLIENTS:
-            self._buckets.popitem(last=False)
         return left >= 1.0
 
     def end(self, request: web.Request) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from dashboard.server.api_schema import Problem
 from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live import Live
 from dashboard.share.card_cache import CardCache
+from dht.newest import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
@@ -79,7 +80,7 @@ class Site:
     """Under way, by who asked."""
     num_requests: Counter[str] = field(default_factory=Counter)
     """Answers by class of status: ``2xx`` and so on."""
-    _bodies: OrderedDict[str, Body] = field(default_factory=OrderedDict)
+    _bodies: Newest[str, Body] = field(default_factory=lambda: Newest(MAX_ANSWERS))
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> Body:
@@ -89,9 +90,6 @@ class Site:
             if found is None or found.published != self.live.num_published:
                 published = self.live.num_published
                 found = self._bodies[key] = _encoded(await make(), published)
-                self._bodies.move_to_end(key)
-                while len(self._bodies) > MAX_ANSWERS:
-                    self._bodies.popitem(last=False)
             return found
 
     @contextlib.contextmanager

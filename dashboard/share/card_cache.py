@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from dashboard.share.content import Card
+from dht.newest import Newest
 
 CARD_SECONDS: Final = 300.0
 """How long a card is good; services keep theirs for days."""
@@ -27,7 +27,7 @@ class CardCache:
     """Cards by name; `clock` gives seconds that only grow."""
 
     clock: Callable[[], float]
-    _made: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)
+    _made: Newest[str, tuple[float, bytes]] = field(default_factory=lambda: Newest(MAX_CARDS))
     _making: asyncio.Lock = field(default_factory=asyncio.Lock)
     _num_waiting: int = 0
 
@@ -50,9 +50,6 @@ class CardCache:
 
                 png = await asyncio.to_thread(card_png, card)
                 self._made[name] = self.clock(), png
-                self._made.move_to_end(name)
-                while len(self._made) > MAX_CARDS:
-                    self._made.popitem(last=False)
                 return png
         finally:
             self._num_waiting -= 1

@@ -23,9 +23,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from dht.errors import UsageFault, unwritable
+from dht.errors import UsageFault, reading, unwritable
 from dht.host import PeerId
-from dht.regular_files import open_regular, write_new
+from dht.regular_files import read_private, write_new
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -84,20 +84,9 @@ class Identity:
             UsageFault: the file is missing, unreadable, garbled, or open to other users of the machine.
         """
         path = Path(path)
-        try:
-            with open_regular(path) as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                content = file.read(KEY_FILE_BYTES + 1)
-        except OSError as error:
-            raise UsageFault(
-                f"cannot read the key file {path}: {error.strerror}; expected a file made by `peer init` or by an "
-                f"earlier join; give another path with --identity"
-            ) from error
-        if mode & 0o077:
-            raise UsageFault(
-                f"the key file {path} has mode {mode:04o}, so other users of this machine can use it; expected 0600; "
-                f"run: chmod 600 {path} (where a disk keeps no modes, as exFAT: --identity on another disk)"
-            )
+        what, exfat = f"the key file {path}", " (where a disk keeps no modes, as exFAT: --identity on another disk)"
+        with reading(what, "one made by `peer init` or by an earlier join; give another path with --identity"):
+            content = read_private(path, KEY_FILE_BYTES, what, exfat)
         try:
             return cls.from_bytes(content)
         except ValueError as error:

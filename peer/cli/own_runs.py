@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault
+from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
@@ -211,12 +211,8 @@ def service(
     from dht.regular_files import write_whole
 
     there = made.path.exists()
-    try:
+    with writing(made.path):
         write_whole(made.path, made.text.encode())
-    except OSError as error:
-        raise LocalFault(
-            f"{made.path} cannot be written ({error.strerror or error}); expected your own folder"
-        ) from error
     print(f"{'Replaced' if there else 'Written':<12}{made.path}")
     print(f"Start it:   {made.start}")
     print(f"Look:       {made.look}")

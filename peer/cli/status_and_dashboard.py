@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import Incompatible, NobodyReachable, UsageFault, unwritable
+from dht.errors import Incompatible, NobodyReachable, UsageFault, writing
 from dht.observer.backend import choose_backend
 from peer.cli.named_run import Run, named_run
 from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
@@ -285,8 +285,6 @@ def _history_of(run_id: str, asked: Path | None) -> Path | None:
     if asked is not None:
         return None if str(asked) == ":memory:" else asked
     folder = load_config({"run_id": run_id}).data_dir
-    try:
+    with writing(folder, "give a file with --db"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error, "give a file with --db") from error
     return folder / "dashboard.sqlite"

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.regular_files import read_regular
 
 MAX_TOML_BYTES = 1 << 20
@@ -195,10 +195,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
     try:
         # Some editors put a mark before the text.
-        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
-    except OSError as error:
-        raise UsageFault(
-            f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."
-        ) from error
+        with reading(path, "a TOML file; check the path."):
+            return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error

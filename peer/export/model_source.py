@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.identity.keys import split_run_id
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id
 from dht.regular_files import open_regular, read_regular
@@ -39,22 +39,18 @@ def check_model(path: Path) -> None:
     Raises:
         UsageFault: it is neither a file of safetensors nor a folder that says of which run it is.
     """
-    expected = "expected a file or folder that `peer export` wrote"
-    try:
+    wanted = "a file or folder that `peer export` wrote"
+    with reading(path, f"{wanted}."):
         if path.is_dir():
             if not any((path / name).exists() for name in ("run.json", "config.json")):
-                raise UsageFault(f"{path} has no run.json; {expected}.")
+                raise UsageFault(f"{path} has no run.json; expected {wanted}.")
             return
         with open_regular(path) as file:
             begin = file.read(_LENGTH_BYTES + 1)
             size = os.fstat(file.fileno()).st_size
-    except FileNotFoundError as error:
-        raise UsageFault(f"{path} is no file; {expected}.") from error
-    except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); {expected}.") from error
     header_bytes = int.from_bytes(begin[:_LENGTH_BYTES], "little")
     if begin[_LENGTH_BYTES:] != b"{" or _LENGTH_BYTES + header_bytes > size:
-        raise UsageFault(f"{path} is no whole safetensors file; {expected}; export the model again.")
+        raise UsageFault(f"{path} is no whole safetensors file; expected {wanted}; export the model again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +75,8 @@ def run_in(folder: Path) -> str:
         UsageFault: the record cannot be read.
     """
     path = folder / "run.record"
-    try:
+    with reading(path, "the record of a run."):
         found = claimed_run_id(read_regular(path, MAX_RUN_RECORD_BYTES))
-    except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); expected the record of a run.") from error
     if found is None:
         raise UsageFault(f"{path} names no run; expected the record that a peer keeps there; name RUN, too.")
     split_run_id(found)

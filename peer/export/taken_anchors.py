@@ -13,7 +13,7 @@ import numpy as np
 
 from averaging.outer.fragment_state import FragmentState
 from averaging.signing.notary import Checker, Scope
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault, reading
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of, verify
 from dht.quantities import bytes_text, plural
@@ -63,10 +63,9 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     """
     record_path = source.folder / RUN_RECORD_NAME
     try:
-        record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=source.run_id)
+        with reading(record_path, "the data folder of a peer of this run."):
+            record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=source.run_id)
         manifest = RunManifest.from_bytes(record.manifest)
-    except OSError as error:
-        raise UsageFault(f"{record_path}: {error.strerror}; expected the data folder of a peer of this run.") from error
     except PeerFault as error:
         raise UsageFault(f"{record_path} is not of run {source.run_id} ({error.what}).") from error
     except ValueError as error:

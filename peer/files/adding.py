@@ -11,7 +11,7 @@ from blake3 import blake3
 from pydantic import ValidationError
 
 from averaging.wire.file_chunks import MAX_FILE_BYTES
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, reading
 from dht.regular_files import read_regular, write_whole
 from peer.config.file_section import FileSection
 from peer.config.manifest import RunManifest
@@ -50,20 +50,17 @@ def describe_file(path: Path) -> FileSection:
     Raises:
         UsageFault: it cannot be read, is empty or too long, or its name cannot be used.
     """
-    try:
+    with reading(f"--file {path}"):
         num_bytes = os.stat(path).st_size
         if path.is_file() and not 0 < num_bytes <= MAX_FILE_BYTES:
             raise UsageFault(
                 f"--file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to a "
                 "place of their own, which the run can name"
             )
-        return measure_file(path, path.name).file
-    except ValidationError as error:
-        raise UsageFault(f"--file {path}: {explain(error, FileSection)} Rename it.") from error
-    except OSError as error:
-        raise UsageFault(
-            f"--file {path}: {error.strerror or error}; expected a readable file; check the path"
-        ) from error
+        try:
+            return measure_file(path, path.name).file
+        except ValidationError as error:
+            raise UsageFault(f"--file {path}: {explain(error, FileSection)} Rename it.") from error
 
 
 def check_at_hand(data_dir: Path | None, manifest: RunManifest, paths: Sequence[Path]) -> None:
@@ -96,10 +93,8 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
         if not objection_to(target, file):
             continue
         source = sources[file.name]
-        try:
+        with reading(f"--file {source}"):
             content = read_regular(source, MAX_FILE_BYTES)
-        except OSError as error:
-            raise UsageFault(f"--file {source}: {error.strerror or error}; expected a readable file") from error
         if blake3(content).hexdigest() != file.digest:
             raise UsageFault(f"--file {source}: it changed while it was copied; expected a file at rest; try again")
         try:

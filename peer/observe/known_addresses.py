@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault, unwritable
+from dht.errors import LocalFault, UsageFault, writing
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.first_lines import say
 from peer.folder_lock import told_holder_of
@@ -31,10 +31,8 @@ def check_addresses(config: PeerConfig) -> None:
         raise says.end.refusal()
     found = (says and says.addresses) or addresses_elsewhere(config.run_id)
     if found:
-        try:
+        with writing(config.data_dir, "give another --data-dir"):
             write_cached_peers(config.cached_peers_path, [*found, *known])
-        except OSError as error:
-            raise unwritable(config.data_dir, error, "give another --data-dir") from error
     elif not known and not config.run_record_path.exists():
         raise no_address(config.run_id, config.data_dir)
 

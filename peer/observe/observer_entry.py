@@ -15,7 +15,7 @@ from pathlib import Path
 from dht.admission.admission import Admission
 from dht.admission.proofs import NONCE_BYTES
 from dht.admission.tickets import Invite
-from dht.errors import Incompatible, unwritable
+from dht.errors import Incompatible, writing
 from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
@@ -33,10 +33,8 @@ def keep_observer_invite(invite: Invite, folder: Path) -> None:
         UsageFault: the invite has expired, or is for another key.
         LocalFault: the folder cannot be written.
     """
-    try:
+    with writing(folder, "give another --data-dir"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error, "give another --data-dir") from error
     accept_invite(invite, Identity.load_or_create(folder / IDENTITY_NAME), folder)
 
 

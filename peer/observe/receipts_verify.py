@@ -12,7 +12,7 @@ from rich.table import Table
 
 from averaging.signing.commit_credit import MachineTotal, counted, missing_versions, totals
 from averaging.signing.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, reading
 from dht.identity.keys import split_run_id, verify
 from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
@@ -35,10 +35,8 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
     if run_id:
         split_run_id(run_id)
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+        with reading(path, "a file of receipts"), io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             receipts = read_receipts(_lines(file), verify, run_id or "")
-    except OSError as error:
-        raise UsageFault(f"cannot read {path}: {error.strerror}; expected a file of receipts") from error
     except UnicodeDecodeError as error:
         raise ReceiptsRefused(f"{path} is no text; expected JSON lines as a run's page gives them") from error
     except ReceiptFault as fault:

@@ -23,7 +23,7 @@ from dht.admission.tickets import (
     TicketKind,
     issue_ticket,
 )
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.errors import LocalFault, PeerFault, UsageFault, reading
 from dht.host import PeerId
 from dht.identity.keys import Identity, fingerprint, public_key_of
 from dht.records.signed_records import (
@@ -212,11 +212,10 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
     owner = Identity.load(path / OWNER_KEY_NAME)
     record_path = path / RUN_RECORD_NAME
     try:
-        data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
+        with reading(record_path, "the manifest that `peer init` signed."):
+            data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
         record = decode_run_record(data, run_id=run_id or claimed_run_id(data) or "")
         manifest = RunManifest.from_bytes(record.manifest)
-    except OSError as error:
-        raise UsageFault(f"{record_path}: {error.strerror}; expected the manifest that `peer init` signed.") from error
     except PeerFault as fault:
         raise UsageFault(
             f"{record_path} is not signed by the owner of this run ({fault.what}); expected it as `peer init` or "

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from averaging.outer.layout import build_layout, with_buffers
-from dht.errors import MurmurationError, UsageFault
+from dht.errors import MurmurationError, UsageFault, reading
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
-from dht.regular_files import open_regular
+from dht.regular_files import read_regular
 from peer.config.layouts import buffer_shapes_of, num_orthogonalised, shapes_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME
@@ -33,7 +33,8 @@ def load_planned_run(path: Path) -> RunManifest:
     """
     if path.is_dir():
         path /= RUN_RECORD_NAME
-    content = _read(path)
+    with reading(path, "a run file or a manifest; check the path."):
+        content = read_regular(path, MAX_RUN_FILE_BYTES)
     try:
         if len(content) <= MAX_RUN_RECORD_BYTES and (run_id := claimed_run_id(content)) is not None:
             return RunManifest.from_bytes(decode_run_record(content, run_id=run_id).manifest)
@@ -59,16 +60,3 @@ def plan_of(manifest: RunManifest, profile: PlanProfile) -> RunPlan:
         LocalFault: something that its shapes follow from is not here.
     """
     return plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            content = file.read(MAX_RUN_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageFault(
-            f"{path}: {error.strerror or error}; expected a readable run file or manifest; check the path."
-        ) from error
-    if len(content) > MAX_RUN_FILE_BYTES:
-        raise UsageFault(f"{path} has more than {MAX_RUN_FILE_BYTES} bytes; expected a run file or a manifest.")
-    return content

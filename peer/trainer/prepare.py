@@ -13,11 +13,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, writing
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
 from peer.trainer.data.document_packing import TokenizeOrder
-from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new, writing
+from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.examples.rules import ExampleRules
@@ -98,7 +98,7 @@ def prepare_data(
         say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
     progress = _Progress(len(parts), done, say)
     try:
-        with writing(out, "room for the shards"), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
+        with writing(out), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
 
             def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
                 for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
@@ -205,7 +205,7 @@ def _settings(
 def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """What an earlier call with the same settings has done."""
     path = out / _STATE_NAME
-    with writing(out, "a folder for the shards"):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_new(path, (json.dumps(settings) + "\n").encode())

@@ -253,7 +253,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.several_runs": (
         "dht.identity peer.config dashboard dashboard.observe dashboard.page dashboard.server",
         False,
-        "aiohttp",
+        "aiohttp pydantic",
     ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),

@@ -24,9 +24,9 @@ from dht.admission.tickets import (
     decode_pass,
     encode_pass,
 )
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.identity.keys import Identity, peer_id_of
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, read_private
 from peer.secret_files import write_secret
 
 PASS_NAME = "membership.pass"
@@ -48,15 +48,10 @@ def read_invite(source: str) -> Invite:
         )
     if source == "-":
         return decode_invite(sys.stdin.read(MAX_INVITE_LENGTH + 1))
-    try:
-        with open_regular(source) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
-    except OSError as error:
-        raise UsageFault(
-            f"the invite {source} cannot be read: {error.strerror}; expected a file that `peer invite` wrote, or - for "
-            "standard input"
-        ) from error
+    expected = "a file that `peer invite` wrote, or - for standard input"
+    with reading(f"the invite {source}", expected), open_regular(source) as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        text = file.read(MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
     invite = decode_invite(text)
     if invite.secret and mode & 0o077:
         raise UsageFault(
@@ -114,20 +109,11 @@ def load_pass(folder: Path) -> bytes | None:
     """
     path = folder / PASS_NAME
     try:
-        with open_regular(path) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(MAX_PASS_BYTES + 1)
+        data = read_private(path, MAX_PASS_BYTES, str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageFault(
-            f"{path} cannot be read: {error.strerror}; expected a readable file; check its mode"
-        ) from error
-    if mode & 0o077:
-        raise UsageFault(
-            f"{path} has mode {mode:04o}, so other users of this machine can read it; expected 0600; run: "
-            f"chmod 600 {path}"
-        )
+        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a file of your own") from error
     try:
         if data:
             decode_pass(data)

@@ -70,9 +70,7 @@ def read_choice(path: Path) -> Choice:
     except FileNotFoundError:
         return Choice()
     except OSError as error:
-        raise UsageFault(
-            f"cannot read {path}: {error.strerror}; expected a file that `peer profile set` wrote"
-        ) from error
+        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected what `peer profile set` wrote") from error
     try:
         return _checked(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:

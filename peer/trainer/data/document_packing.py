@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.shards import writing
+from dht.errors import LocalFault, UsageFault, writing
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.examples.labelled import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
@@ -119,7 +118,7 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
     files = (_ShardFile(order.training), _ShardFile(order.held_out))
     num_documents, smallest = 0, 1.0
     try:
-        with writing(order.training.parent, "room for the shards"):
+        with writing(order.training.parent):
             for value, number, content in _examples(order, tokenizer, complaints):
                 assert order.examples is not None
                 fraction = hash_fraction(content)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, writing
 from dht.fields import clean_text
 from dht.quantities import bytes_text
 from peer.trainer.data.context_blocks import GroupedStream
@@ -29,7 +29,6 @@ from peer.trainer.data.shards import (
     Meta,
     Shard,
     check_shard,
-    make_folder,
     parse_meta,
     read_meta,
     write_new,
@@ -67,7 +66,8 @@ class WebStock:
         self._url = url
         self.folder = cache / digest[:16]
         self._note = note
-        make_folder(self.folder)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         self.meta = self._meta(digest)
         self._stock = Stock(self, note, limit_bytes)
         self._shards: ShardFolder | None = None

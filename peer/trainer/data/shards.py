@@ -7,11 +7,9 @@ shard is used only with its digest.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -19,12 +17,12 @@ import blake3
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import UsageFault, reading, writing
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular, read_regular
 from peer.config.section import DIGEST, Section
 from peer.config.validation import explain
-from peer.trainer.text.files import TokenType, reading
+from peer.trainer.text.files import TokenType
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20
@@ -189,37 +187,12 @@ def write_new(path: Path, content: bytes) -> None:
         LocalFault: it cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with writing(path, "room on that disk"):
+    with writing(path):
         try:
             draft.write_bytes(content)
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def writing(path: Path, expected: str) -> Iterator[None]:
-    """Around what writes a file or into a folder; `expected`: of that place, for people.
-
-    Raises:
-        LocalFault: it cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise LocalFault(f"{path} cannot be written ({error.strerror}); expected {expected}") from error
-
-
-def make_folder(folder: Path) -> None:
-    """A folder for shards, if it is not there.
-
-    Raises:
-        LocalFault: it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LocalFault(f"{folder} cannot be made ({error.strerror}); expected room there") from error
 
 
 def check_shard(path: Path, meta: Meta, shard: Shard) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, writing
 from dht.quantities import plural
 from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
@@ -24,7 +24,7 @@ from peer.config.data_source import HUB, LIBRARY
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
 from peer.trainer.data.labelled_stream import LabelledStream
-from peer.trainer.data.shards import make_folder, write_new
+from peer.trainer.data.shards import write_new
 from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
@@ -137,7 +137,8 @@ class TextStock:
         with self._lock:
             if self._facts(group) is not None:
                 return
-            make_folder(self.folder)
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
             if self._worker is None:
                 tokenizer = self._rules.tokenizer
                 self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)

@@ -18,10 +18,10 @@ from typing import Any
 import blake3
 import numpy as np
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, reading, writing
 from dht.regular_files import read_regular
 from peer.extras import needing
-from peer.trainer.data.shards import write_new, writing
+from peer.trainer.data.shards import write_new
 from peer.trainer.text.files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -92,13 +92,8 @@ def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
         LocalFault: the library is missing.
     """
     file = path / TOKENIZER_NAME if path.is_dir() else path
-    try:
+    with reading(file, f"a {TOKENIZER_NAME} of the tokenizers library, or a folder with one (`peer data tokenizer`)"):
         content = read_regular(file, MAX_TOKENIZER_BYTES)
-    except OSError as error:
-        raise UsageFault(
-            f"{file} cannot be read ({error.strerror}); expected a {TOKENIZER_NAME} of the tokenizers library, or a "
-            "folder with one; `peer data tokenizer` makes one"
-        ) from error
     library = _library()
     try:
         loaded = library.Tokenizer.from_str(content.decode())
@@ -149,7 +144,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     _interruptibly(lambda: tokenizer.train_from_iterator(itertools.chain([first], text), trainer))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     is_new = not folder.exists()
-    with writing(folder, "room for a tokenizer"):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         write_new(folder / CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, rows_of, usable
-from peer.trainer.text.files import reading
 
 
 def labelled_rows(part: TextPart, rules: ExampleRules, complaints: Complaints) -> Iterator[tuple[Any, int]]:

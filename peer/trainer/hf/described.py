@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, canonical_config
@@ -208,13 +208,12 @@ def _task(asked: str | None, model_type: str, architectures: object) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    expected = f"expected a folder with a {CONFIG_NAME} of a Hugging Face model, or such a file; check --model."
+    wanted = f"a folder with a {CONFIG_NAME} of a Hugging Face model, or such a file; check --model."
     try:
-        fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode(), parse_constant=refuse_constant)
-    except OSError as error:
-        raise UsageFault(f"{path}: {error.strerror or error}; {expected}") from error
+        with reading(path, wanted):
+            fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise UsageFault(f"{path} is no JSON ({error}); {expected}") from error
+        raise UsageFault(f"{path} is no JSON ({error}); expected {wanted}") from error
     if not isinstance(fields, dict):
-        raise UsageFault(f"{path} is no JSON object; {expected}")
+        raise UsageFault(f"{path} is no JSON object; expected {wanted}")
     return fields

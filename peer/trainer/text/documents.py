@@ -17,11 +17,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.quantities import plural
 from dht.regular_files import open_regular
 from peer.extras import needing
-from peer.trainer.text.files import files_at, reading
+from peer.trainer.text.files import files_at
 from peer.trainer.text.hub import hub_rows
 from peer.user_folders import paths_in
 

@@ -6,7 +6,6 @@ text from somewhere may hold a link to your keys. What is read is not kept: a fo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sysconfig
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dht.errors import UsageFault
+from dht.errors import UsageFault, reading
 from dht.regular_files import open_regular, read_regular
 from peer.user_folders import paths_in
 
@@ -255,19 +254,6 @@ def _load(files: OpenFiles, path: Path, dtype: TokenType) -> FileTokens:
     if num_bytes % dtype.itemsize:
         raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
     return FileTokens(files, path, dtype, 0, num_bytes // dtype.itemsize)
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Around what reads a file.
-
-    Raises:
-        UsageFault: it cannot be read.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror or error}); expected a readable file") from error
 
 
 def _token_type(path: Path) -> TokenType:

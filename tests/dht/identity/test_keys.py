@@ -150,9 +150,9 @@ def test_damaged_file(tmp_path: Path, damage: str) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="cannot read the key file"):
+    with pytest.raises(UsageFault, match=r"the key file .* cannot be read"):
         Identity.load(tmp_path / "nothing.key")
-    with pytest.raises(UsageFault, match="cannot read the key file"):
+    with pytest.raises(UsageFault, match=r"the key file .* cannot be read"):
         Identity.load(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_file_open_to_others(tmp_path: Path, mode: int) -> None:
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageFault, match=r"cannot (write|read) the key file"):
+    with pytest.raises(UsageFault, match=r"the key file .* cannot be read"):
         Identity.load_or_create(tmp_path / "file" / "identity.key")
 
 

@@ -174,7 +174,10 @@ def test_open_runs_are_made_for_strangers_and_others_as_they_say(
     ("arguments", "sentence"),
     [
         (["init", "My Run"], "run name 'My Run' cannot be used; expected 1 to 40 of a-z"),
-        (["init", "mine", "--config", "absent.toml"], "absent.toml: No such file or directory; expected a readable"),
+        (
+            ["init", "mine", "--config", "absent.toml"],
+            "absent.toml cannot be read (No such file or directory); expected",
+        ),
         (["init", "mine", "--config", "bad.toml"], "sync_evry is not a field in averaging; did you mean sync_every?"),
     ],
 )
@@ -307,7 +310,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["join", "--run-id", RUN_ID, "--peers", "203.0.113.5:4001"], "is not a multiaddr"),
         (["join", "--run-id", RUN_ID, "--max-steps", "0"], "--max-steps is 0; expected a whole number from 1"),
         (["join", "--run-id", RUN_ID, "--json", "--plain"], "--json and --plain are given together"),
-        (["join", "--run-id", RUN_ID, "--config", "absent.toml"], "absent.toml: No such file"),
+        (["join", "--run-id", RUN_ID, "--config", "absent.toml"], "absent.toml cannot be read (No such file"),
         (["join", "--devise", "cpu"], "There is no flag --devise of `peer join`"),
         (["jion"], "Did you mean 'join'?"),
         (["join", "--max-steps", "many"], "--max-steps is 'many'; expected a whole number"),
@@ -331,7 +334,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["simulate", "--churn", "2"], "--churn is '2'; expected a number from 0 to 1"),
         (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
         (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
-        (["simulate", "there-is-no.toml"], "there-is-no.toml: No such file"),
+        (["simulate", "there-is-no.toml"], "there-is-no.toml cannot be read (No such file"),
     ],
 )
 def test_wrong_flags_cost_one_sentence_and_exit_2(

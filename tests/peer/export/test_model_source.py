@@ -28,7 +28,7 @@ def test_a_file_that_is_no_whole_model(content: bytes, tmp_path: Path, capsys: p
 
 
 def test_what_is_no_file_or_no_folder_of_an_export(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="is no file; expected"):
+    with pytest.raises(UsageFault, match=r"absent cannot be read .*; expected"):
         check_model(tmp_path / "absent")
     with pytest.raises(UsageFault, match=r"has no run\.json; expected"):
         check_model(tmp_path)

@@ -93,8 +93,8 @@ def test_wrong_files_are_refused_before_a_key_is_made(tmp_path: Path, paths: lis
     other.parent.mkdir()
     other.write_text("[]")
     for given, sentence in (
-        ([tmp_path / "nowhere"], "No such file or directory; expected a readable file"),
-        ([tmp_path], "Is a directory; expected a readable file"),
+        ([tmp_path / "nowhere"], "cannot be read (No such file or directory); expected a readable file"),
+        ([tmp_path], "cannot be read (Is a directory); expected a readable file"),
         ([Path("/dev/zero")], "is a device, not a regular file"),
         ([empty], f"it has 0 bytes; expected 1 to {MAX_FILE_BYTES}"),
         ([long], f"it has {MAX_FILE_BYTES + 1} bytes; expected 1 to {MAX_FILE_BYTES}"),

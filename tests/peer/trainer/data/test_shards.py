@@ -191,9 +191,10 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_shard(made, tmp_path):
         check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr == (f"peer: {out} cannot be written (File too large); expected room for the shards.\n"), (
-        "one sentence, no traceback"
-    )
+    assert ended.stderr == (
+        f"peer: {out} cannot be written: File too large; expected a writable folder with free space; choose another "
+        "place for it.\n"
+    ), "one sentence, no traceback"
     assert [path.name for path in out.iterdir() if ".u16" in path.name] == []
 
 
