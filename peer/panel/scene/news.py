@@ -69,8 +69,8 @@ def news_of(
         ):
             loss = loss_text(fact.held_out_loss, run.loss_unit, 3)
             if best_loss is None:
-                return [NewsLine(at, "good", f"First loss measured: {loss}")]
-            return [NewsLine(at, "good", f"Best loss so far: {loss}", topic="best loss")]
+                return [NewsLine(at, "good", f"First loss on unseen data: {loss}")]
+            return [NewsLine(at, "good", f"Best loss on unseen data: {loss}", topic="best loss")]
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case AnchorDiffered():

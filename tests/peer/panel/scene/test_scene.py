@@ -67,8 +67,8 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
     assert said(scene) == [
         "You are in: training on cpu, with 1 other here",
         "You passed 200 k tokens",
-        "First loss measured: 2.500 nats per token",
-        "Best loss so far: 2.400 nats per token",
+        "First loss on unseen data: 2.500 nats per token",
+        "Best loss on unseen data: 2.400 nats per token",
         "Kiran left",
         "Nobody else answers; training goes on alone",
         "Found the others again: 2 of them",
