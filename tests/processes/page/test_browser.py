@@ -6,43 +6,25 @@ for what is expected. The page's own policy stays in force, so a script that bre
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-import shutil
-import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
 
 import pytest
-from aiohttp import web
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
+from playwright.async_api import expect
 
-from dashboard.history_facts import HistoryView
-from dashboard.observe.dashboard_state import DashboardState
-from dashboard.server.live import Live
-from dashboard.several_runs.cards import run_path
-from dashboard.several_runs.index import make_index
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID
-from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
-from tests.kit.dashboard.serving import in_memory
+from tests.kit.dashboard.browser import InBrowser, Visit, accessibility_faults, browsing, needs_chromium, width_of
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW
+from tests.kit.dashboard.scene import DAY, contributor_of, peer_id_of, points_of
 from tests.kit.tiers import sampled
-from tests.kit.web_bundle import require_bundle
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-"""CI runs as root, without a graphics card, in containers with a small /dev/shm."""
-WAIT_MILLISECONDS = 30_000
-"""Two busy cores draw a page in seconds; only a page that never comes takes this long."""
 PHONE = {"width": 375, "height": 800}
 STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .card pre")]
     .filter((each) => each.clientWidth > 1)
     .filter((each) => each.getBoundingClientRect().right > each.closest(".card").getBoundingClientRect().right)
     .map((each) => each.textContent)"""
 """What reaches over the edge of its card; cells of one pixel are for screen readers only."""
-DESK = {"width": 1240, "height": 900}
 TALL = {"width": 390, "height": 844}
 LOOKS: list[tuple[Literal["light", "dark"], dict[str, int]]] = [
     ("light", TALL),
@@ -55,168 +37,21 @@ LOOKS: list[tuple[Literal["light", "dark"], dict[str, int]]] = [
     ("dark", {"width": 1920, "height": 1080}),
     ("light", {"width": 320, "height": 700}),
 ]
+"""Schemes and sizes of windows; every fourth is looked at in `make test`."""
 MAX_SCREENS = 8
 """Of a phone, for each tab of a run of 300 people."""
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
-"""Of axe; those of WCAG 2.2 are among them, such as the size of what can be tapped."""
-"""Schemes and sizes of windows; every fourth is looked at in `make test`."""
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
-
-
-InBrowser = Callable[..., None]
-
-
-class Site:
-    """A dashboard without a network: the test is its observer. It can stop and come back at the same port."""
-
-    def __init__(self, state: DashboardState, history: HistoryView) -> None:
-        self.state, self.history = state, history
-        self.now = NOW + 3
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self._num_starts = 0
-        self._runner: web.AppRunner | None = None
-        self._stack = contextlib.AsyncExitStack()
-        self.live = Live(state, "boot0", history)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
-
-    async def start(self) -> None:
-        self._num_starts += 1
-        page = in_memory(self.state, self.history, f"boot{self._num_starts}", clock=lambda: self.now)
-        self.live, app = await self._stack.enter_async_context(page)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-        await self._stack.aclose()
-
-    def rename_first(self, name: str) -> None:
-        """The leading contributor has another name from now on."""
-        self.publish(contributors=(replace(contributor_of(0), name=name), *self.history.contributors[1:]))
-
-    def publish(self, **changes: Any) -> None:
-        """The history with `changes`, as after another look."""
-        self.history = replace(self.history, **changes)
-        self.live.publish(self.state, self.history)
-
-
-@dataclass
-class Seen:
-    """What a page did that it should not have done."""
-
-    errors: list[str] = field(default_factory=list)
-    urls: list[str] = field(default_factory=list)
-
-    def watch(self, page: Page) -> None:
-        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", self._note)
-
-    def _note(self, request: Request) -> None:
-        self.urls.append(request.url)
-
-
-class Visit:
-    """Opens pages of one site; after the test nothing may have gone wrong in any of them."""
-
-    def __init__(self, browser: Browser, site: Site) -> None:
-        self._browser, self.site = browser, site
-        self.seen = Seen()
-        self._contexts: list[BrowserContext] = []
-
-    async def open(
-        self,
-        path: str = "",
-        *,
-        scheme: Literal["light", "dark"] = "light",
-        size: Any = DESK,
-        has_scripts: bool = True,
-        motion: Literal["reduce", "no-preference"] = "reduce",
-    ) -> Page:
-        context = await self._browser.new_context(
-            color_scheme=scheme, viewport=size, java_script_enabled=has_scripts, reduced_motion=motion
-        )
-        context.set_default_timeout(WAIT_MILLISECONDS)
-        self._contexts.append(context)
-        page = await context.new_page()
-        self.seen.watch(page)
-        await page.goto(self.site.url + path, wait_until="load")
-        return page
-
-    async def close(self) -> None:
-        for context in self._contexts:
-            await context.close()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def in_browser() -> Iterator[InBrowser]:
-    """Runs a check against a site of its own; one browser and one event loop for the whole file."""
-    require_bundle()
-    expect.set_options(timeout=WAIT_MILLISECONDS)
-    with asyncio.Runner() as runner:
-        driver = runner.run(async_playwright().start())
-        browser = runner.run(driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=list(ARGUMENTS)))
-        yield lambda *args, **options: runner.run(_checked(browser, *args, **options))
-        runner.run(browser.close())
-        runner.run(driver.stop())
-
-
-async def _checked(
-    browser: Browser,
-    check: Callable[[Visit], Awaitable[None]],
-    num_people: int = 12,
-    *,
-    may_fail: Sequence[str] = (),
-) -> None:
-    """Run `check`. Only console errors that hold one of `may_fail` may come, and no request may leave the site."""
-    site = Site(state_of(num_people), history_of_run(num_people))
-    await site.start()
-    visit = Visit(browser, site)
-    try:
-        await check(visit)
-    finally:
-        await visit.close()
-        await site.stop()
-    assert visit.seen.urls
-    assert [url for url in visit.seen.urls if not url.startswith(site.url)] == []
-    assert [text for text in visit.seen.errors if not any(part in text for part in may_fail)] == []
+    yield from browsing()
 
 
 def holding(text: str) -> re.Pattern[str]:
     """A pattern that finds `text` anywhere."""
     return re.compile(re.escape(text))
-
-
-async def width_of(page: Page) -> int:
-    return int(await page.evaluate("document.documentElement.scrollWidth"))
-
-
-async def seconds_until_asked(page: Page, seen: Seen) -> int:
-    """By the page's clock, which stands still otherwise."""
-    num_asked, seconds = len(seen.urls), 0
-    while len(seen.urls) == num_asked:
-        await page.clock.run_for(1000)
-        seconds += 1
-    return seconds
-
-
-async def accessibility_faults(page: Page) -> list[str]:
-    """What axe finds to be serious or critical, as sentences."""
-    results = await Axe().run(page, options=RULES)
-    return [
-        f"{found['impact']}: {found['id']} at {[node['target'] for node in found['nodes'][:3]]}"
-        for found in results.response["violations"]
-        if found["impact"] in ("serious", "critical")
-    ]
 
 
 def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None:
@@ -488,46 +323,7 @@ def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrow
     in_browser(check)
 
 
-def test_a_page_says_that_it_lost_its_server_and_finds_it_again(in_browser: InBrowser) -> None:
-    async def check(visit: Visit) -> None:
-        page = await visit.open()
-        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
-        await visit.site.stop()
-        await expect(page.locator("#connection")).to_contain_text("Connection lost")
-        await expect(page.locator("body")).to_have_class("lost")
-        # It asks more and more seldom, and at once when the network is there again.
-        await page.clock.install()
-        await page.evaluate("dispatchEvent(new Event('online'))")
-        gaps = [await seconds_until_asked(page, visit.seen) for _ in range(7)]
-        assert gaps[6] >= 10 > gaps[0]
-        async with page.expect_request("**/events/stream*"):
-            await page.evaluate("dispatchEvent(new Event('online'))")
-        await page.clock.resume()
-        people = (replace(contributor_of(0), name="Back again"), *visit.site.history.contributors[1:])
-        visit.site.history = replace(visit.site.history, contributors=people)
-        await visit.site.start()
-        await expect(page.locator("#top")).to_contain_text("Back again")
-        await expect(page.locator("#connection")).to_be_hidden()
-
-    in_browser(check, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))
-
-
-def test_a_tab_that_nobody_looks_at_holds_no_stream(in_browser: InBrowser) -> None:
-    async def check(visit: Visit) -> None:
-        page = await visit.open()
-        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
-        hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
-        event = "document.dispatchEvent(new Event('visibilitychange'));"
-        await page.evaluate(hide % "true" + event)
-        visit.site.rename_first("While hidden")
-        async with page.expect_request("**/events**"):
-            await page.evaluate(hide % "false" + event)
-        await expect(page.locator("#top")).to_contain_text("While hidden")
-
-    in_browser(check)
-
-
-def test_a_wall_a_printout_and_an_index_show_what_they_are_for(in_browser: InBrowser) -> None:
+def test_a_wall_and_a_printout_show_what_they_are_for(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
         wall = await visit.open("?wall", size={"width": 1920, "height": 1080})
         await expect(wall.locator('[data-chart="losses"] canvas')).to_be_visible()
@@ -544,39 +340,8 @@ def test_a_wall_a_printout_and_an_index_show_what_they_are_for(in_browser: InBro
         ground = "getComputedStyle(document.documentElement).backgroundColor"
         assert await printed.evaluate(ground) in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
         assert await width_of(printed) <= 780
-        # An index leads to each run, and a run's page stays below its own address.
-        async with contextlib.AsyncExitStack() as stack:
-            base = run_path(RUN_ID)
-            page = in_memory(visit.site.state, visit.site.history, base=base, clock=lambda: NOW + 3)
-            _, app = await stack.enter_async_context(page)
-            await wall.close()
-            await printed.close()
-            await visit.site.stop()
-            runner = web.AppRunner(make_index([app], {}), access_log=None, shutdown_timeout=1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", visit.site.port, reuse_address=True).start()
-            index = await visit.open()
-            assert await accessibility_faults(index) == []
-            await index.get_by_role("link", name="tinybytes").first.click()
-            await expect(index.locator('[data-chart="losses"] canvas')).to_be_visible()
-            await index.get_by_role("link", name="People", exact=True).click()
-            await expect(index.locator("#contributors")).to_contain_text("Ada")
-            assert f"{base}/" in index.url
-            manifest = await index.evaluate(
-                "fetch(document.querySelector('link[rel=manifest]').href).then((r) => r.json())"
-            )
-            assert manifest["start_url"] == f"{base}/"
-            # An index has no stream; it says that it lost its server, and asks more and more seldom.
-            await index.close()
-            index = await visit.open()
-            await index.clock.install()
-            await runner.cleanup()
-            gaps = [await seconds_until_asked(index, visit.seen) for _ in range(7)]
-            await expect(index.locator("#connection")).to_contain_text("Connection lost")
-            assert gaps[6] >= 10 > gaps[1]
 
-    in_browser(check, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))
+    in_browser(check)
 
 
 def test_a_mark_leads_to_what_the_model_wrote_and_a_link_to_the_own_row(in_browser: InBrowser) -> None:
