@@ -1,10 +1,9 @@
 """The command line: arguments in, exit code out, nothing else. Commands import what they need when they run.
 
-The room below it, and the files, each built on those above it:
+The rooms below it, and the files, each built on those above it:
 
     usage/                   how the command line speaks: help, mistakes, exit codes
-    named_run.py             which run is meant: id, page, link, or a name known here
-    options.py               flags made from the fields of PeerConfig, and those that several commands share
+    arguments/               what commands are given: the run that is meant, flags that several share
     init_join_seed.py        init, join, seed
     owner.py                 key, invite, revoke, members, manifest
     data.py                  data tokenizer, data prepare

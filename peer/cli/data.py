@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.options import AsJson
+from peer.cli.arguments.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading, tell_progress

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from peer.cli.named_run import Run, with_named_run
-from peer.cli.options import AsJson, ConfigFile, InviteFile, LookTimeout, chosen_config, use_invite, with_choices
+from peer.cli.arguments.named_run import Run, with_named_run
+from peer.cli.arguments.options import (
+    AsJson,
+    ConfigFile,
+    InviteFile,
+    LookTimeout,
+    chosen_config,
+    use_invite,
+    with_choices,
+)
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading

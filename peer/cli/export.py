@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.named_run import NamedRun, Run, named_run
-from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
+from peer.cli.arguments.named_run import NamedRun, Run, named_run
+from peer.cli.arguments.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.named_run import Run, with_named_run
-from peer.cli.options import (
+from peer.cli.arguments.named_run import Run, with_named_run
+from peer.cli.arguments.options import (
     AsJson,
     AsPlain,
     ConfigFile,

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
-from peer.cli.named_run import Run, named_run
-from peer.cli.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
+from peer.cli.arguments.named_run import Run, named_run
+from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands

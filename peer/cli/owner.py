@@ -12,8 +12,8 @@ import typer
 
 from dht.errors import UsageFault
 from dht.quantities import plural
-from peer.cli.named_run import named_run
-from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
+from peer.cli.arguments.named_run import named_run
+from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 

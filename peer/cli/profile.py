@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.options import AsJson, ContributorKey, Peers, RunId
+from peer.cli.arguments.options import AsJson, ContributorKey, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 

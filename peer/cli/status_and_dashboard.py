@@ -14,8 +14,8 @@ import typer
 
 from dht.errors import Incompatible, NobodyReachable, UsageFault, writing
 from dht.observer.backend import choose_backend
-from peer.cli.named_run import Run, named_run
-from peer.cli.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
+from peer.cli.arguments.named_run import Run, named_run
+from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.observe.target import Target, checked_target

@@ -258,6 +258,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
     "peer.cli.usage": ("peer peer.console", False, "typer"),
+    "peer.cli.arguments": (
+        "dht.identity peer.console peer.config peer.network.membership peer.observe peer.cli.usage",
+        False,
+        "typer",
+    ),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.console peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),

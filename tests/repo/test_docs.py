@@ -21,7 +21,7 @@ from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import NOT_OF_THE_PROTOCOL, PAGES, page
 from peer.cli import app
-from peer.cli.options import spread_peers
+from peer.cli.arguments.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

@@ -23,7 +23,8 @@ from dashboard.samples.plan import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
-from peer.cli import app, options
+from peer.cli import app
+from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
