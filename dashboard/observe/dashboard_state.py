@@ -20,7 +20,7 @@ from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
-from peer.run_clock import STALLED_SECONDS
+from peer.run_clock import has_stalled
 
 INSTALL: Final = "pip install murmuration-swarm"
 MAX_PEERS: Final = 2500
@@ -31,8 +31,6 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 MISSED_ANNOUNCEMENTS: Final = 3
 """A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
-STALLED_ROUNDS: Final = 5
-"""Without a commit for so many usual rounds, and for `STALLED_SECONDS`, a run in which peers train has stalled."""
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
@@ -214,7 +212,7 @@ class DashboardState:
         rounds = [row.record.newest_round for row in self.trainers]
         spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
         usual = statistics.median(spent) if spent else 0.0
-        return self.now - self.moved_at > max(STALLED_SECONDS, STALLED_ROUNDS * usual)
+        return has_stalled(self.now - self.moved_at, usual)
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:

@@ -141,6 +141,13 @@ class Scene:
         return max(0, self.state.tokens - self.state.earlier_tokens)
 
     @property
+    def usual_round_seconds(self) -> float:
+        """From one round to the next, in this session; 0: not known."""
+        if self.joined_at is None or self.last_round_at is None or not self.state.rounds_committed:
+            return 0.0
+        return max(0.0, self.last_round_at - self.joined_at) / self.state.rounds_committed
+
+    @property
     def phase(self) -> str:
         """What this peer does, in words for its owner."""
         return "compiling the first step" if self.is_compiling else self.state.phase

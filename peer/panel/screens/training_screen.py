@@ -14,7 +14,7 @@ from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
 from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, num_rows, part, wrapped
-from peer.run_clock import STALLED_SECONDS
+from peer.run_clock import has_stalled
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -119,7 +119,7 @@ def health(scene: Scene, now: float) -> Text:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         return part(f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE)
     silent = None if scene.last_round_at is None else now - scene.last_round_at
-    if silent is not None and silent > STALLED_SECONDS and scene.num_others:
+    if silent is not None and has_stalled(silent, scene.usual_round_seconds) and scene.num_others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
     if is_at_goal(scene, now):
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)

@@ -36,6 +36,7 @@ from peer.panel.scene.updates import EndedForGood, Resting
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.line_layout import part, without_signs, wrapped
+from peer.panel.screens.training_screen import health
 from tests.kit.panels import (
     FACTS,
     JO,
@@ -294,6 +295,15 @@ def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
     assert [news.text for news in saved.news if news.topic == "checkpoint"] == ["Checkpoints are saved again"]
     again = with_event(saved, Event(NOW, ME, CheckpointSaved("there", (2,))))
     assert again.news == saved.news
+
+
+def test_rounds_that_are_slow_in_this_run_are_no_silence() -> None:
+    evening = an_evening()  # a round a minute
+    assert "No exchange" not in health(evening, NOW + 270).plain
+    assert health(evening, NOW + 310).plain.startswith("No exchange has ended for 5")
+    first = replace(evening, joined_at=NOW - 5, state=replace(evening.state, rounds_committed=1))
+    assert "No exchange" not in health(first, NOW + 110).plain
+    assert health(first, NOW + 130).plain.startswith("No exchange has ended for 2 min 10 s")
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
