@@ -6,21 +6,39 @@ import statistics
 from collections.abc import Sequence
 
 
-def fragments_due(inner_step: int, sync_every: int, num_fragments: int) -> tuple[int, ...]:
-    """Fragments whose outer gradient is sent after `inner_step` finished steps (counted from 1).
+class SendSchedule:
+    """Says after each inner step which fragments are due, at an interval that may change from step to step.
 
     Each fragment is due every `sync_every` (H) steps. Fragments are staggered evenly over the interval so that the line
-    carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). The last fragment is due at multiples
-    of H, so that with one fragment this is plain DiLoCo.
+    carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). At a constant interval the last
+    fragment is due at multiples of H, so that with one fragment this is plain DiLoCo.
+
+    When H changes, what is left until each send changes in proportion. The measured H of equal machines flickers
+    between two numbers. With sends at multiples of it, every flicker would move a peer to another place in the
+    interval. The others would wait for it there.
+
+    Args:
+        sync_every: H at the beginning, at least 1.
+        inner_step: finished steps at the beginning, counted as if H had always been the same.
     """
-    if inner_step < 1 or sync_every < 1:
-        return ()
-    return tuple(
-        fragment
-        for fragment in range(num_fragments)
-        if inner_step >= sync_every * (fragment + 1) // num_fragments
-        and (inner_step - sync_every * (fragment + 1) // num_fragments) % sync_every == 0
-    )
+
+    def __init__(self, sync_every: int, num_fragments: int, inner_step: int = 0) -> None:
+        self._sync_every = sync_every
+        firsts = [sync_every * (fragment + 1) // num_fragments for fragment in range(num_fragments)]
+        self._steps_left = [
+            float(first - inner_step if inner_step < first else sync_every - (inner_step - first) % sync_every)
+            for first in firsts
+        ]
+
+    def after_step(self, sync_every: int) -> tuple[int, ...]:
+        """Fragments that are due now that one more inner step is done, at the interval that holds now (at least 1)."""
+        ratio, self._sync_every = sync_every / self._sync_every, sync_every
+        self._steps_left = [left * ratio - 1 for left in self._steps_left]
+        # After a change of the interval a send is due between two steps, and goes after the nearer one.
+        due = tuple(fragment for fragment, left in enumerate(self._steps_left) if left < 0.5)
+        for fragment in due:
+            self._steps_left[fragment] += sync_every
+        return due
 
 
 MOST_OF_MEDIAN_SPEED = 8.0

@@ -22,7 +22,7 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.contributions import CommittedShard
-from averaging.outer.fragment_schedule import fragments_due
+from averaging.outer.fragment_schedule import SendSchedule
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import FragmentLayout, build_layout
 from averaging.outer.shard_mean import reduce_shard
@@ -96,6 +96,7 @@ class Swarm:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in self.replicas[0].model.named_parameters()]
         layout = build_layout(shapes, arm.num_fragments)
         self.lanes = [self._make_lane(inside) for inside in _places(layout)]
+        self._schedule = SendSchedule(arm.sync_every, len(self.lanes))
 
     def run(self, steps_between_losses: int) -> Outcome:
         """Train to the end, then commit whatever is still under way or waiting."""
@@ -132,7 +133,7 @@ class Swarm:
 
     def after_inner_step(self, step: int) -> None:
         """Commit what is due, then send what is due; a round without delay is committed at once."""
-        due = fragments_due(step, self.arm.sync_every, len(self.lanes))
+        due = self._schedule.after_step(self.arm.sync_every)
         for index, lane in enumerate(self.lanes):
             if lane.commit_at == step:
                 self._commit(lane)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from averaging.arrays import F32
-from averaging.outer.fragment_schedule import fragments_due
+from averaging.outer.fragment_schedule import SendSchedule
 from averaging.outer.layout import Fragment, FragmentLayout
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault
@@ -110,6 +110,7 @@ class TrainerLink:
         self.ranks = ranks
         self._sender = WorkSender(mailbox.outbox, side)
         self._sync_every = sync_every
+        self._schedule = SendSchedule(sync_every, len(layout.fragments), start_inner_step)
         self._blocks = mode == "sync"
         self._blends = mode == "streaming"
         self._clock = clock
@@ -231,9 +232,8 @@ class TrainerLink:
         now = self._clock()
         self._count(num_tokens, loss, now)
         self._counters.learning_rate = math.nan if learning_rate is None else learning_rate
-        step = self.inner_steps
         self.poll()
-        due = fragments_due(step, self.sync_every, len(self.layout.fragments))
+        due = self._schedule.after_step(self.sync_every)
         for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
             if progress.overdue or fragment.index in due:
                 progress.overdue = int(not self._try_send(fragment, progress))

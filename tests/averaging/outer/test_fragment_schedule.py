@@ -3,35 +3,64 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.outer.fragment_schedule import effective_sync_every, fragments_due
+from averaging.outer.fragment_schedule import SendSchedule, effective_sync_every
+
+
+def due_after(schedule: SendSchedule, intervals: Iterable[int]) -> list[tuple[int, ...]]:
+    """What is due after each of as many steps as there are intervals."""
+    return [schedule.after_step(sync_every) for sync_every in intervals]
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
 def test_each_fragment_is_due_once_in_every_interval(sync_every, num_fragments):
-    for first in (sync_every, 2 * sync_every + 1):
-        due = Counter(
-            fragment
-            for step in range(first, first + sync_every)
-            for fragment in fragments_due(step, sync_every, num_fragments)
-        )
-        assert due == Counter(range(num_fragments))
+    due = due_after(SendSchedule(sync_every, num_fragments), [sync_every] * 3 * sync_every)
+    for first in (sync_every - 1, 2 * sync_every):
+        counts = Counter(fragment for step in due[first : first + sync_every] for fragment in step)
+        assert counts == Counter(range(num_fragments))
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
 def test_the_load_is_spread_over_the_interval(sync_every, num_fragments):
-    most = -(-num_fragments // sync_every)
-    for step in range(2 * sync_every, 3 * sync_every):
-        assert len(fragments_due(step, sync_every, num_fragments)) <= most
+    due = due_after(SendSchedule(sync_every, num_fragments), [sync_every] * 3 * sync_every)
+    assert max(len(fragments) for fragments in due) <= -(-num_fragments // sync_every)
 
 
-@given(st.integers(1, 100), st.integers(-3, 400))
-def test_one_fragment_is_plain_local_training_with_an_interval(sync_every, step):
-    expected = (0,) if step > 0 and step % sync_every == 0 else ()
-    assert fragments_due(step, sync_every, 1) == expected
+@given(st.integers(1, 60), st.integers(0, 200))
+def test_one_fragment_is_plain_local_training_with_an_interval(sync_every, inner_step):
+    schedule = SendSchedule(sync_every, 1, inner_step)
+    for step in range(inner_step + 1, inner_step + 130):
+        assert schedule.after_step(sync_every) == ((0,) if step % sync_every == 0 else ())
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 200))
+def test_a_later_session_goes_on_where_the_earlier_one_was(sync_every, num_fragments, inner_step):
+    whole = due_after(SendSchedule(sync_every, num_fragments), [sync_every] * (inner_step + 60))
+    rest = due_after(SendSchedule(sync_every, num_fragments, inner_step), [sync_every] * 60)
+    assert rest == whole[inner_step:]
+
+
+@given(st.integers(2, 60), st.integers(1, 8), st.lists(st.integers(0, 1), min_size=400, max_size=400))
+def test_an_interval_that_flickers_moves_no_send_by_more_than_the_flicker(sync_every, num_fragments, less):
+    intervals = [sync_every - one for one in less]
+    due = due_after(SendSchedule(sync_every, num_fragments), intervals)
+    for fragment in range(num_fragments):
+        at = [step for step, fragments in enumerate(due) if fragment in fragments]
+        assert all(sync_every - 2 <= later - earlier <= sync_every + 1 for earlier, later in pairwise(at))
+
+
+def test_a_new_interval_keeps_the_fragments_evenly_spread():
+    schedule = SendSchedule(40, 4)
+    due_after(schedule, [40] * 35)
+    due = due_after(schedule, [12] * 36)
+    steps = [step for step, fragments in enumerate(due) if fragments]
+    assert {later - earlier for earlier, later in pairwise(steps)} == {3}
+    assert all(len(fragments) <= 1 for fragments in due)
 
 
 @given(st.integers(1, 1000), st.floats(0, 1e6), st.floats(0, 1e6))
