@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from murmuration import Swarm, join
 from murmuration.integrations.replicas import Replicas
-from peer.trainer.loop.checkpoint_portion import Stateful
 
 
 class CallbackSession:
@@ -49,16 +48,17 @@ class CallbackSession:
         self,
         module: nn.Module,
         optimizers: Sequence[Optimizer],
-        schedulers: Mapping[str, Stateful],
+        schedulers: Sequence[Any],
         *,
-        is_resumed: bool,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """Join in the process of rank 0; in the others take over its parameters.
 
+        Moments of the optimizers come back. Their options and the schedulers stay as the loop has them, since these
+        follow its count of steps, which is not this peer's.
+
         Args:
-            schedulers: kept in this peer's checkpoints.
-            is_resumed: the loop has restored the schedulers already; they stay as they are.
+            schedulers: of the optimizers, kept by the loop itself.
             gives_up: asked while it joins: whether somebody wants the loop to end.
 
         Raises:
@@ -67,7 +67,9 @@ class CallbackSession:
         self.leave(RuntimeError("the loop before"))
         self._module, self._replicas = module, Replicas(module)
         if self._replicas.is_main:
-            state = {name: _Kept(scheduler, is_resumed=is_resumed) for name, scheduler in schedulers.items()}
+            state = {f"scheduler.{place}": _KeptByItsLoop(scheduler) for place, scheduler in enumerate(schedulers)}
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
             own_stop = self._choices.get("stop", lambda: False)
 
             def stop() -> bool:
@@ -76,6 +78,9 @@ class CallbackSession:
             choices = {**self._choices, "stop": stop}
             session = join(self._run_id, module=module, optimizer=optimizers, peers=self._peers, state=state, **choices)
             self.swarm = session.__enter__()
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, given in zip(groups, options, strict=True):
+                group.update(given)
             atexit.register(self.leave, SystemExit())
             self._on_joined(self.swarm)
         self._replicas.follow(self.swarm)
@@ -94,19 +99,23 @@ class CallbackSession:
         """Whether the run decides the learning rate, by its own clock."""
         return self.swarm is not None and self.swarm.manifest.training.schedule.changes_rate
 
-    def set_rates(self, optimizer: Any, peaks: Sequence[float]) -> None:
+    def set_rates(self, optimizer: Any, peaks: Sequence[float]) -> bool:
         """Before a step: the run's share of the peak in each parameter group, where the run decides it.
 
         In a cool-down that the owner started the loop's own rate stays where it is lower.
+
+        Returns:
+            whether the run decides it.
         """
         if self.swarm is None:
-            return
+            return False
         cooldown = self.swarm.training.link.learning_rate_factor
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             if self.has_schedule:
                 group["lr"] = peak * self.swarm.learning_rate_factor
             elif cooldown < 1:
                 group["lr"] = min(group["lr"], peak * cooldown)
+        return self.has_schedule or cooldown < 1
 
     def save_anchor(self, save: Callable[[], object]) -> None:
         """Call `save` while the module is the anchor; nothing in processes of other ranks."""
@@ -142,17 +151,14 @@ class CallbackSession:
                     parameter.copy_(anchor[name])
 
 
-class _Kept:
-    """A scheduler in this peer's checkpoints; one that its loop has resumed takes nothing from them."""
+class _KeptByItsLoop:
+    """Tells `join` that a scheduler is taken care of: the loop's own checkpoints have it."""
 
-    def __init__(self, scheduler: Stateful, *, is_resumed: bool) -> None:
-        self._scheduler = scheduler
-        self._is_resumed = is_resumed
+    def __init__(self, scheduler: Any) -> None:
         self.last_epoch = getattr(scheduler, "last_epoch", 0)
 
-    def state_dict(self) -> Any:
-        return self._scheduler.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
     def load_state_dict(self, state_dict: Any) -> None:
-        if not self._is_resumed:
-            self._scheduler.load_state_dict(state_dict)
+        """The loop did it, or begins a schedule of its own."""

@@ -87,16 +87,13 @@ class SwarmCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Join."""
-        schedulers = {
-            f"scheduler.{place}": config.scheduler for place, config in enumerate(trainer.lr_scheduler_configs)
-        }
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         module = pl_module.get_submodule(self._part)
         # Lightning takes SIGTERM, and looks for it between batches alone.
         self._session.enter(
             module,
             trainer.optimizers,
             schedulers,
-            is_resumed=trainer.global_step > 0,
             gives_up=lambda: bool(trainer.received_sigterm),
         )
         self._last_step = trainer.global_step

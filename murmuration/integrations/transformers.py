@@ -43,8 +43,8 @@ class SwarmCallback(TrainerCallback):
     with what `save_pretrained` makes of the swarm's anchor. With several processes (DDP) that of rank 0 is the peer.
 
     After an exception in the loop the session ends with the process, with the next `train()`, or by `leave`.
-    `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule. Parameters and optimizer are
-    those of the swarm and of this peer's newest checkpoint in its data folder.
+    `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule; they begin anew without it.
+    Parameters and moments are those of the swarm and of this peer's newest checkpoint in its data folder.
 
     Args:
         run_id: of the run, made with `murmuration.create_custom_run` or `peer init`.
@@ -93,8 +93,7 @@ class SwarmCallback(TrainerCallback):
                 "the anchor of each checkpoint lies in its folder 'anchor'."
             )
         self._seen_tokens = state.num_input_tokens_seen
-        schedulers = {"scheduler": given["lr_scheduler"]}
-        self._session.enter(given["model"], [given["optimizer"]], schedulers, is_resumed=state.global_step > 0)
+        self._session.enter(given["model"], [given["optimizer"]], [given["lr_scheduler"]])
         swarm = self._session.swarm
         if swarm is None:
             return
@@ -106,8 +105,8 @@ class SwarmCallback(TrainerCallback):
             )
         if swarm.inner_steps and not state.global_step:
             log.warning(
-                "this peer has done %d steps in this run already, and the trainer counts from 0 to %d; expected "
-                "train(resume_from_checkpoint=True) to continue its count",
+                "this peer has done %d steps in this run already, and the trainer begins its count, data and learning "
+                "rate anew, from 0 to %d; expected train(resume_from_checkpoint=True) to continue them",
                 *(swarm.inner_steps, state.max_steps),
             )
 
@@ -121,7 +120,13 @@ class SwarmCallback(TrainerCallback):
         samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         self._session.report(tokens=tokens if is_text and tokens > 0 else samples)
         optimizer = given["optimizer"]
-        self._session.set_rates(optimizer, [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups])
+        peaks = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        if self._session.set_rates(optimizer, peaks):
+            # The trainer logs what its scheduler says.
+            scheduler = given["lr_scheduler"]
+            while hasattr(scheduler, "scheduler"):
+                scheduler = scheduler.scheduler
+            scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def on_log(
         self,

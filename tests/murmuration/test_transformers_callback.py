@@ -138,7 +138,11 @@ def test_a_run_with_a_schedule_decides_the_rate(tmp_path: Path, sessions: list[L
 
     callback = integration.SwarmCallback(RUN, on_joined=at_half)
     with annealing():
-        trainer_of(tmp_path, callback, learning_rate=0.01, lr_scheduler_type="constant").train()
+        trainer = trainer_of(tmp_path, callback, learning_rate=0.01, lr_scheduler_type="constant")
+        trainer.train()
+    # What it logs is the rate of the step, not that of its own scheduler.
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert logged == pytest.approx([0.01 * 0.5 * share for share in (0.2, 0.4, 0.6)])
     # The last one of six steps: six tenths of the warm-up.
     assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.01 * 0.5 * 0.6)
 
@@ -155,20 +159,31 @@ def test_a_cool_down_bounds_the_trainers_own_rate(tmp_path: Path, sessions: list
     assert [at(1.0), at(0.5), at(0.1)] == pytest.approx([0.01 / 6, 0.01 / 6, 0.01 * 0.1])
 
 
-def test_the_trainers_schedule_is_kept_and_one_that_it_resumed_stays(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
-    callback = integration.SwarmCallback(RUN)
-    trainer = trainer_of(tmp_path, callback, save_strategy="steps", save_steps=3)
-    trainer.train()
-    kept = sessions[0].given["state"]["scheduler"]
-    assert kept.state_dict()["last_epoch"] == 6
-    kept.load_state_dict({**kept.state_dict(), "last_epoch": 2})
-    assert kept.state_dict()["last_epoch"] == 2
-    again = trainer_of(tmp_path, callback, save_strategy="no")
+def test_the_trainers_schedule_is_its_own_whatever_an_earlier_session_left(
+    tmp_path: Path, sessions: list[LoneSwarm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = LoneSwarm.__enter__
+
+    def after_an_annealed_session(swarm: LoneSwarm) -> LoneSwarm:
+        enter(swarm)
+        swarm.training.optimizers[0].param_groups[0]["lr"] = 0.0
+        for kept in swarm.given["state"].values():
+            kept.load_state_dict({"last_epoch": 100})
+        return swarm
+
+    monkeypatch.setattr(LoneSwarm, "__enter__", after_an_annealed_session)
+    rates: list[float] = []
+
+    class Watch(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            rates.append(given["optimizer"].param_groups[0]["lr"])
+
+    options = {"learning_rate": 0.6, "save_strategy": "steps", "save_steps": 3}
+    trainer_of(tmp_path, integration.SwarmCallback(RUN), more=[Watch()], **options).train()
+    assert rates == pytest.approx([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    again = trainer_of(tmp_path, integration.SwarmCallback(RUN), more=[Watch()], **options)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert sessions[1].inner_steps == 3
-    kept = sessions[1].given["state"]["scheduler"]
-    kept.load_state_dict({**kept.state_dict(), "last_epoch": 2})
-    assert kept.state_dict()["last_epoch"] == 6
+    assert rates[6:] == pytest.approx([0.3, 0.2, 0.1])
 
 
 def test_what_puts_another_model_in_place_is_refused(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
