@@ -35,7 +35,7 @@ class FolderInUse(LocalFault):
     def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
             f"the data folder {folder} is in use by {holder}; expected a folder for each peer, because two in one "
-            "would lose each other's work; end that process, or give this one another --data-dir"
+            "would lose each other's work; end that process, or give this one another --data-dir (in Python data_dir)"
         )
         self.holder = holder
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WORTH_A_WARNING = (CheckpointFailed, CheckpointUnusable, NetworkRestarted, SwarmLost, WaitingForPeers)
 
 log = logging.getLogger(__name__)
+_Part = TypeVar("_Part")
+_CLAIMED: set[int] = set()
+"""Ids of the parameters that sessions of this process train now."""
 
 
 def join(
@@ -107,7 +110,8 @@ def join(
             f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
             "network; leave it out, and let the loop do it (max_steps: of Swarm.positions and Swarm.samples)."
         )
-    fields = {"run_id": run_id, "peers": tuple(peers), **choices}
+    _check_arguments(module, state, on_event, stop)
+    fields = {"run_id": run_id, "peers": tuple(peers) if isinstance(peers, list) else peers, **choices}
     if data_dir is not None:
         fields["data_dir"] = Path(data_dir)
     try:
@@ -137,6 +141,7 @@ class Swarm:
         self._optimizer = optimizer
         self._state = dict(state or {})
         self._on_event = on_event or _log_event
+        self._is_told_of_on_event = False
         self._stop = stop
         self._lock = threading.Lock()
         self._log: LineLog | None = None
@@ -144,6 +149,8 @@ class Swarm:
         self._restore_signal: Callable[[], object] = lambda: None
         self._connection: RunConnection | None = None
         self._training: LocalTraining | None = None
+        self._has_left = False
+        self._claimed: set[int] = set()
         self._schedulers: RunSchedulers | None = None
 
     def __enter__(self) -> Self:
@@ -190,6 +197,7 @@ class Swarm:
         if not parameters:
             raise Incompatible("the module has no parameter with requires_grad; expected something to train")
         check_frozen_digest(manifest, self._module)
+        self._claim([parameter for _, parameter in parameters])
         if warning := warn_of_room(manifest, self._config.data_dir, self._config.checkpoints_path):
             log.warning("%s", warning)
         link = connection.link(manifest, parameters, parameters[0][1].device, buffers=buffers)
@@ -234,6 +242,8 @@ class Swarm:
             self._end()
 
     def _end(self) -> None:
+        self._has_left = True
+        _CLAIMED.difference_update(self._claimed)
         self._restore_signal()
         if self._schedulers is not None:
             self._schedulers.close()
@@ -249,20 +259,44 @@ class Swarm:
     @property
     def peer_id(self) -> PeerId:
         """This peer's name in the swarm."""
-        assert self._connection is not None, "inside the with block only"
-        return self._connection.identity.peer_id
+        return self._entered(self._connection).identity.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where others reach this peer: what they give as `peers`."""
-        assert self._connection is not None, "inside the with block only"
-        return self._connection.network.addresses
+        return self._entered(self._connection).network.addresses
 
     @property
     def training(self) -> LocalTraining:
         """The hook on the optimizer, for what is not offered here."""
-        assert self._training is not None, "inside the with block only"
-        return self._training
+        return self._entered(self._training)
+
+    def _claim(self, parameters: Sequence[nn.Parameter]) -> None:
+        found = {id(parameter) for parameter in parameters}
+        if found & _CLAIMED:
+            raise UsageFault(
+                "this module is trained in another session of this process already; expected one session for a module, "
+                "since two would undo each other's work; leave that one first"
+            )
+        self._claimed = found
+        _CLAIMED.update(found)
+
+    @staticmethod
+    def _entered(part: _Part | None) -> _Part:
+        if part is None:
+            raise UsageFault(
+                "this Swarm was not entered; expected `with murmuration.join(...) as swarm:` around its use"
+            )
+        return part
+
+    @property
+    def _open_training(self) -> LocalTraining:
+        if self._has_left:
+            raise UsageFault(
+                "this Swarm's with block is over, and nothing follows a loop outside it; call join() again for another "
+                "session"
+            )
+        return self.training
 
     @property
     def inner_steps(self) -> int:
@@ -306,8 +340,7 @@ class Swarm:
         Raises:
             UsageFault: it was not given to `join`.
         """
-        assert self._schedulers is not None, "inside the with block only"
-        return self._schedulers.of(optimizer)
+        return self._entered(self._schedulers).of(optimizer)
 
     @property
     def should_stop(self) -> bool:
@@ -316,7 +349,7 @@ class Swarm:
         Raises:
             LocalFault: the network process ended for good.
         """
-        return self.training.should_stop
+        return self._open_training.should_stop
 
     def positions(
         self, num_blocks: int, context: int, num_tokens: int, max_steps: int | None = None
@@ -326,14 +359,21 @@ class Swarm:
         int64 [num_blocks], each in 0..`num_tokens` - `context` - 1. A pure function of the manifest's seed, PeerId and
         inner step, so that peers read different data. It ends when asked to stop, or after `max_steps` inner steps.
         """
-        return self.training.positions(num_blocks, context, num_tokens, max_steps)
+        _check_counts(num_blocks=num_blocks, context=context)
+        if not num_tokens > context:
+            raise UsageFault(
+                f"num_tokens is {num_tokens} and context {context}; expected more, a block has context + 1 tokens; "
+                "give a longer text or a shorter context."
+            )
+        return self._open_training.positions(num_blocks, context, num_tokens, max_steps)
 
     def samples(self, batch_size: int, num_samples: int, max_steps: int | None = None) -> Iterator[NDArray[np.int64]]:
         """`positions` for data that is no text: int64 [batch_size], each in 0..`num_samples` - 1, with repetition.
 
         A sample counts as one token in the weights of averaging.
         """
-        return self.training.positions(batch_size, 0, num_samples, max_steps)
+        _check_counts(batch_size=batch_size, num_samples=num_samples)
+        return self._open_training.positions(batch_size, 0, num_samples, max_steps)
 
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
         """Note the training loss of the coming inner step, and how many tokens it was made of. Optional.
@@ -341,15 +381,15 @@ class Swarm:
         Tokens weigh this peer's work and are its credit. Without them `positions` and `samples` are counted, and a step
         on data in an order of your own counts as one token. Several calls for one step add up.
         """
-        self.training.report(loss, tokens)
+        self._open_training.report(loss, tokens)
 
     def skip_step(self) -> None:
         """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""
-        self.training.skip_step()
+        self._open_training.skip_step()
 
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
-        return self.training.evaluate(held_out_loss)
+        return self._open_training.evaluate(held_out_loss)
 
     def anchor(self) -> AbstractContextManager[int]:
         """In a `with` block of its own: the module is the swarm's anchor inside, to be saved or tried.
@@ -364,7 +404,7 @@ class Swarm:
             LocalFault: on entering, it could not be read whole for half a minute.
             UsageFault: it is used inside itself, or an optimizer steps inside.
         """
-        return self.training.anchor()
+        return self._open_training.anchor()
 
     def _stop_or_fault(self) -> bool:
         assert self._connection is not None
@@ -378,7 +418,32 @@ class Swarm:
             problem = None if self._folder is None else self._folder.what_happened()
         if problem is not None:
             log.warning("%s", problem)
-        self._on_event(event)
+        try:
+            self._on_event(event)
+        except Exception:  # anybody's code, in the thread that looks after the network process
+            if not self._is_told_of_on_event:
+                log.warning("on_event failed; training goes on, and further failures are not told", exc_info=True)
+            self._is_told_of_on_event = True
+
+
+def _check_arguments(module: Any, state: Any, on_event: Any, stop: Any) -> None:
+    """What type checkers would find, for the many loops that have none."""
+    if not isinstance(module, nn.Module):
+        raise UsageFault(f"module is a {type(module).__name__}; expected the torch.nn.Module that is trained.")
+    if not isinstance(state, Mapping | None):
+        raise UsageFault(
+            f"state is a {type(state).__name__}; expected a mapping of names to what is kept, such as "
+            '{"scheduler": scheduler}.'
+        )
+    for name, callback in {"on_event": on_event or _log_event, "stop": stop}.items():
+        if not callable(callback):
+            raise UsageFault(f"{name} is {callback!r}; expected a function; leave it out if there is none.")
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not count > 0:
+            raise UsageFault(f"{name} is {count}; expected a whole number from 1 on.")
 
 
 def ending_on_signals() -> Callable[[], object]:

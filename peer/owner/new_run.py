@@ -32,7 +32,7 @@ from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.fresh_folder import FreshFolder
-from peer.owner.own_module import chosen_buffers, frozen_digest
+from peer.owner.own_module import check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
@@ -142,6 +142,13 @@ def create_custom_run(
         LocalFault: the folder cannot be written.
     """
     make_run_id(name, bytes(32))
+    if not isinstance(settings, Mapping | None):
+        raise UsageFault(
+            f"settings is {settings!r}; expected a mapping, such as {{'averaging': {{'sync_every': 10}}}}."
+        )
+    if isinstance(files, str | Path):
+        raise UsageFault(f"files is {str(files)!r}; expected a list of paths.")
+    check_module(module)
     paths, place = [Path(path) for path in files], None if folder is None else Path(folder)
     if "model" in (settings or {}):
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
@@ -306,7 +313,7 @@ def _write_run(
     if not replace and (folder / OWNER_KEY_NAME).exists():
         raise UsageFault(
             f"{folder} holds the owner key of {_run_in(folder) or 'a run'} already; expected an empty folder; choose "
-            "another --out, or give --force to sign the manifest again with that key."
+            "another folder (--out), or sign the manifest again with that key (--force; in Python replace=True)."
         )
     earlier = _run_in(folder)
     if earlier is not None and earlier.partition(".")[0] != name:

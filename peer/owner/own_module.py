@@ -17,6 +17,31 @@ _VALUES_AT_ONCE = 1 << 20
 Buffers = Literal["local", "mean"]
 
 
+def check_module(module: OwnModule) -> None:
+    """Can a run be made of it?
+
+    Raises:
+        UsageFault: it is no module, it trains nothing, or its parameters cannot be averaged or are no numbers.
+    """
+    if not hasattr(module, "named_parameters"):
+        raise UsageFault(f"module is a {type(module).__name__}; expected a torch.nn.Module.")
+    found = trained_parameters(module)
+    if not found:
+        raise UsageFault("the module has no parameter with requires_grad; expected something to train.")
+    for name, parameter in found:
+        if type(parameter).__name__ == "UninitializedParameter":
+            raise UsageFault(
+                f"parameter {name!r} has no shape yet; expected all of them; call the module once on an example."
+            )
+        if not parameter.dtype.is_floating_point:
+            raise UsageFault(
+                f"parameter {name!r} is {parameter.dtype}, which cannot be averaged; expected real numbers; keep it as "
+                "one of these, or as a buffer."
+            )
+        if not (parameter.is_meta or bool(parameter.isfinite().all())):
+            raise UsageFault(f"parameter {name!r} has values that are NaN or infinite; expected numbers to begin with.")
+
+
 def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
     """What a new run does with running statistics: as asked; by default they are averaged where they are few.
 

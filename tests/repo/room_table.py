@@ -266,7 +266,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.console peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),
-    "murmuration.integrations": ("peer.trainer.loop murmuration", False, "lightning torch transformers"),
+    "murmuration.integrations": ("murmuration", False, "lightning torch transformers"),
 }
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from averaging.outer.layout import Fragment, FragmentLayout
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.side_stream import SideStream
 
@@ -273,10 +273,12 @@ def _check_parameters(parameters: dict[str, Tensor], layout: FragmentLayout) -> 
             )
         if parameters[name].dtype not in CARRIED:
             got, *names = (str(dtype).removeprefix("torch.") for dtype in (parameters[name].dtype, *CARRIED))
-            raise LocalFault(
+            raise UsageFault(
                 f"parameter {name!r} is {got}, which cannot be averaged; "
                 f"expected {', '.join(names)}; keep it as one of these, or as a buffer, which stays this peer's own"
             )
+        if parameters[name].is_meta:
+            raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
         if not parameters[name].is_contiguous():
             raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")
     for name in parameters.keys() - covered.keys():

@@ -218,13 +218,15 @@ class LocalTraining:
                 this peer's work in the mean.
 
         Raises:
-            UsageFault: `tokens` is no whole number from 1 on.
+            UsageFault: `tokens` is no whole number from 1 on, or `loss` no number.
         """
         if tokens is not None:
             if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
                 raise UsageFault(f"tokens is {tokens!r}; expected a whole number from 1 on; give how many were read.")
             self._reported_tokens += tokens
         if loss is not None:
+            if not hasattr(loss, "__float__"):
+                raise UsageFault(f"loss is {loss!r}; expected one number; give loss.item().")
             self._losses.append(loss)
 
     def skip_step(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from dht.errors import LocalFault
+from dht.errors import UsageFault
 
 Optimizer = torch.optim.Optimizer
 
@@ -31,7 +31,7 @@ class Optimizers:
         all: the optimizers themselves, in the given order.
 
     Raises:
-        LocalFault: they do not hold all trained parameters of `module`, or one of them holds none.
+        UsageFault: they do not hold all trained parameters of `module`, or one of them holds none.
     """
 
     def __init__(self, given: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
@@ -72,7 +72,7 @@ class Optimizers:
             return True
         if self._steps[number] >= MAX_STEPS_ALONE:
             idle = next(place for place, steps in enumerate(self._steps) if not steps)
-            raise LocalFault(
+            raise UsageFault(
                 f"optimizer {number} ({type(optimizer).__name__}) has taken {MAX_STEPS_ALONE} steps and optimizer "
                 f"{idle} ({type(self.all[idle]).__name__}) none; expected a step of each in every inner step, and "
                 "nothing was counted or sent meanwhile; let the loop step all of them, or give join() only those "
@@ -85,13 +85,13 @@ def innermost(optimizer: Optimizer) -> Optimizer:
     """The optimizer itself, out of wrappers such as accelerate's, which keep it as `optimizer`.
 
     Raises:
-        LocalFault: there is no `torch.optim.Optimizer` in it.
+        UsageFault: there is no `torch.optim.Optimizer` in it.
     """
     found: Any = optimizer
     # A wrapper may call itself an Optimizer too, without what makes it one: it has no hooks.
     while not hasattr(found, "_optimizer_step_post_hooks"):
         if not hasattr(found, "optimizer"):
-            raise LocalFault(
+            raise UsageFault(
                 f"the optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a wrapper that "
                 "has one as `optimizer`; give the optimizer itself."
             )
@@ -102,15 +102,15 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
     if not optimizers:
-        raise LocalFault("there is no optimizer; expected one or several; give join() what the loop steps")
+        raise UsageFault("there is no optimizer; expected one or several; give join() what the loop steps")
     if len(set(map(id, optimizers))) < len(optimizers):
-        raise LocalFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
+        raise UsageFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
     trained = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
     missing = dict(trained)
     for number, optimizer in enumerate(optimizers):
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if len(optimizers) > 1 and not held & trained.keys():
-            raise LocalFault(
+            raise UsageFault(
                 f"optimizer {number} ({type(optimizer).__name__}) holds no trained parameter of the module; expected "
                 "only the module's optimizers; leave it out"
             )
@@ -119,7 +119,7 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         name, subject = next(iter(missing.values())), "the optimizer does"
         if len(optimizers) > 1:
             subject = f"the {len(optimizers)} optimizers together do"
-        raise LocalFault(
+        raise UsageFault(
             f"{subject} not hold parameter {name!r}; expected all trained parameters of the module; make an optimizer "
             "from module.parameters(), give join() every optimizer of the module, or freeze what shall not be trained"
         )

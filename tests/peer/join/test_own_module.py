@@ -24,6 +24,7 @@ from peer.config.layouts import (
 )
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
+from peer.events.peer_events import Event, SwarmLost
 from peer.export.formats.custom import fill_module
 from peer.files.layout_file import named_shapes
 from peer.files.store import checked_folder
@@ -32,6 +33,7 @@ from peer.join.session import NOT_OF_AN_OWN_LOOP, join
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
 from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.optimizers import innermost
+from tests.kit.trainer.lone_swarm import LoneSwarm
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
 
@@ -287,3 +289,92 @@ def test_an_export_brings_running_statistics_home(tmp_path: Path) -> None:
     values = {index: flat[starts[index] : starts[index + 1]] for index in range(3)}
     fill_module(other, manifest, values)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"module": "model"}, "module is a str; expected a torch.nn.Module"),
+        ({"module": small_module().requires_grad_(False)}, "no parameter with requires_grad"),
+        ({"module": nn.LazyLinear(3)}, "'weight' has no shape yet"),
+        ({"module": nn.Linear(3, 3, dtype=torch.complex64)}, "'weight' is torch.complex64, which cannot be averaged"),
+        ({"module": nn.ParameterList([nn.Parameter(torch.tensor([1.0, torch.nan]))])}, "'0' has values that are NaN"),
+        ({"settings": "run.toml"}, "settings is 'run.toml'; expected a mapping"),
+        ({"files": "tokenizer.json"}, "files is 'tokenizer.json'; expected a list"),
+    ],
+)
+def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageFault, match=said):
+        create_custom_run("own", **{"module": small_module(), "folder": tmp_path / "run", **wrong})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"module": "model"}, "module is a str"),
+        ({"state": [1]}, "state is a list; expected a mapping"),
+        ({"on_event": 3}, "on_event is 3; expected a function"),
+        ({"stop": True}, "stop is True; expected a function"),
+        ({"peers": "/ip4/127.0.0.1/tcp/1"}, "peers is .*; expected a list"),
+    ],
+)
+def test_wrong_arguments_of_join_are_told_before_anything_starts(wrong: dict[str, Any], said: str) -> None:
+    module = small_module()
+    given = {"module": module, "optimizer": torch.optim.SGD(module.parameters()), **wrong}
+    with pytest.raises(UsageFault, match=said):
+        join("own.aaaaaaaaaaaaaaaaaaaa", **given)
+
+
+def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Path) -> None:
+    module = small_module()
+    swarm = LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {})
+    for use in (lambda: swarm.tokens, lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.peer_id):
+        with pytest.raises(UsageFault, match="was not entered"):
+            use()
+    with swarm:
+        for wrong, said in {
+            lambda: swarm.samples(0, 3): "batch_size is 0",
+            lambda: swarm.samples(2, 0): "num_samples is 0",
+            lambda: swarm.positions(2, 8, 8): "num_tokens is 8 and context 8",
+            lambda: swarm.report("low"): "loss is 'low'; expected one number",  # type: ignore[arg-type]
+        }.items():
+            with pytest.raises(UsageFault, match=said):
+                wrong()
+        assert len(next(swarm.samples(2, 3))) == 2
+        assert len(next(swarm.positions(2, 7, 8))) == 2
+    swarm._end()
+    assert swarm.inner_steps == 0
+    for use in (lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.should_stop, swarm.anchor):
+        with pytest.raises(UsageFault, match="with block is over"):
+            use()
+
+
+def test_a_module_is_in_one_session_at_a_time() -> None:
+    module = small_module()
+    first, second = (
+        LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {})
+        for _ in range(2)
+    )
+    first._claim([*module.parameters()])
+    with pytest.raises(UsageFault, match="another session of this process"):
+        second._claim([*module.parameters()][:1])
+    second._end()
+    with pytest.raises(UsageFault, match="another session of this process"):
+        second._claim([*module.parameters()])
+    first._end()
+    second._claim([*module.parameters()])
+    second._end()
+
+
+def test_an_on_event_that_fails_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: Event) -> None:
+        raise KeyError("mine")
+
+    module = small_module()
+    swarm = LoneSwarm(
+        "own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {"on_event": fail}
+    )
+    for _ in range(2):
+        swarm._show(Event(0.0, "me", SwarmLost(seconds=1.0)))
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["on_event failed"]
