@@ -33,7 +33,7 @@ from peer.network.process.network_side import NetworkSide
 from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
-from peer.process_setup import put_right
+from peer.process_setup import SPIN_COUNT, put_right
 from peer.trainer.devices.rank_groups import Place, check_meeting_place
 
 RUN_ID = "any.aaaaaaaaaaaaaaaaaaaa"
@@ -95,6 +95,21 @@ def test_a_user_whom_the_system_does_not_know_has_a_name(monkeypatch: pytest.Mon
     monkeypatch.delenv("LOGNAME")
     put_right()
     assert os.environ.pop("LOGNAME") == f"uid{os.getuid()}"
+
+
+@pytest.mark.parametrize(
+    ("own", "spins"), [({}, str(SPIN_COUNT)), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_idle_threads_wait_shortly_unless_their_owner_chose(
+    own: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what is made here is undone
+        monkeypatch.delenv(name)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    put_right()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
 # ---------------------------------------------------------------------------------------------------------- disks
