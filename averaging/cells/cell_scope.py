@@ -23,17 +23,7 @@ from typing import Any
 from averaging.cells.formation import CellRule, plan_cell, plan_slices, relayed_to
 from averaging.cells.own_cell import Seat
 from averaging.cells.top_leader import Bid, CellTiming, ClosedRounds, SliceReducing, TopLeading
-from averaging.rounds.events import (
-    Event,
-    Heard,
-    PartialArrived,
-    Ready,
-    Repair,
-    SendPartials,
-    SendResult,
-    SliceReduced,
-    View,
-)
+from averaging.rounds import events
 from averaging.rounds.flat_scope import FlatScope, ScopedRounds
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.round_facts import RoundAbandoned
@@ -112,8 +102,8 @@ class CellScope(FlatScope):
         self._top_began = (-1, 0.0)
         self._foreign: tuple[PeerId, float] | None = None
         self._takes: dict[type, Callable[[Any, float], None]] = {
-            PartialArrived: self._take_partial,
-            SliceReduced: self._finish_slice,
+            events.PartialArrived: self._take_partial,
+            events.SliceReduced: self._finish_slice,
         }
         self._hears: dict[type, Callable[[PeerId, Any, float], None]] = {
             CellPart: self._hear_part,
@@ -126,7 +116,7 @@ class CellScope(FlatScope):
 
     # ------------------------------------------------------------------------------------------------ who is where
 
-    def see(self, view: View, now: float) -> None:
+    def see(self, view: events.View, now: float) -> None:
         """Take a view; this peer's rounds are those of its cell."""
         self._seat.see(view.trainers, max(len(view.trainers), view.num_known))
         self._form_cells(now)
@@ -204,11 +194,11 @@ class CellScope(FlatScope):
                 self._tell_waiting(Wait(rounds.fragment, rounds.version, bid.part.attempt, len(bid.part.roster), 0))
         if self._foreign is not None and now >= self._foreign[1]:
             sender, self._foreign = self._foreign[0], None
-            rounds.tell(Repair(sender, "nobody has its own cell's part of a committed round"))
+            rounds.tell(events.Repair(sender, "nobody has its own cell's part of a committed round"))
 
-    def take(self, event: Event, now: float) -> bool:
+    def take(self, event: events.Event, now: float) -> bool:
         """What is between the cells; and before the first offer, in how many cells the round is."""
-        if isinstance(event, Ready) and self._seat.is_guessed:
+        if isinstance(event, events.Ready) and self._seat.is_guessed:
             for peer_id in [peer_id for peer_id in self._seat.everyone if peer_id != self.me][:NUM_ASKED]:
                 self._rounds.send(peer_id, CommitRequest(self._rounds.fragment, self._rounds.version - 1))
         if take := self._takes.get(type(event)):
@@ -367,7 +357,7 @@ class CellScope(FlatScope):
             return
         for number in order.numbers:
             self._orders[number] = (order, sender)
-        rounds.tell(SendPartials(order, sender))
+        rounds.tell(events.SendPartials(order, sender))
         if order.cells:
             self._slices.on_order(order, sender, now)
 
@@ -379,10 +369,10 @@ class CellScope(FlatScope):
         plan = self._rounds.plan_under(order.cell_attempt, leader)
         return tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me) if plan is not None else ()
 
-    def _take_partial(self, event: PartialArrived, now: float) -> None:
+    def _take_partial(self, event: events.PartialArrived, now: float) -> None:
         self._slices.on_partial(event.sender, (event.attempt, event.leader, event.slice), event.cell, now)
 
-    def _finish_slice(self, event: SliceReduced, _now: float) -> None:
+    def _finish_slice(self, event: events.SliceReduced, _now: float) -> None:
         rounds, order, number = self._rounds, event.order, event.order.numbers[event.position]
         key = (order.attempt, order.leader, number)
         waiting = self._slices.slices.get(key)
@@ -395,7 +385,7 @@ class CellScope(FlatScope):
         others = self._slices.arrived.get(key, {}).values()
         to = {*self._cellmates(order, waiting.leader), *others} - {self.me}
         header = Result(rounds.fragment, rounds.version, number, row.start, row.end)
-        rounds.tell(SendResult(header, tuple(sorted(to))))
+        rounds.tell(events.SendResult(header, tuple(sorted(to))))
 
     # ------------------------------------------------------------------------------------------------------ commits
 
@@ -514,13 +504,13 @@ class CellScope(FlatScope):
         self.restart()
         self._parts, self._top_attempt = {}, 0
 
-    def advanced(self, silent: frozenset[PeerId]) -> list[Heard]:
+    def advanced(self, silent: frozenset[PeerId]) -> list[events.Heard]:
         """Cells form anew from the commit that led here."""
         self._closed.prune(self._rounds.version - HISTORY_COMMITS, self._digest_of_commit)
         self._given_up = set(silent)
         self._form_cells()
         early, self._early = self._early, {}
-        return [Heard(sender, offer) for sender, offer in sorted(early.items())]
+        return [events.Heard(sender, offer) for sender, offer in sorted(early.items())]
 
     def _digest_of_commit(self, version: int) -> bytes:
         commit = self._rounds.history.get(version)

@@ -6,16 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from averaging.cells.formation import (
-    CellRule,
-    depth_after,
-    depth_for,
-    depth_of,
-    hash_cell,
-    hash_cells,
-    members_of_cells,
-    site_cell,
-)
+from averaging.cells import formation
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 
@@ -32,7 +23,7 @@ class Seat:
     """
 
     me: PeerId
-    rule: CellRule
+    rule: formation.CellRule
     place: Callable[[], tuple[int, Commit | None]]
     rank: Callable[[Iterable[PeerId]], list[PeerId]]
     everyone: tuple[PeerId, ...] = ()
@@ -53,8 +44,8 @@ class Seat:
         if not self.has_cells:
             return {"": self.everyone} if self.everyone else {}
         if self.rule.site_of is None:
-            return hash_cells(self.everyone, self._depth())
-        return members_of_cells(self.everyone, map(self.name_of, self.everyone))
+            return formation.hash_cells(self.everyone, self._depth())
+        return formation.members_of_cells(self.everyone, map(self.name_of, self.everyone))
 
     def expected(self) -> frozenset[str]:
         """The cells of this round: those seen, and of the round before those that are still cells.
@@ -64,17 +55,17 @@ class Seat:
         _, before = self.place()
         rows = before.cells if before is not None and self.rule.site_of is None else ()
         depth = self._depth() if rows else 0
-        return frozenset(self.cells()) | {row.name for row in rows if depth_of(row.name) == depth}
+        return frozenset(self.cells()) | {row.name for row in rows if formation.depth_of(row.name) == depth}
 
     def name_of(self, peer_id: PeerId, depth: int | None = None) -> str:
         """The cell of a peer; among 2^depth, when that is given."""
         if self.rule.site_of is not None:
-            return site_cell(self.rule.site_of(peer_id))
-        return hash_cell(peer_id, self._depth() if depth is None else depth)
+            return formation.site_cell(self.rule.site_of(peer_id))
+        return formation.hash_cell(peer_id, self._depth() if depth is None else depth)
 
     def name_in(self, commit: Commit) -> str:
         """This peer's cell, as the round of a commit had cells."""
-        return self.name_of(self.me, depth_of(commit.cells[0].name))
+        return self.name_of(self.me, formation.depth_of(commit.cells[0].name))
 
     def leaders_of(self, cell: str, *others: PeerId) -> list[PeerId]:
         """The leaders of a cell in which these `others` are, too; the best first."""
@@ -110,17 +101,17 @@ class Seat:
         version, _ = self.place()
         if commit.version != version - 1 or not self.is_guessed:
             return False
-        self._hint = (version, depth_after(commit, self.rule.cell_size))
+        self._hint = (version, formation.depth_after(commit, self.rule.cell_size))
         return True
 
     def _depth(self) -> int:
         version, before = self.place()
         if before is not None:
             if self._known[0] != version:
-                self._known = (version, depth_after(before, self.rule.cell_size))
+                self._known = (version, formation.depth_after(before, self.rule.cell_size))
             return self._known[1]
         if self._hint[0] == version:
             return self._hint[1]
         place = bisect_left(self.everyone, self.me)
         is_among = self.everyone[place : place + 1] == (self.me,)
-        return depth_for(len(self.everyone) + (not is_among), 0, self.rule.cell_size)
+        return formation.depth_for(len(self.everyone) + (not is_among), 0, self.rule.cell_size)

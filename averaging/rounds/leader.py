@@ -14,19 +14,7 @@ from averaging.rounds.events import WronglySigned
 from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.rounds.timing import HEARTBEAT_SECONDS, RoundTiming
 from averaging.signing.notary import Notary
-from averaging.wire.messages import (
-    MAX_ROSTER,
-    Abandon,
-    Commit,
-    Message,
-    Offer,
-    Plan,
-    Reduced,
-    RosterEntry,
-    ShardPlan,
-    ShardResult,
-    Wait,
-)
+from averaging.wire import messages
 from dht.host import PeerId
 
 GRACE_OF_INTERVAL = 0.7
@@ -45,8 +33,8 @@ AVERAGING_OF_MEAN = 0.5
 LEAST_AVERAGING_SECONDS = 1.0
 TRIED_EVERY_VERSIONS = 16
 
-Send = Callable[[PeerId, Message], None]
-Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
+Send = Callable[[PeerId, messages.Message], None]
+Shards = Callable[[Sequence[messages.Offer]], tuple[messages.ShardPlan, ...]]
 
 
 @dataclass
@@ -82,19 +70,19 @@ class Leading(Gathering):
     not_before: float = 0.0
     least_share: float = 0.0
     """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
-    max_roster: int = MAX_ROSTER
+    max_roster: int = messages.MAX_ROSTER
     is_held: bool = False
     """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
-    offers: dict[PeerId, Offer] = field(default_factory=dict)
-    plan: Plan | None = None
+    offers: dict[PeerId, messages.Offer] = field(default_factory=dict)
+    plan: messages.Plan | None = None
     quorum_at: float | None = None
-    results: dict[int, ShardResult] = field(default_factory=dict)
+    results: dict[int, messages.ShardResult] = field(default_factory=dict)
     _num_trainers: int = 0
     _missing: tuple[PeerId, ...] = ()
     _told_at: float | None = None
 
     def on_offer(
-        self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float, *, is_doubtful: bool = False
+        self, peer_id: PeerId, offer: messages.Offer, num_trainers: int, now: float, *, is_doubtful: bool = False
     ) -> None:
         """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful."""
         if not self.offers:
@@ -107,7 +95,7 @@ class Leading(Gathering):
             self.offers[peer_id] = offer
             self.late.discard(peer_id)
             self.attempt = max(self.attempt, offer.attempt)
-        elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:
+        elif peer_id not in self.offers and len(self.late) < messages.MAX_ROSTER:
             self.late.add(peer_id)
         self.send(peer_id, self._wait(num_trainers))
 
@@ -122,7 +110,7 @@ class Leading(Gathering):
             if self.plan.roster[shard.reducer].peer_id == peer_id and index not in self.results:
                 self.results[index] = shard.result()
 
-    def on_reduced(self, peer_id: PeerId, message: Reduced, now: float) -> bool:
+    def on_reduced(self, peer_id: PeerId, message: messages.Reduced, now: float) -> bool:
         """Take a reducer's report. Returns False when it does not belong to this round or this reducer."""
         plan = self.plan
         if plan is None or message.attempt != plan.attempt or message.shard >= len(plan.shards):
@@ -148,7 +136,7 @@ class Leading(Gathering):
 
     def check(
         self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float, num_known: int = 0
-    ) -> Commit | Abandon | None:
+    ) -> messages.Commit | messages.Abandon | None:
         """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
 
         Args:
@@ -248,7 +236,9 @@ class Leading(Gathering):
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
         roster = tuple(
-            RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds)
+            messages.RosterEntry(
+                peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds
+            )
             for peer_id, offer in sorted(self.offers.items())
         )
         self._note_missing(now)
@@ -262,12 +252,12 @@ class Leading(Gathering):
         # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
         commit = contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean)
         place = (self.fragment, self.version, self.attempt)
-        self.plan = Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
+        self.plan = messages.Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for entry in roster:
             self.send(entry.peer_id, self.plan)
 
-    def _with_those_in_time(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+    def _with_those_in_time(self, offers: Sequence[messages.Offer]) -> Sequence[messages.Offer]:
         """The offers in roster order, with who was seen to bring its means too late as one that nobody can reach.
 
         Now and then it is tried again: its line may be another one by now.
@@ -300,10 +290,10 @@ class Leading(Gathering):
             if peer_id != self.me:
                 self.send(peer_id, self._wait(self._num_trainers))
 
-    def _wait(self, num_trainers: int) -> Wait:
-        return Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
+    def _wait(self, num_trainers: int) -> messages.Wait:
+        return messages.Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
 
-    def _extended(self, plan: Plan, now: float) -> float:
+    def _extended(self, plan: messages.Plan, now: float) -> float:
         """When it closes after all: without a single mean not at the first deadline but after as long again, once.
 
         What befell every reducer is most likely something that passes, or befell this peer. An attempt that is given up
@@ -317,11 +307,11 @@ class Leading(Gathering):
         self._tell_expired("first mean", silent, now - self.planned_at, arrivals)
         return end
 
-    def _silent(self, plan: Plan) -> tuple[PeerId, ...]:
+    def _silent(self, plan: messages.Plan) -> tuple[PeerId, ...]:
         shards = (shard for index, shard in enumerate(plan.shards) if index not in self.results)
         return tuple(sorted({plan.roster[shard.reducer].peer_id for shard in shards}))
 
-    def _close(self, now: float) -> Commit | Abandon:
+    def _close(self, now: float) -> messages.Commit | messages.Abandon:
         assert self.plan is not None
         self.closed = True
         silent = self._silent(self.plan)
@@ -333,6 +323,6 @@ class Leading(Gathering):
         shards = tuple(self.results.get(index) or shard.result() for index, shard in enumerate(self.plan.shards))
         place = self.plan.place
         if not any(shard.digest for shard in shards):
-            return Abandon(*place, "no reducer finished before the deadline")
-        commit = Commit(*place, self.me, self.anchor_digest, self.plan.roster, shards, self.previous)
+            return messages.Abandon(*place, "no reducer finished before the deadline")
+        commit = messages.Commit(*place, self.me, self.anchor_digest, self.plan.roster, shards, self.previous)
         return self.notary.sign_commit(commit)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from averaging.lanes.greeting import Doorkeeper, greet_incoming
+from averaging.transfer import snapshots
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
     BUSY,
@@ -29,14 +30,6 @@ from averaging.transfer.messages import (
     WHOLE_DIGEST_BYTES,
     in_time,
     unpack,
-)
-from averaging.transfer.snapshots import (
-    HeldSnapshot,
-    HeldSnapshots,
-    NoRoom,
-    SnapshotCompute,
-    StateSource,
-    compute_inline,
 )
 from averaging.wire import frames as wire
 from dht.errors import PeerFault, PeerUnreachable
@@ -70,7 +63,7 @@ class _Guest:
     """A stream that is being served, and the copy of which it took chunks last."""
 
     stream: Stream
-    held: HeldSnapshot | None = None
+    held: snapshots.HeldSnapshot | None = None
     num_state_bytes: int = 0
     """Of state, without headers and old commits."""
 
@@ -105,9 +98,9 @@ class StateServer:
         self,
         host: Host,
         doorkeeper: Doorkeeper,
-        source: StateSource,
+        source: snapshots.StateSource,
         num_fragments: int,
-        compute: SnapshotCompute = compute_inline,
+        compute: snapshots.SnapshotCompute = snapshots.compute_inline,
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
         max_transfers: int = MAX_TRANSFERS,
         on_served: Callable[[PeerId, int], None] = lambda _remote, _num_bytes: None,
@@ -120,7 +113,7 @@ class StateServer:
         self._source = source
         self._num_fragments = num_fragments
         self._files: FileSource = files or NoFiles()
-        self._snapshots = HeldSnapshots(source, compute)
+        self._snapshots = snapshots.HeldSnapshots(source, compute)
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
         self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
         self._pages = FairTurns(max_transfers, 1)
@@ -177,7 +170,7 @@ class StateServer:
         try:
             async with self._transfers.turn(guest.remote, guest.moved_bytes, QUEUE_SECONDS) as turn:
                 await send(turn)
-        except (NoTurn, NoRoom):
+        except (NoTurn, snapshots.NoRoom):
             await guest.send(BUSY)
 
     async def _send_page(self, guest: _Guest, kind: str, fragment: int, version: int) -> None:
@@ -197,7 +190,7 @@ class StateServer:
     async def _send_header(self, guest: _Guest, fragment: int) -> None:
         try:
             held = await self._snapshots.newest(fragment, guest.remote)
-        except NoRoom:
+        except snapshots.NoRoom:
             await guest.send(BUSY)
             return
         await guest.send(NONE if held is None else _header_frame("header", held))
@@ -232,7 +225,7 @@ class StateServer:
             await self._pause(len(chunk), turn)
             await self._send_chunk(guest.stream, memoryview(chunk))
 
-    def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
+    def _begin(self, guest: _Guest, held: snapshots.HeldSnapshot) -> None:
         if guest.held is not held:
             self._let_go(guest, is_done=True)
             guest.held = held
@@ -258,7 +251,7 @@ class StateServer:
         for index in range(len(held.chunks)):
             await self._send_next(guest, turn, held, index)
 
-    async def _send_next(self, guest: _Guest, turn: Turn, held: HeldSnapshot, index: int) -> None:
+    async def _send_next(self, guest: _Guest, turn: Turn, held: snapshots.HeldSnapshot, index: int) -> None:
         if index >= len(held.chunks):
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
         # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
@@ -289,6 +282,6 @@ def _are_counts(*values: int) -> bool:
     return all(type(value) is int and value >= 0 for value in values)
 
 
-def _header_frame(kind: str, held: HeldSnapshot) -> bytes:
+def _header_frame(kind: str, held: snapshots.HeldSnapshot) -> bytes:
     snapshot = held.snapshot
     return pack([kind, snapshot.version, snapshot.lineage_tokens, b"".join(held.chunk_digests)])

@@ -16,15 +16,7 @@ from typing import Any, Final, Literal
 from dht.errors import UsageFault
 from dht.fields import check_bytes, check_choice, check_text, pack, unpack
 from dht.host import PeerId
-from dht.identity.keys import (
-    PUBLIC_KEY_BYTES,
-    SIGNATURE_BYTES,
-    Identity,
-    fingerprint,
-    public_key_of,
-    split_run_id,
-    verify_key,
-)
+from dht.identity import keys
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import MAX_RUN_ID_LENGTH
 
@@ -89,7 +81,7 @@ class Invite:
 
 
 def issue_ticket(
-    owner: Identity, run_id: str, kind: TicketKind, holder: bytes, expires_at: int, serial: bytes
+    owner: keys.Identity, run_id: str, kind: TicketKind, holder: bytes, expires_at: int, serial: bytes
 ) -> Ticket:
     """Sign a ticket; `holder` is a 32-byte public key, `serial` 8 random bytes."""
     ticket = Ticket(serial, kind, holder, expires_at, b"")
@@ -102,7 +94,7 @@ def bind_ticket(run_id: str, ticket: Ticket, secret: bytes, peer_id: PeerId) -> 
     Raises:
         ValueError: the secret is not the one that belongs to the ticket.
     """
-    one_time = Identity.from_seed(secret) if len(secret) == SEED_BYTES else None
+    one_time = keys.Identity.from_seed(secret) if len(secret) == SEED_BYTES else None
     if one_time is None or one_time.public_key != ticket.holder:
         raise ValueError("an invite whose secret does not belong to its ticket")
     return Pass(ticket, one_time.sign(_binding_message(run_id, ticket, peer_id)))
@@ -127,20 +119,20 @@ def decode_pass(data: bytes) -> Pass:
         raise ValueError("a pass of another form; one of the two sides needs an update")
     ticket = _ticket_of(content[1:6])
     binding = content[6]
-    if type(binding) is not bytes or len(binding) not in (0, SIGNATURE_BYTES):
-        raise ValueError(f"a pass with a binding of a wrong type or length; expected 0 or {SIGNATURE_BYTES} bytes")
+    if type(binding) is not bytes or len(binding) not in (0, keys.SIGNATURE_BYTES):
+        raise ValueError(f"a pass with a binding of a wrong type or length; expected 0 or {keys.SIGNATURE_BYTES} bytes")
     return Pass(ticket, binding)
 
 
 def is_signed_by_owner(run_id: str, ticket: Ticket, owner_public_key: bytes) -> bool:
-    return verify_key(owner_public_key, _ticket_message(run_id, ticket), ticket.signature)
+    return keys.verify_key(owner_public_key, _ticket_message(run_id, ticket), ticket.signature)
 
 
 def is_for(run_id: str, held: Pass, peer_id: PeerId) -> bool:
     """Whether the pass belongs to `peer_id`: by its key, or by the signature of the one-time secret."""
     if held.ticket.kind == "once":
-        return verify_key(held.ticket.holder, _binding_message(run_id, held.ticket, peer_id), held.binding)
-    return public_key_of(peer_id) == held.ticket.holder
+        return keys.verify_key(held.ticket.holder, _binding_message(run_id, held.ticket, peer_id), held.binding)
+    return keys.public_key_of(peer_id) == held.ticket.holder
 
 
 def encode_invite(invite: Invite) -> str:
@@ -179,7 +171,7 @@ def decode_invite(text: str) -> Invite:
         raise UsageFault(
             f"the invite is damaged or cut off ({error}); expected it as `peer invite` wrote it; copy it whole"
         ) from error
-    if fingerprint(invite.owner_public_key) != split_run_id(invite.run_id)[1] or (
+    if keys.fingerprint(invite.owner_public_key) != keys.split_run_id(invite.run_id)[1] or (
         invite.ticket is not None and not is_signed_by_owner(invite.run_id, invite.ticket, invite.owner_public_key)
     ):
         raise UsageFault(
@@ -198,7 +190,7 @@ def _holds_its_secret(invite: Invite) -> bool:
     ticket = invite.ticket
     if ticket is None or ticket.kind != "once":
         return True
-    return len(invite.secret) == SEED_BYTES and Identity.from_seed(invite.secret).public_key == ticket.holder
+    return len(invite.secret) == SEED_BYTES and keys.Identity.from_seed(invite.secret).public_key == ticket.holder
 
 
 def _invite_of(content: Any) -> Invite:
@@ -214,7 +206,7 @@ def _invite_of(content: Any) -> Invite:
             parse_peer_multiaddr(address)
         except UsageFault as error:
             raise ValueError(str(error)) from error
-    check_bytes("owner_public_key", owner_public_key, PUBLIC_KEY_BYTES)
+    check_bytes("owner_public_key", owner_public_key, keys.PUBLIC_KEY_BYTES)
     if type(secret) is not bytes or len(secret) not in (0, SEED_BYTES):
         raise ValueError("a secret of a wrong length")
     if type(fields) is not list or (fields and len(fields) != 5):
@@ -226,10 +218,10 @@ def _ticket_of(fields: list[Any]) -> Ticket:
     serial, kind, holder, expires_at, signature = fields
     check_bytes("serial", serial, SERIAL_BYTES)
     check_choice("kind", kind, TICKET_KINDS)
-    check_bytes("holder", holder, PUBLIC_KEY_BYTES)
+    check_bytes("holder", holder, keys.PUBLIC_KEY_BYTES)
     if type(expires_at) is not int or not 0 <= expires_at <= MAX_EXPIRY:
         raise ValueError(f"an expiry {expires_at!r:.30}; expected unix seconds")
-    check_bytes("signature", signature, SIGNATURE_BYTES)
+    check_bytes("signature", signature, keys.SIGNATURE_BYTES)
     return Ticket(serial, kind, holder, expires_at, signature)
 
 

@@ -26,21 +26,9 @@ from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.newest import Newest
+from dht.pylibp2p import messages
 from dht.pylibp2p.connections import Connections, MuxedConnection
 from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose
-from dht.pylibp2p.messages import (
-    HOP_PROTOCOL,
-    IDENTIFY_PROTOCOL,
-    KAD_PROTOCOL,
-    MAX_MESSAGE_BYTES,
-    PING_PROTOCOL,
-    check_hop_status,
-    decode_closer_peers,
-    decode_identify,
-    encode_find_node,
-    encode_hop_connect,
-    encode_identify,
-)
 from dht.pylibp2p.yamux import YamuxStream
 from dht.streams.framing import FramedStream
 
@@ -82,8 +70,8 @@ class Libp2pHost:
         self._identity = identity
         self._connections = Connections(Securer(self._identity), self._on_connection, self._on_stream)
         self._handlers: dict[str, ByteHandler] = {
-            IDENTIFY_PROTOCOL: self._serve_identify,
-            PING_PROTOCOL: _serve_ping,
+            messages.IDENTIFY_PROTOCOL: self._serve_identify,
+            messages.PING_PROTOCOL: _serve_ping,
         }
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -239,10 +227,10 @@ class Libp2pHost:
         connection = self._connections.get(relay_id)
         if connection is None:
             connection = await self._connections.dial(relay_id, relay.without_peer_id())
-        stream = await self._open(connection, HOP_PROTOCOL)
+        stream = await self._open(connection, messages.HOP_PROTOCOL)
         try:
-            await _send_message(stream, encode_hop_connect(peer_id))
-            check_hop_status(await _read_message(stream))
+            await _send_message(stream, messages.encode_hop_connect(peer_id))
+            messages.check_hop_status(await _read_message(stream))
         except BaseException:
             stream.abort()
             raise
@@ -265,16 +253,16 @@ class Libp2pHost:
     async def _identify(self, connection: MuxedConnection) -> None:
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                stream = await self._open(connection, IDENTIFY_PROTOCOL)
+                stream = await self._open(connection, messages.IDENTIFY_PROTOCOL)
                 try:
-                    introduction = decode_identify(await _read_message(stream))
+                    introduction = messages.decode_identify(await _read_message(stream))
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
             logger.debug("%s does not introduce itself: %s", connection.remote, words_of(error))
             return
         self._learn(connection.remote, introduction.addresses, connection.is_loopback)
-        if KAD_PROTOCOL in introduction.protocols:
+        if messages.KAD_PROTOCOL in introduction.protocols:
             self._routers[connection.remote] = None
 
     def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:
@@ -304,10 +292,10 @@ class Libp2pHost:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 connection = await self._reach(router, may_search=False)
-                stream = await self._open(connection, KAD_PROTOCOL)
+                stream = await self._open(connection, messages.KAD_PROTOCOL)
                 try:
-                    await _send_message(stream, encode_find_node(target))
-                    answer = decode_closer_peers(await _read_message(stream))
+                    await _send_message(stream, messages.encode_find_node(target))
+                    answer = messages.decode_closer_peers(await _read_message(stream))
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
@@ -352,7 +340,7 @@ class Libp2pHost:
             stream.abort()
 
     async def _serve_identify(self, stream: YamuxStream, remote: PeerId) -> None:
-        await _send_message(stream, encode_identify(self.peer_id, self._handlers))
+        await _send_message(stream, messages.encode_identify(self.peer_id, self._handlers))
         stream.close()
         await stream.wait_closed()
 
@@ -370,7 +358,7 @@ async def _send_message(stream: YamuxStream, message: bytes) -> None:
 
 
 async def _read_message(stream: YamuxStream) -> bytes:
-    return await read_delimited(stream.readexactly, MAX_MESSAGE_BYTES)
+    return await read_delimited(stream.readexactly, messages.MAX_MESSAGE_BYTES)
 
 
 def _reason(error: Exception) -> str:

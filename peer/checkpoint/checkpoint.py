@@ -38,15 +38,7 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from dht.host import PeerId
 from dht.regular_files import sync
-from peer.checkpoint.checked_files import (
-    OpenFile,
-    check_file,
-    check_length,
-    measure_file,
-    open_new,
-    read_json,
-    write_json,
-)
+from peer.checkpoint import checked_files
 from peer.checkpoint.checkpoint_facts import (
     OF_OWN_WORK,
     OF_SENT,
@@ -125,7 +117,7 @@ class SavedCheckpoint:
             ValueError: the file has changed since it was checked; `state` is untouched.
         """
         facts = self._facts[index]
-        check_file(self.path / _fragment_name(index), facts.file)
+        checked_files.check_file(self.path / _fragment_name(index), facts.file)
         file = open_arrays(self.path / _fragment_name(index))
         own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
         anchor, momentum = file.get("anchor"), file.get("momentum")
@@ -209,7 +201,7 @@ class CheckpointDraft:
         if has_trainer:
             part = _read_trainer(self.path, self.number)
             totals = totals.model_copy(update=part.model_dump(include={"inner_steps", "tokens", "reads"}))
-            trainer = measure_file(self.path / TRAINER_FACTS_NAME)
+            trainer = checked_files.measure_file(self.path / TRAINER_FACTS_NAME)
         content = Metadata(
             format_version=FORMAT_VERSION,
             number=self.number,
@@ -223,7 +215,7 @@ class CheckpointDraft:
             fragments=tuple(facts for _, facts in sorted(self._facts.items())),
             trainer=trainer,
         ).model_dump(mode="json")
-        write_json(self.path / METADATA_NAME, content, self._folder.open_file)
+        checked_files.write_json(self.path / METADATA_NAME, content, self._folder.open_file)
         for path in sorted(self.path.iterdir()):
             sync(path)
         sync(self.path)
@@ -257,7 +249,7 @@ class CheckpointFolder:
     owner: CheckpointOwner
     every_seconds: float
     kept: int = KEPT_CHECKPOINTS
-    open_file: OpenFile = open_new
+    open_file: checked_files.OpenFile = checked_files.open_new
 
     def begin(self, least_number: int = 1) -> CheckpointDraft:
         """Start a new checkpoint; drafts that a killed process left behind are deleted.
@@ -329,13 +321,13 @@ class CheckpointFolder:
                 raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
         files = {_fragment_name(index): facts.file for index, facts in enumerate(metadata.fragments)}
         if metadata.trainer is not None:
-            check_file(path / TRAINER_FACTS_NAME, metadata.trainer)
+            checked_files.check_file(path / TRAINER_FACTS_NAME, metadata.trainer)
             files[TRAINER_TENSORS_NAME] = _read_trainer(path, metadata.number).file
         # What a power cut shortened is found before gigabytes are read.
         for name, file in files.items():
-            check_length(path / name, file)
+            checked_files.check_length(path / name, file)
         for name, file in files.items():
-            check_file(path / name, file)
+            checked_files.check_file(path / name, file)
         for index, facts in enumerate(metadata.fragments):
             _check_fragment(path / _fragment_name(index), index, facts)
         return SavedCheckpoint(path, metadata, owner)
@@ -390,7 +382,7 @@ def draft_path(folder: Path, number: int) -> Path:
 
 
 def _read_metadata(path: Path) -> Metadata:
-    content = read_json(path / METADATA_NAME)
+    content = checked_files.read_json(path / METADATA_NAME)
     if content.get("format_version") != FORMAT_VERSION:
         found = content.get("format_version")
         raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
@@ -399,7 +391,7 @@ def _read_metadata(path: Path) -> Metadata:
 
 
 def _read_trainer(path: Path, number: int) -> TrainerFile:
-    content = read_json(path / TRAINER_FACTS_NAME)
+    content = checked_files.read_json(path / TRAINER_FACTS_NAME)
     with _as_damage(TRAINER_FACTS_NAME):
         part = TrainerFile.model_validate_json(json.dumps(content))
     if part.number != number:

@@ -13,15 +13,7 @@ from peer.cli.arguments.options import AsJson, Checkpoint, InviteFile, LookTimeo
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading
-from peer.export.model_source import (
-    CheckpointSource,
-    ModelFileSource,
-    ModelSource,
-    RunSource,
-    check_model,
-    form_of,
-    run_in,
-)
+from peer.export import model_source
 from peer.observe.target import checked_target
 
 commands = Commands()
@@ -73,7 +65,7 @@ def export(
     as_json: AsJson = False,
 ) -> int:
     """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
-    chosen = form_of(out, form)
+    chosen = model_source.form_of(out, form)
     from peer.export.before_export import check_export
 
     check_export(out, chosen, replace=force, push=push, merge=merge, base=base)
@@ -197,14 +189,14 @@ def _model_source(
     timeout_seconds: float,
     *,
     takes_files: bool = True,
-) -> ModelSource:
+) -> model_source.ModelSource:
     """The one place a model is taken from."""
     run_id, peers, end = named
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
-        check_model(model)
-        return ModelFileSource(model)
+        model_source.check_model(model)
+        return model_source.ModelFileSource(model)
     if checkpoint is not None:
         from peer.config.peer_config import load_config
 
@@ -215,9 +207,11 @@ def _model_source(
             raise UsageFault(
                 f"{checkpoint} holds no run.record; expected the data folder of a peer of this run; check --checkpoint."
             )
-        return CheckpointSource(load_config({"run_id": run_id or run_in(checkpoint)}).run_id, checkpoint)
+        return model_source.CheckpointSource(
+            load_config({"run_id": run_id or model_source.run_in(checkpoint)}).run_id, checkpoint
+        )
     if run_id is None and invite is None:
         raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite, None, end)
     target.look_first(timeout_seconds)
-    return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)
+    return model_source.RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

@@ -12,18 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
+from peer.cli.arguments import options
 from peer.cli.arguments.named_run import Run, with_named_run
-from peer.cli.arguments.options import (
-    AsJson,
-    AsPlain,
-    ConfigFile,
-    InviteFile,
-    IsVerbose,
-    chosen_config,
-    output_of,
-    use_invite,
-    with_choices,
-)
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import say
@@ -101,7 +91,7 @@ def init(
         bool,
         typer.Option("--force", help="Sign again over your run NAME, or that in DIR: same owner key, next revision."),
     ] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make a run: the owner's key and the signed manifest that all its peers follow."""
     if example:
@@ -228,7 +218,7 @@ def _built(folder: Path, manifest: Any) -> Any:
 
 
 @commands.command(
-    cls=with_choices(),
+    cls=options.with_choices(),
     epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
 )
@@ -236,18 +226,18 @@ def _built(folder: Path, manifest: Any) -> Any:
 def join(
     context: typer.Context,
     run: Run = None,
-    invite: InviteFile = None,
-    config: ConfigFile = None,
-    as_json: AsJson = False,
-    plain: AsPlain = False,
-    verbose: IsVerbose = False,
+    invite: options.InviteFile = None,
+    config: options.ConfigFile = None,
+    as_json: options.AsJson = False,
+    plain: options.AsPlain = False,
+    verbose: options.IsVerbose = False,
 ) -> int:
     """Join a run and train: find the others, catch up, and share what this machine learns."""
     return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=False)
 
 
 @commands.command(
-    cls=with_choices(is_seed=True, first=("listen", "announce")),
+    cls=options.with_choices(is_seed=True, first=("listen", "announce")),
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )
@@ -255,18 +245,18 @@ def join(
 def seed(
     context: typer.Context,
     run: Run = None,
-    invite: InviteFile = None,
-    config: ConfigFile = None,
-    as_json: AsJson = False,
-    plain: AsPlain = False,
-    verbose: IsVerbose = False,
+    invite: options.InviteFile = None,
+    config: options.ConfigFile = None,
+    as_json: options.AsJson = False,
+    plain: options.AsPlain = False,
+    verbose: options.IsVerbose = False,
 ) -> int:
     """Help a run without training: be an address to join at, and serve its state to newcomers."""
     return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=True)
 
 
 def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool, verbose: bool) -> dict[str, object]:
-    output = output_of(as_json, plain, verbose)
+    output = options.output_of(as_json, plain, verbose)
     return with_named_run(context.obj, run) | {"output": output}
 
 
@@ -274,7 +264,7 @@ def _run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
-    config, invite = chosen_config(flags, config_path, invite_source)
+    config, invite = options.chosen_config(flags, config_path, invite_source)
     if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
         # Only the first of torchrun's processes has a network side and the folder; the others follow it.
         from peer.join.join import run_rank
@@ -299,7 +289,7 @@ def _run_peer(
             from peer.observe.known_addresses import check_addresses
 
             check_addresses(config)
-        use_invite(invite, config)
+        options.use_invite(invite, config)
     except BaseException:
         held.give_up()
         raise

@@ -15,21 +15,7 @@ from averaging.cells.formation import cell_codec_of
 from averaging.codec.codec import Codec
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.timing import HEARTBEAT_SECONDS
-from averaging.wire import frames
-from averaging.wire.messages import (
-    DIGEST_BYTES,
-    SIGNATURE_BYTES,
-    Commit,
-    Contribution,
-    Message,
-    Offer,
-    Plan,
-    Reduced,
-    Result,
-    RosterEntry,
-    ShardPlan,
-    Wait,
-)
+from averaging.wire import frames, messages
 from dht.host import FRAME_HEADER_BYTES, PeerId
 
 LINE_SHARE = 1448 / 1500
@@ -42,8 +28,8 @@ CELL_MESSAGES = 4
 """On two levels also: a cell's part, its slices, their means, the whole."""
 
 _PEER = PeerId("12D3KooW" + "A" * 44)
-_DIGEST = bytes(DIGEST_BYTES)
-_SIGNATURE = bytes(SIGNATURE_BYTES)
+_DIGEST = bytes(messages.DIGEST_BYTES)
+_SIGNATURE = bytes(messages.SIGNATURE_BYTES)
 _VERSION = 1000
 _TOKENS = 1 << 20
 _STEPS = 100
@@ -120,11 +106,11 @@ def round_traffic(
     own_shards = [0] * num_members
     for index, shard in enumerate(shards):
         payload_bytes = codec.encoded_num_bytes(shard.end - shard.start)
-        contribution = Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end, _TOKENS)
+        contribution = messages.Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end, _TOKENS)
         own_values[shard.reducer] += shard.end - shard.start
         own_shards[shard.reducer] += 1
         own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
-        own_result_bytes[shard.reducer] += _frame_bytes(Result(0, _VERSION, index, shard.start, shard.end))
+        own_result_bytes[shard.reducer] += _frame_bytes(messages.Result(0, _VERSION, index, shard.start, shard.end))
         own_result_bytes[shard.reducer] += payload_bytes
     # One cell's fragment goes out to owners elsewhere, and what this cell owns goes to all others: the same again.
     crossing = cell_codec_of(codec).encoded_num_bytes(num_values) if num_cells > 1 else 0
@@ -198,22 +184,24 @@ class _Control:
         return (others * as_member + as_leader) / self.num_members
 
 
-def _control_bytes(shards: Sequence[ShardPlan], num_members: int, num_listeners: int, seconds: float) -> _Control:
+def _control_bytes(
+    shards: Sequence[messages.ShardPlan], num_members: int, num_listeners: int, seconds: float
+) -> _Control:
     everybody = tuple(range(num_members))
-    roster = (RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
+    roster = (messages.RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
     results = tuple(shard.result(_DIGEST, everybody, _SIGNATURE) for shard in shards)
     return _Control(
         num_members,
         len(shards),
         num_listeners,
-        offer=_frame_bytes(Offer(0, _VERSION, 0, _DIGEST, _VERSION, _TOKENS, _STEPS, _SEQUENCE, 1e7, True)),
-        waits=_frame_bytes(Wait(0, _VERSION, 0, num_members, num_members))
+        offer=_frame_bytes(messages.Offer(0, _VERSION, 0, _DIGEST, _VERSION, _TOKENS, _STEPS, _SEQUENCE, 1e7, True)),
+        waits=_frame_bytes(messages.Wait(0, _VERSION, 0, num_members, num_members))
         * (1 + math.floor(seconds / HEARTBEAT_SECONDS)),
-        plan=_frame_bytes(Plan(0, _VERSION, 0, _DIGEST, roster, tuple(shards), 10.5, 30.5)),
-        reduced=_frame_bytes(Reduced(0, _VERSION, 0, len(shards) - 1, _DIGEST, everybody, _SIGNATURE)),
-        commit=_frame_bytes(Commit(0, _VERSION, 0, _PEER, _DIGEST, roster, results, _DIGEST, _SIGNATURE)),
+        plan=_frame_bytes(messages.Plan(0, _VERSION, 0, _DIGEST, roster, tuple(shards), 10.5, 30.5)),
+        reduced=_frame_bytes(messages.Reduced(0, _VERSION, 0, len(shards) - 1, _DIGEST, everybody, _SIGNATURE)),
+        commit=_frame_bytes(messages.Commit(0, _VERSION, 0, _PEER, _DIGEST, roster, results, _DIGEST, _SIGNATURE)),
     )
 
 
-def _frame_bytes(message: Message) -> int:
+def _frame_bytes(message: messages.Message) -> int:
     return FRAME_HEADER_BYTES + len(frames.encode(message))

@@ -13,17 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from dht.admission.tickets import (
-    INVITE_PREFIX,
-    MAX_INVITE_LENGTH,
-    MAX_PASS_BYTES,
-    Invite,
-    Pass,
-    bind_ticket,
-    decode_invite,
-    decode_pass,
-    encode_pass,
-)
+from dht.admission import tickets
 from dht.errors import UsageFault, reading
 from dht.identity.keys import Identity, peer_id_of
 from dht.regular_files import open_regular, read_private
@@ -33,26 +23,26 @@ PASS_NAME = "membership.pass"
 """What lets this peer into a private run, in its data folder."""
 
 
-def read_invite(source: str) -> Invite:
+def read_invite(source: str) -> tickets.Invite:
     """The invite in the file `source`; ``-`` reads standard input.
 
     Raises:
         UsageFault: the text itself was given, the file cannot be read, is open to others of this machine though it
             holds a secret, or is no whole invite.
     """
-    if source.startswith(INVITE_PREFIX[:-3]):
+    if source.startswith(tickets.INVITE_PREFIX[:-3]):
         raise UsageFault(
             "the invite itself stands on the command line, where every user of this machine sees it in the list of "
             "processes; expected a file or - for standard input; save it to a file of mode 0600 and ask for a new one "
             "if others use this machine"
         )
     if source == "-":
-        return decode_invite(sys.stdin.read(MAX_INVITE_LENGTH + 1))
+        return tickets.decode_invite(sys.stdin.read(tickets.MAX_INVITE_LENGTH + 1))
     expected = "a file that `peer invite` wrote, or - for standard input"
     with reading(f"the invite {source}", expected), open_regular(source) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        text = file.read(MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
-    invite = decode_invite(text)
+        text = file.read(tickets.MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
+    invite = tickets.decode_invite(text)
     if invite.secret and mode & 0o077:
         raise UsageFault(
             f"the invite {source} has mode {mode:04o}, so other users of this machine can use it; expected 0600; run: "
@@ -61,7 +51,7 @@ def read_invite(source: str) -> Invite:
     return invite
 
 
-def with_invite(flags: Mapping[str, object], invite: Invite) -> dict[str, object]:
+def with_invite(flags: Mapping[str, object], invite: tickets.Invite) -> dict[str, object]:
     """Flags completed by what the invite says: the run, and addresses where none are given.
 
     Raises:
@@ -73,7 +63,7 @@ def with_invite(flags: Mapping[str, object], invite: Invite) -> dict[str, object
     return {**flags, "run_id": invite.run_id, "peers": flags.get("peers") or invite.addresses or None}
 
 
-def accept_invite(invite: Invite, identity: Identity, folder: Path) -> None:
+def accept_invite(invite: tickets.Invite, identity: Identity, folder: Path) -> None:
     """Use an invite for this identity and keep the pass in `folder`.
 
     Raises:
@@ -83,7 +73,7 @@ def accept_invite(invite: Invite, identity: Identity, folder: Path) -> None:
     write_secret(folder / PASS_NAME, _pass_of(invite, identity))
 
 
-def _pass_of(invite: Invite, identity: Identity) -> bytes:
+def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
     """Encoded; empty for a key that is listed."""
     ticket = invite.ticket
     if ticket is None:
@@ -92,13 +82,13 @@ def _pass_of(invite: Invite, identity: Identity) -> bytes:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.expires_at))
         raise UsageFault(f"the invite expired at {day}; expected one that is still good; ask the owner for a new one")
     if ticket.kind == "once":
-        return encode_pass(bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id))
+        return tickets.encode_pass(tickets.bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id))
     if ticket.holder != identity.public_key:
         raise UsageFault(
             f"the invite is for the key {peer_id_of(ticket.holder)}; expected {identity.peer_id}, the key of this "
             "peer; give --identity the file of that key, or ask the owner for an invite for this one"
         )
-    return encode_pass(Pass(ticket))
+    return tickets.encode_pass(tickets.Pass(ticket))
 
 
 def load_pass(folder: Path) -> bytes | None:
@@ -109,14 +99,14 @@ def load_pass(folder: Path) -> bytes | None:
     """
     path = folder / PASS_NAME
     try:
-        data = read_private(path, MAX_PASS_BYTES, str(path))
+        data = read_private(path, tickets.MAX_PASS_BYTES, str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a file of your own") from error
     try:
         if data:
-            decode_pass(data)
+            tickets.decode_pass(data)
     except ValueError as error:
         raise UsageFault(f"{path} is damaged: {error}; remove it and join with --invite once more") from error
     return data

@@ -21,18 +21,9 @@ from urllib.parse import urljoin, urlsplit
 from dht.errors import LocalFault, UsageFault, writing
 from dht.fields import clean_text
 from dht.quantities import bytes_text
+from peer.trainer.data import shards
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.prepared import ShardFolder
-from peer.trainer.data.shards import (
-    MAX_META_BYTES,
-    META_NAME,
-    Meta,
-    Shard,
-    check_shard,
-    parse_meta,
-    read_meta,
-    write_new,
-)
 from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.files import Tokens
@@ -116,7 +107,7 @@ class WebStock:
             self._stock.lose(group)
             return None
 
-    def fetch(self, shard: Shard) -> None:
+    def fetch(self, shard: shards.Shard) -> None:
         """Download a shard, unless it is here.
 
         Raises:
@@ -136,19 +127,19 @@ class WebStock:
             )
         _download(urljoin(self._url, shard.name), draft, num_bytes)
         try:
-            check_shard(draft, self.meta, shard)
+            shards.check_shard(draft, self.meta, shard)
         except UsageFault:
             draft.unlink(missing_ok=True)
             raise
         os.replace(draft, path)
 
-    def _meta(self, digest: str) -> Meta:
-        found = read_meta(self.folder, digest)
+    def _meta(self, digest: str) -> shards.Meta:
+        found = shards.read_meta(self.folder, digest)
         if found is not None:
             return found
-        content = patiently(partial(_read, self._url, MAX_META_BYTES), self._note)
-        meta = parse_meta(content, self._url, digest)
-        write_new(self.folder / META_NAME, content)
+        content = patiently(partial(_read, self._url, shards.MAX_META_BYTES), self._note)
+        meta = shards.parse_meta(content, self._url, digest)
+        shards.write_new(self.folder / shards.META_NAME, content)
         return meta
 
 
@@ -158,10 +149,12 @@ def _read(url: str, max_bytes: int) -> bytes:
             content: bytes = answer.read(max_bytes + 1)
     except _BROKEN as error:
         raise LocalFault(
-            f"{url} cannot be had ({_reason(error)}); expected {META_NAME} there; is the server up?"
+            f"{url} cannot be had ({_reason(error)}); expected {shards.META_NAME} there; is the server up?"
         ) from error
     if len(content) > max_bytes:
-        raise UsageFault(f"{url} has more than {bytes_text(max_bytes)}; expected the {META_NAME} of prepared data")
+        raise UsageFault(
+            f"{url} has more than {bytes_text(max_bytes)}; expected the {shards.META_NAME} of prepared data"
+        )
     return content
 
 
