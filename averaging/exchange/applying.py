@@ -31,15 +31,7 @@ from averaging.outer.outer_rule import OuterRule
 from averaging.outer.staleness_weights import shard_rates
 from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
-from averaging.wire.messages import (
-    Commit,
-    Plan,
-    Result,
-    ResultRequest,
-    VersionIs,
-    own_entry,
-    own_ranges,
-)
+from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry, own_ranges
 from dht.host import PeerId
 
 CHUNKS_AT_ONCE = 4

@@ -20,11 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from averaging.lanes.greeting import (
-    Doorkeeper,
-    greet_incoming,
-    open_greeted_stream,
-)
+from averaging.lanes.greeting import Doorkeeper, greet_incoming, open_greeted_stream
 from averaging.lanes.line_capacity import UploadRate
 from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames

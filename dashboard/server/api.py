@@ -24,14 +24,7 @@ from pydantic import (
 )
 
 from dashboard.history.trend import columns_of, rounded, thinned
-from dashboard.history_facts import (
-    ContributorView,
-    Gap,
-    HistoryPoint,
-    HistoryView,
-    MissingRounds,
-    RoundFacts,
-)
+from dashboard.history_facts import ContributorView, Gap, HistoryPoint, HistoryView, MissingRounds, RoundFacts
 from dashboard.observe.dashboard_state import FragmentRow
 from dashboard.observe.run_summary import RunSummary
 from dashboard.page.annotations import annotations_of

@@ -18,15 +18,7 @@ from pydantic import BaseModel
 
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api, api_model
-from dashboard.server.api_schema import (
-    ID_PATTERN,
-    PREFIX,
-    BadQuery,
-    Endpoint,
-    Query,
-    openapi,
-    read_query,
-)
+from dashboard.server.api_schema import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
 from dashboard.server.site import SITE, Site, problem, respond
 

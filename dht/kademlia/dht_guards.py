@@ -34,12 +34,7 @@ from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
-from dht.records.signed_records import (
-    VerifiedRecords,
-    decode_peer_record,
-    decode_run_record,
-    run_key,
-)
+from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record, run_key
 from dht.streams.fair_turns import StreamCounts
 
 OPEN_SECONDS: Final = 5.0

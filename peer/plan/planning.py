@@ -22,14 +22,7 @@ from peer.memory.base_bits import base_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
-from peer.plan.round_seconds import (
-    LINE_SHARE,
-    MemberLink,
-    MemberTraffic,
-    busy_seconds,
-    round_seconds,
-    round_traffic,
-)
+from peer.plan.round_seconds import LINE_SHARE, MemberLink, MemberTraffic, busy_seconds, round_seconds, round_traffic
 
 SizesOf = Callable[[int], tuple[int, ...]]
 """Number of fragments to their numbers of values."""
