@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,13 +116,16 @@ class ShownRun:
     served: Callable[[str], object] = lambda address: None
 
 
-def serve_dashboards(runs: Sequence[ShownRun], *, is_index: bool = True) -> int:
+def serve_dashboards(
+    runs: Sequence[ShownRun], unusable: Mapping[str, str] | None = None, *, is_index: bool = True
+) -> int:
     """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port, token and
     proxies are those of the first one.
 
     Args:
+        unusable: run ids that cannot be opened, and why; the index has a card for each.
         is_index: False: the page of the only run is at ``/``, and what keeps it from being shown ends the program.
 
     Raises:
@@ -133,8 +136,11 @@ def serve_dashboards(runs: Sequence[ShownRun], *, is_index: bool = True) -> int:
         split_run_id(run.run_id)
     token_file = runs[0].choices.token_file
     access = None if token_file is None else PageAccess(read_token(token_file))
-    asyncio.run(_serve(runs, access, is_alone=not is_index))
+    asyncio.run(_serve(runs, unusable or {}, access, is_alone=not is_index))
     return 0
+
+
+NOT_SHOWN: Final = "This run cannot be shown at present. The owner of this page sees the reason."
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,9 @@ def _quiet_logs() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
-async def _serve(runs: Sequence[ShownRun], access: PageAccess | None, *, is_alone: bool) -> None:
+async def _serve(
+    runs: Sequence[ShownRun], unusable: Mapping[str, str], access: PageAccess | None, *, is_alone: bool
+) -> None:
     """One run at ``/``, whose fault is this program's; or an index, where a run that cannot be shown is told."""
     choices = runs[0].choices
     async with contextlib.AsyncExitStack() as stack:
@@ -214,18 +222,19 @@ async def _serve(runs: Sequence[ShownRun], access: PageAccess | None, *, is_alon
         stack.enter_context(_quiet_logs())
         doors = Doors(own_limits(), time.monotonic, choices.proxies)
         pages: list[_Page] = []
-        missing: dict[str, str] = {}
+        faults = dict(unusable)
         for run in runs:
             try:
                 pages.append(await _opened(stack, run, access, doors, "" if is_alone else run_path(run.run_id)))
             except LocalFault as fault:
                 if is_alone:
                     raise
-                missing[run.run_id] = "This run cannot be shown at present. The owner of this page sees the reason."
-                _warn(f"{run.run_id} is not shown: {fault}")
+                faults[run.run_id] = str(fault)
+        for run_id, why in faults.items():
+            _warn(f"{run_id} is not shown: {why}")
         if not pages:
             raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
-        app = pages[0].app if is_alone else make_index([page.app for page in pages], missing)
+        app = pages[0].app if is_alone else make_index([page.app for page in pages], dict.fromkeys(faults, NOT_SHOWN))
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)

@@ -91,7 +91,8 @@ class Identity:
             return cls.from_bytes(content)
         except ValueError as error:
             raise UsageFault(
-                f"the key file {path} is damaged: {error}; restore it from a copy, or remove it to become a new peer"
+                f"the key file {path} is damaged: {error}; restore it from a copy; without one, a peer whose file is "
+                "removed becomes a new peer, but an owner's key is lost with its run"
             ) from error
 
     @classmethod

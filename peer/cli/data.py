@@ -25,7 +25,7 @@ commands.add_typer(data_commands, name="data")
 Files = Annotated[
     list[str],
     typer.Argument(
-        metavar="FILES...",
+        metavar="FILES",
         help="Text, .jsonl and .parquet files, or folders of them; jsonl:PATH, parquet:PATH and text:PATH say which.",
         show_default=False,
     ),

@@ -263,7 +263,7 @@ def members(
 def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the signed manifest and the draft that is not signed yet."""
     owned = _owned(run, run_id, data_dir)
-    from peer.network.membership.manifest_revisions import describe_changes
+    from peer.network.membership.manifest_revisions import all_changes, describe_changes
 
     draft = owned.draft
     if as_json:
@@ -279,8 +279,8 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
         print(f"File        {file.name}, {file.bytes} bytes, BLAKE3 {file.digest[:16]}")
     if manifest.own_code_hint:
         print(f"Own code    {manifest.own_code_hint}")
-    for change in describe_changes(manifest, manifest.model_copy(update={"changes": ()})).split("; "):
-        print(f"Change      {change or 'none'}")
+    for change in all_changes(manifest) or ["none"]:
+        print(f"Change      {change}")
     if draft is not None:
         print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, manifest)}")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import Incompatible, NobodyReachable, UsageFault, writing
+from dht.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
 from dht.observer.backend import choose_backend
 from peer.cli.arguments.named_run import Run, named_run
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
@@ -212,17 +212,19 @@ def dashboard(
 
     if one is not None:
         return serve_dashboards([shown(one, db, join_address or (), its_samples)], is_index=False)
-    return serve_dashboards(
-        [
-            shown(
-                checked_target(each.run_id, list(each.peers) or None, each.invite),
-                None if each.db is None else Path(each.db),
-                each.join_addresses,
-                sample_plan(samples_every, prompt or (), None if each.base is None else Path(each.base)),
-            )
-            for each in several or ()
-        ]
-    )
+    usable: list[ShownRun] = []
+    unusable: dict[str, str] = {}
+    for each in several or ():
+        plan = sample_plan(samples_every, prompt or (), None if each.base is None else Path(each.base))
+        try:
+            target = checked_target(each.run_id, list(each.peers) or None, each.invite)
+        except LocalFault as fault:
+            unusable[each.run_id] = f"{fault} Its entry in {runs} may name peers and invite."
+        else:
+            usable.append(shown(target, None if each.db is None else Path(each.db), each.join_addresses, plan))
+    if not usable:
+        raise UsageFault("; ".join(f"{known} cannot be shown: {why}" for known, why in unusable.items()))
+    return serve_dashboards(usable, unusable)
 
 
 def _say_who_answers(target: Target) -> None:

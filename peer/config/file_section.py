@@ -99,4 +99,7 @@ def named_file(files: Sequence[FileSection], name: str, field: str) -> FileSecti
         if file.name == name:
             return file
     known = ", ".join(file.name for file in files) or "none"
-    raise ValueError(f"{field} is {name[:80]!r}, which is no file of the run ({known}); expected the name of one")
+    raise ValueError(
+        f"{field} is {name[:80]!r}, which is no file of the run ({known}); expected the name of one; "
+        "`peer init --file PATH` adds it"
+    )

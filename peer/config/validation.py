@@ -197,5 +197,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         # Some editors put a mark before the text.
         with reading(path, "a TOML file; check the path."):
             return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageFault(f"{path} is not a TOML file: it is no text; expected one, or a whole run.record.") from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error

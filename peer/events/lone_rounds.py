@@ -11,9 +11,14 @@ LONE_ROUNDS: Final = 8
 """So many rounds of one member in a row are no chance. On two busy cores 4 of 10 rounds of two peers had one member."""
 
 
+def is_shared(fact: RoundCommitted) -> bool:
+    """Whether work of several peers is in the round; where sites are cells, one peer may be all of its own."""
+    return len(fact.contributors) > 1 or fact.num_cells > 1
+
+
 def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:
     """The newest rounds in a row that had one member: of a trainer's own, of all that a seed sees."""
     fact = event.fact
     if not isinstance(fact, RoundCommitted) or not (is_seed or event.peer_id in fact.contributors):
         return before  # what others did without this peer says nothing of its own rounds
-    return before + 1 if len(fact.contributors) == 1 and fact.num_cells <= 1 else 0
+    return 0 if is_shared(fact) or not fact.contributors else before + 1

@@ -214,7 +214,12 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
     try:
         with reading(record_path, "the manifest that `peer init` signed."):
             data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
-        record = decode_run_record(data, run_id=run_id or claimed_run_id(data) or "")
+        if (found := run_id or claimed_run_id(data)) is None:
+            raise UsageFault(
+                f"{record_path} is damaged: it names no run; expected it as `peer init` or `peer manifest sign` wrote "
+                "it; take it from a copy, or from any member's folder"
+            )
+        record = decode_run_record(data, run_id=found)
         manifest = RunManifest.from_bytes(record.manifest)
     except PeerFault as fault:
         raise UsageFault(

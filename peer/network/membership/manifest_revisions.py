@@ -98,6 +98,11 @@ def describe_changes(newer: RunManifest, held: RunManifest) -> str:
     return "; ".join(_phrase(change) for change in newer.changes if change not in held.changes)
 
 
+def all_changes(manifest: RunManifest) -> list[str]:
+    """Each change of the run so far, in words."""
+    return [_phrase(change) for change in manifest.changes]
+
+
 def _phrase(change: ChangeSection) -> str:
     when = f"from version {change.at_version}" if change.at_version else "at once"
     parts = [
@@ -121,6 +126,8 @@ def _phrase(change: ChangeSection) -> str:
     noted = f'{NOTED}"{change.note}"' if change.note else ""
     if noted and not parts:
         return noted
+    if len(parts) == 1 and change.cooldown_tokens is not None and not change.at_version:
+        return f"{parts[0]}{noted and f'; {noted}'}"  # the token says when
     return f"{', '.join(parts) or 'nothing'} {when}{noted and f'; {noted}'}"
 
 

@@ -12,7 +12,7 @@ from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, short_peer
 from peer.events import peer_events as events
-from peer.events.lone_rounds import LONE_ROUNDS
+from peer.events.lone_rounds import LONE_ROUNDS, is_shared
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
@@ -178,7 +178,7 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             is_seed = fact.device == "seed"
             scene = replace(scene, joined_at=scene.joined_at or event.at, is_seed=is_seed)
         case RoundCommitted() if event.peer_id in fact.contributors:
-            confirmed = scene.confirmed_rounds + (len(fact.contributors) > 1)
+            confirmed = scene.confirmed_rounds + is_shared(fact)
             scene = replace(scene, confirmed_rounds=confirmed, last_round_at=event.at)
         case RoundCommitted() | AppliedCommit():
             scene = replace(scene, last_round_at=event.at)

@@ -316,7 +316,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["jion"], "Did you mean 'join'?"),
         (["join", "--max-steps", "many"], "--max-steps is 'many'; expected a whole number"),
         (["seed", "--run-id", RUN_ID, "--device", "cpu"], "There is no flag --device of `peer seed`"),
-        (["status", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
+        (["status", "--run-id", RUN_ID], "expected the run's link (murmuration://...)"),
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--samples-every", "1"], "such as 90s, 20min, 1h"),
@@ -330,7 +330,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
         (["sample", "--model", "m"], "--prompt is missing; expected --prompt TEXT"),
         (["sample", "--prompt", "x", "--temperature", "-1"], "--temperature is '-1'; expected a number from 0 to 100"),
-        (["evaluate", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
+        (["evaluate", "--run-id", RUN_ID], "expected the run's link (murmuration://...)"),
         (["demo", "--peers", "1"], "--peers is '1'; expected a whole number from 2 to 64"),
         (["simulate", "--churn", "2"], "--churn is '2'; expected a number from 0 to 1"),
         (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
@@ -386,6 +386,22 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert not page[2][0][0].choices.shows_seeds
     assert page[2][0][0].choices.samples is None
     assert app.run([*shows_none, "--join-address", ADDRESS]) == 2
+
+
+def test_a_run_of_several_that_nobody_can_reach_does_not_keep_the_others_away(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboards", lambda *_: 0)
+    unknown = f'[[run]]\nrun_id = "{RUN_ID}"\n'
+    Path("runs.toml").write_text(unknown)
+    assert app.run(["dashboard", "--runs", "runs.toml", "--port", "0"]) == 2
+    assert f"{RUN_ID} cannot be shown: No address of a member" in capsys.readouterr().err
+    other = f"books{RUN_ID[RUN_ID.index('.') :]}"
+    Path("runs.toml").write_text(f'{unknown}[[run]]\nrun_id = "{other}"\npeers = ["{ADDRESS}"]\n')
+    assert app.run(["dashboard", "--runs", "runs.toml", "--port", "0"]) == 0
+    ((shown, unusable),) = page
+    assert ([run.run_id for run in shown], list(unusable)) == ([other], [RUN_ID])
+    assert unusable[RUN_ID].endswith("Its entry in runs.toml may name peers and invite.")
 
 
 def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,11 @@ def test_notes_are_signed_bounded_and_listed(tmp_path: Path, capsys: pytest.Capt
     before = open_owned_run(None, folder).manifest
     assert app.run(["note", str(folder)]) == 0
     assert "There are no notes yet" in capsys.readouterr().out
-    assert app.run(["note", str(folder), "  raised H to 40 "]) == 0
+    assert app.run(["note", str(folder), "  raised H to 40; why "]) == 0
     said = capsys.readouterr().out
-    assert "Noted       raised H to 40" in said
+    assert "Noted       raised H to 40; why" in said
+    assert app.run(["manifest", "show", str(folder)]) == 0
+    assert 'Change      the organiser notes: "raised H to 40; why"\n' in capsys.readouterr().out
     assert f"run `peer manifest publish --data-dir {folder}` when a member is online" in said
     for number in range(MAX_NOTES):
         assert app.run(["note", str(folder / RUN_RECORD_NAME), f"note {number}"]) == 0

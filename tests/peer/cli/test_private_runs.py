@@ -244,6 +244,8 @@ def test_a_manifest_that_was_changed_after_it_was_signed(tmp_path: Path, capsys:
     said = sentence(capsys, ["manifest", "show", "--data-dir", str(folder)])
     assert "is not signed by the owner of this run" in said
     assert "take it from a copy" in said
+    path.write_bytes(path.read_bytes()[:300])
+    assert f"{path} is damaged: it names no run" in sentence(capsys, ["manifest", "show", "--data-dir", str(folder)])
 
 
 def test_only_the_owner_revises(tmp_path: Path, owner: Path, capsys: pytest.CaptureFixture[str]) -> None:

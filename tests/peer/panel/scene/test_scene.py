@@ -83,6 +83,12 @@ def test_a_round_alone_is_not_confirmed() -> None:
     assert (scene.confirmed_rounds, scene.state.rounds_contributed, scene.last_round_at) == (1, 2, 4.0)
 
 
+def test_a_round_of_two_sites_is_confirmed_where_a_site_has_one_peer() -> None:
+    alone = committed(2.0, (ME,))
+    scene = after(JOINED, replace(alone, fact=replace(alone.fact, num_cells=2)))
+    assert (scene.confirmed_rounds, scene.lone_rounds) == (1, 0)
+
+
 def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
     refused = RefusedPeer(KIRAN, "late", kinds=("late",), num_times=(1,))
     assert said(after(JOINED, Event(2.0, ME, refused)))[1:] == []
