@@ -165,7 +165,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
-        f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
+        f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"
     )
     if manifest.own_code_hint:
         console.print(f"Its model is from its owner's own code: {manifest.own_code_hint}")

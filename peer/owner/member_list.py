@@ -24,7 +24,7 @@ def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     now = time.time()
     invites = []
     for given in owned.given():
-        revoked = bytes.fromhex(given["serial"]) in rules.revoked_tickets
+        revoked = bytes.fromhex(given["serial"]) in rules.revoked_tickets or given["key"] in rules.revoked
         state = "revoked" if revoked else "expired" if given["expires_at"] <= now else "good"
         invites.append({**given, "state": state})
     return {

@@ -138,7 +138,7 @@ def test_init_reads_a_file_and_signs_again_only_when_forced(tmp_path: Path, caps
     first = json.loads(capsys.readouterr().out)
     key = (tmp_path / "out" / "owner.key").read_bytes()
     assert app.run(arguments) == 2
-    assert "give --force to sign the manifest again" in capsys.readouterr().err
+    assert "sign the manifest again with that key (--force" in capsys.readouterr().err
     assert app.run([*arguments, "--force"]) == 0
     second = json.loads(capsys.readouterr().out)
     assert first["run_id"] == second["run_id"]

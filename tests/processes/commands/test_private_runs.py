@@ -79,6 +79,8 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         trainer.wait_joined(seconds=SOON_SECONDS)
         trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
 
+        spare = str(swarm.folder / "spare.invite")
+        assert app.run(["invite", "--data-dir", owner, "--key", friend.peer_id, "--out", spare]) == 0
         revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
         assert (revoked.returncode, revoked.stderr) == (0, "")
         trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
@@ -92,6 +94,9 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         )
         assert again.returncode == 4
         assert_one_sentence(again.stderr, "owner of the run revoked this", "ask the owner")
+        listed = swarm.call("members", "--data-dir", owner, "--json", seconds=SOON_SECONDS)
+        states = {invite["key"]: invite["state"] for invite in json.loads(listed.stdout)["invites"]}
+        assert (states[friend.peer_id], states[key]) == ("revoked", "good")
 
         # It goes on for those who stay, and ends on all of them at the stated version.
         end = max(trainer.versions().values()) + 5
