@@ -25,7 +25,7 @@ from dashboard.fault_barrier import keep_going
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
 from dashboard.log_limits import OncePerMinute
-from dashboard.observe.dashboard_state import INSTALL, DashboardState
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
@@ -46,6 +46,7 @@ from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record
+from peer.installation import install_command
 from peer.tracking.recorder import recording
 from peer.tracking.rows import RUN_COLUMNS, Row, RunRows
 from peer.tracking.trackers import Record
@@ -65,7 +66,7 @@ class Choices:
         db: the history's file; None: in memory.
         token_file: makes the page private.
         join_addresses: members' addresses that the page shows to everybody; none: those of seeds that answer.
-        install: what visitors type to get `peer`; None: `INSTALL`.
+        install: what visitors type to get `peer`; None: whatever gets this copy.
         shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
@@ -280,7 +281,7 @@ async def _opened(
         now=now,
         run=_known_run(run.run_id, history.stored_run_record),
         join_addresses=choices.join_addresses,
-        install=choices.install or INSTALL,
+        install=choices.install or install_command(),
     )
     live = Live(state, secrets.token_hex(4), history.view, base)
     site = Site(
@@ -355,6 +356,8 @@ def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
 
 def _say_what_is_shown(run: ShownRun) -> None:
     rule = run.choices.join_rule
+    if not (rule.is_of_one_machine or run.choices.install or install_command()):
+        _warn("the page sends visitors to you for this software; give the line that installs it with --install")
     if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
         return
     if all(map(is_of_this_machine, run.peers)):

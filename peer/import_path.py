@@ -104,8 +104,7 @@ def _is_own(name: str) -> bool:
 def _overwritten(name: str) -> str:
     return (
         f"{os.path.join(_ROOT, name, '__init__.py')} is not Murmuration's, another package has written over it; "
-        f"find it with: pip show --files {name}; then run: pip uninstall {name}; "
-        f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
+        f"find it with: pip show --files {name}; then run: pip uninstall {name}, and install Murmuration again"
     )
 
 

@@ -22,7 +22,6 @@ from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 from peer.run_clock import has_stalled
 
-INSTALL: Final = "pip install murmuration-swarm"
 MAX_PEERS: Final = 2500
 """Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
 contributor off the page."""
@@ -132,8 +131,8 @@ class DashboardState:
     """When a commit was last seen, or somebody training after a time in which nobody did."""
     join_addresses: tuple[str, ...] = ()
     """Members' addresses that may be shown to everybody (`joining.py`)."""
-    install: str = INSTALL
-    """How a visitor gets `peer`: a line for a shell."""
+    install: str = ""
+    """How a visitor gets `peer`: a line for a shell. Empty: nobody knows a line that works for everybody."""
     problem: str = ""
 
     @property

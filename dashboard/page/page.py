@@ -13,7 +13,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
-from dashboard.observe.dashboard_state import INSTALL, DashboardState, PeerRow
+from dashboard.observe.dashboard_state import DashboardState, PeerRow
 from dashboard.observe.joining import is_of_this_machine
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
@@ -60,7 +60,6 @@ TEMPLATES.globals.update(
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
-        "usual_install": INSTALL,
     }
 )
 

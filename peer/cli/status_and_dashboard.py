@@ -242,7 +242,7 @@ def _line_of(install: str | None) -> str | None:
     if install is not None and not (0 < len(install.strip()) <= MAX_INSTALL_LENGTH and install.isprintable()):
         raise UsageFault(
             f"--install has {len(install)} characters, or some that cannot be printed; expected a line of 1 to "
-            f"{MAX_INSTALL_LENGTH} such as 'pip install murmuration-swarm'"
+            f"{MAX_INSTALL_LENGTH} such as 'pip install git+https://...'"
         )
     return None if install is None else install.strip()
 

@@ -12,13 +12,13 @@ from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
-from peer.import_path import DISTRIBUTION
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
 from peer.version import SOFTWARE, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
 CLOCK_SAME_SECONDS: Final = 0.1
+NEWER: Final = "get a newer one where this one came from; in a clone: git pull, then pip install ."
 MAX_NAMED: Final = 3
 """Of the other peers of this machine."""
 TIGHT_SHARE: Final = 0.85
@@ -129,15 +129,13 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     missing = [name for name, version in machine.versions.items() if not version]
     if missing:
         what = f"{shown}; {' and '.join(missing)} cannot be found"
-        return Finding(
-            "software", "stop", what, f"install this software again: pip install --force-reinstall {DISTRIBUTION}"
-        )
+        return Finding("software", "stop", what, "install this software again; in its folder: pip install .")
     if run is not None and run.minimum_software and is_older(SOFTWARE, run.minimum_software):
         what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
-        return Finding("software", "stop", what, f"pip install --upgrade {DISTRIBUTION}", Incompatible.exit_code)
+        return Finding("software", "stop", what, NEWER, Incompatible.exit_code)
     if run is not None and run.newer_software:
         what = f"{shown}; members run {run.newer_software}"
-        return Finding("software", "note", what, f"pip install --upgrade {DISTRIBUTION}")
+        return Finding("software", "note", what, NEWER)
     return Finding("software", "ok", shown)
 
 

@@ -186,7 +186,7 @@ def test_a_package_that_another_one_has_written_over_is_named(tmp_path: Path, st
     shown = run(sys.executable, "-P", "-c", start, python_path=str(copy))
     assert shown.returncode == 1
     assert shown.stderr.startswith(f"peer: {copy / name / '__init__.py'} is not Murmuration's, another package")
-    assert f"pip uninstall {name}; pip install --force-reinstall --no-deps murmuration-swarm" in shown.stderr
+    assert f"pip uninstall {name}, and install Murmuration again" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 

@@ -256,7 +256,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "aiohttp pydantic",
     ),
     "dashboard.web": ("", False, ""),
-    "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
+    "dashboard.app": ("dht.identity dht.records dht.observer peer peer.tracking dashboard.*", False, "aiohttp"),
     "peer.cli.usage": ("peer peer.console", False, "typer"),
     "peer.cli.arguments": (
         "dht.identity peer.console peer.config peer.network.membership peer.observe peer.cli.usage",
@@ -300,7 +300,7 @@ TWO_MEANINGS = {
 
 OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.memory.least_memory"),  # of the kernel
-    *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
+    *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build", "peer.installation"),  # of ours
     *("dht.regular_files", "peer.import_path", "peer.demo.swarm"),
 )
 """They open files that nobody else can have put there."""

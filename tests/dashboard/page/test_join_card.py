@@ -74,13 +74,13 @@ def test_needs_are_those_of_the_planner(files: list[dict[str, object]]) -> None:
 
 def test_every_system_has_its_own_commands_and_all_are_in_the_page() -> None:
     shown = card(live())
-    assert re.findall(r'<label for="system-(\w+)">(\w+)<', shown) == [
-        *(("linux", "Linux"), ("mac", "Mac"), ("windows", "Windows"), ("docker", "Docker"))
+    assert re.findall(r'<label for="system-(\w+)">([\w ()]+)<', shown) == [
+        *(("linux", "Linux"), ("mac", "Mac"), ("windows", "Windows (WSL)"), ("docker", "Docker"))
     ]
     words = TextOnly(shown).text
     assert "wsl --install" in words
     assert "docker run -it --rm" in words
-    assert words.count("pip install murmuration-swarm") == 4
+    assert words.count("pip install ./FOLDER") == 4
 
 
 def test_an_organiser_says_how_visitors_get_the_program() -> None:
@@ -91,10 +91,20 @@ def test_an_organiser_says_how_visitors_get_the_program() -> None:
     assert hostile.tags == TextOnly(card(replace(live(), install="pip install it"))).tags
 
 
-def test_the_usual_line_says_where_to_look_when_pip_finds_nothing() -> None:
-    assert "If pip finds no such package" in text(live())
-    assert "If pip finds no such package" not in text(live(homepage=""))
-    assert "If pip finds no such package" not in text(replace(live(), install="pip install it"))
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize("homepage", ["", "https://example.org/starlings"])
+def test_without_a_line_that_works_for_all_the_organiser_has_the_program(homepage: str, is_over: bool) -> None:
+    """Nobody is told to install a package whose name anybody may register."""
+    state = live(homepage=homepage, **({"end_version": 0} if is_over else {}))
+    sections = render_sections(state, NOBODY)
+    for key in ("join", "model", "status")[: 1 if is_over else 3]:
+        words = TextOnly(sections[key]).text
+        asked = f"The run's organiser has Murmuration's folder for you{f' ({homepage})' if homepage else ''}."
+        assert asked in " ".join(words.split()), key
+        assert "murmuration-swarm" not in words
+        assert ("pip install ./FOLDER" in words) is (key != "status")
+    known = render_sections(replace(state, install="pip install it"), NOBODY)
+    assert "organiser has" not in "".join(known.values())
 
 
 def test_commands_are_whole_and_begin_with_the_doctor() -> None:

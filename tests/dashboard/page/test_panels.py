@@ -336,7 +336,7 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
 
     assert f"peer join {RUN_ID} --peers ADDRESS" in page()
     assert "the owner of the run can tell you one" in page()
-    assert "pip install murmuration-swarm" in page()
+    assert "pip install ./FOLDER" in page()
     first, second = (f"/ip4/203.0.113.{index}/tcp/1/p2p/{peer_id_of(index)}" for index in (0, 1))
     assert f"peer export {join_link(RUN_ID, [first, second]).word} --out model" in page(first, second)
     assert "ADDRESS" not in page(first)

@@ -302,7 +302,7 @@ def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrow
         await expect(said).to_contain_text("version 460")
         # One system at a time, and another look at the run does not choose another one.
         await page.get_by_role("link", name="Join with your machine").click()
-        await page.get_by_text("Windows", exact=True).first.click()
+        await page.get_by_text("Windows (WSL)", exact=True).first.click()
         await expect(page.get_by_text("wsl --install")).to_be_visible()
         await expect(page.get_by_text("docker run")).to_be_hidden()
         visit.site.state = replace(visit.site.state, install="pip install other")

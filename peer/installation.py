@@ -1,0 +1,55 @@
+"""How this copy of the software was installed, and what others type to get the same one.
+
+PyPI has no `murmuration-swarm` yet, and anybody may register that name. So it is told to nobody whose pip would look
+for it there, unless pip found this very copy in an index.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from peer.import_path import DISTRIBUTION
+from peer.version import VERSION
+
+REPOSITORY_LABELS = ("repository", "source", "source code")
+"""Of a Project-URL from which `pip install git+URL` takes the software."""
+
+
+def install_command() -> str:
+    """What a stranger types to get this copy; empty: it came from a folder or a file of this machine."""
+    try:
+        found = importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return ""  # it runs from a folder
+    return command_for(found.read_text("direct_url.json"), found.metadata.get_all("Project-URL") or ())
+
+
+def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
+    """`install_command` of a copy with these metadata.
+
+    Args:
+        direct_url: text of its `direct_url.json` (PEP 610); None: pip found the copy in an index.
+        project_urls: "LABEL, URL".
+    """
+    if direct_url is None:
+        return f"pip install {DISTRIBUTION}=={VERSION}"
+    source: dict[str, Any] = json.loads(direct_url)
+    if _is_for_everybody(url := str(source.get("url", ""))):
+        revision = source.get("vcs_info", {}).get("requested_revision")
+        kind = f"{source['vcs_info']['vcs']}+" if "vcs_info" in source else ""
+        return f"pip install {shlex.quote(kind + url + (f'@{revision}' if revision else ''))}"
+    for label, _, url in (entry.partition(", ") for entry in project_urls):
+        if label.lower() in REPOSITORY_LABELS and _is_for_everybody(url):
+            return f"pip install {shlex.quote(f'git+{url}')}"
+    return ""
+
+
+def _is_for_everybody(url: str) -> bool:
+    """Whether anybody can fetch it, without a user's name or password in it."""
+    parts = urlsplit(url)
+    return parts.scheme in ("https", "http") and "@" not in parts.netloc

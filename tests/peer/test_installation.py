@@ -1,0 +1,34 @@
+"""What strangers type to get this very copy: nothing that anybody could have registered in its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.installation import command_for
+from peer.version import VERSION
+
+REPOSITORY = ["Homepage, https://example.org", "Repository, https://example.org/code"]
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "project_urls", "command"),
+    [
+        (None, [], f"pip install murmuration-swarm=={VERSION}"),
+        ('{"dir_info": {"editable": true}, "url": "file:///home/ada/code"}', [], ""),
+        ('{"dir_info": {}, "url": "file:///home/ada/code"}', ["Homepage, https://example.org"], ""),
+        ('{"dir_info": {}, "url": "file:///home/ada/code"}', REPOSITORY, "pip install git+https://example.org/code"),
+        ('{"archive_info": {}, "url": "file:///home/ada/a.whl"}', [], ""),
+        ('{"archive_info": {}, "url": "https://example.org/a b.whl"}', [], "pip install 'https://example.org/a b.whl'"),
+        (
+            '{"vcs_info": {"vcs": "git", "requested_revision": "v1", "commit_id": "0"}, "url": "https://example.org/c"}',
+            [],
+            "pip install git+https://example.org/c@v1",
+        ),
+        ('{"vcs_info": {"vcs": "git", "commit_id": "0"}, "url": "ssh://git@example.org/c"}', [], ""),
+        ('{"vcs_info": {"vcs": "git", "commit_id": "0"}, "url": "https://ada:secret@example.org/c"}', [], ""),
+    ],
+)
+def test_the_command_gets_what_this_copy_came_from(
+    direct_url: str | None, project_urls: list[str], command: str
+) -> None:
+    assert command_for(direct_url, project_urls) == command
