@@ -29,7 +29,8 @@ HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev$(HAS_GMP)]'
+	@echo "Installing into $(VENV): about 3 GB are downloaded the first time, which takes minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev$(HAS_GMP)]'
 	@touch $@
 
 demo: venv

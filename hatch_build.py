@@ -14,6 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+# The first thing that pip runs of this package: earlier ones download gigabytes before they look at `requires-python`.
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise SystemExit(
+        f"Murmuration needs Python 3.11 or newer; this is {sys.version_info[0]}.{sys.version_info[1]}. "
+        "Make the environment with a newer one: python3.11 -m venv .venv"
+    )
+
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 

@@ -110,6 +110,11 @@ class SavedCheckpoint:
         self.totals = metadata.totals if self.is_own else Totals()
         self._facts = metadata.fragments
 
+    @property
+    def saved_at(self) -> float:
+        """When it was written, unix seconds."""
+        return (self.path / METADATA_NAME).stat().st_mtime
+
     def restore(self, index: int, state: FragmentState) -> None:
         """Put one fragment into `state`.
 

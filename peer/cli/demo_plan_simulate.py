@@ -28,7 +28,12 @@ def demo(
     peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
     minutes: Annotated[
         float,
-        typer.Option("--minutes", min=0.1, max=1440, help="How long all train; starting and measuring come besides."),
+        typer.Option(
+            "--minutes",
+            min=0.1,
+            max=1440,
+            help="How long all train, 40 s at least; starting and measuring come besides.",
+        ),
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,

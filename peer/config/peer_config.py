@@ -264,7 +264,7 @@ class PeerConfig(BaseModel):
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
     checkpoint_minutes: Annotated[float, Subject.LIMITS] = Field(
-        default=10.0, gt=0, le=10**6, description="minutes between checkpoints"
+        default=10.0, gt=0, le=10**6, description="minutes between checkpoints; those of the first minutes come sooner"
     )
     checkpoints_kept: Annotated[int, Subject.LIMITS] = Field(
         default=2, ge=1, le=1000, description="checkpoints that stay on the disk"

@@ -233,9 +233,10 @@ def _make_run(folder: Path, guard: DemoGuard, view: DemoView, out: Path | None) 
 def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
     view = demo.view
     length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
+    shortest = ", the shortest there is" if length > 60.0 * minutes else ""
     view.say(
-        f"{num_peers} peers train one model on this machine for {length:.0f} s. Starting them and measuring the model "
-        "come besides: a quarter of a minute each on two idle cores."
+        f"{num_peers} peers train one model on this machine for {length:.0f} s{shortest}. Starting them and "
+        "measuring the model come besides: a quarter of a minute each on two idle cores."
     )
     view.stage("Starting the first peer: it loads torch and makes the model")
     first = demo.swarm.start_peer("peer-1")

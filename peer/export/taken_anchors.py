@@ -16,7 +16,7 @@ from averaging.signing.notary import Checker, Scope
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault, reading
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of, verify
-from dht.quantities import bytes_text, plural
+from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
@@ -89,7 +89,11 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         values[index] = state.anchor
         facts.append(facts_of(index, state.version, state.lineage_tokens, state.anchor, state.momentum, 0))
     files = checked_folder(source.folder, manifest) if manifest.files else None
-    return Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
+    anchors = Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
+    age = seconds_text(max(0.0, time.time() - saved.saved_at))
+    newer = "" if saved.is_settled else "; a peer that runs has more: name RUN in place of --checkpoint"
+    say(f"the checkpoint was saved {age} ago, with {count_text(anchors.tokens)} tokens committed{newer}.")
+    return anchors
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,7 +27,18 @@ from peer.network.node.mailbox_desk import TrainerDesk
 LOOK_SECONDS = 0.05
 """Between two looks at what the trainer has done: far below the time that writing takes."""
 
+FIRST_SECONDS = 60.0
+"""Until the first one: a newcomer that is killed early, or takes its model home, has more than an empty model."""
+
 log = logging.getLogger(__name__)
+
+
+def pauses(every_seconds: float) -> Iterator[float]:
+    """Seconds before each checkpoint of a session: a minute, twice that and so on, up to `every_seconds`."""
+    seconds = FIRST_SECONDS
+    while True:
+        yield min(seconds, every_seconds)
+        seconds = min(2 * seconds, every_seconds)
 
 
 @dataclass
@@ -97,9 +108,9 @@ class CheckpointKeeper:
             log.info("%s stays for a week: the anchors are replaced by those that most members have", kept)
 
     async def run(self) -> None:
-        """Save every `every_seconds`; never ends."""
-        while True:
-            await asyncio.sleep(self.folder.every_seconds)
+        """Save again and again; never ends."""
+        for seconds in pauses(self.folder.every_seconds):
+            await asyncio.sleep(seconds)
             await self.save()
 
     async def save(self, *, is_last: bool = False) -> None:

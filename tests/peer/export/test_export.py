@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.checkpoint.checkpoint import USED_NAME
 from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
 from peer.export.before_export import check_export
@@ -197,8 +200,14 @@ def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFi
     assert facts["versions"] == [3, 4, 5, 6]
     assert [fragment["num_confirmed"] for fragment in facts["fragments"]] == [0] * 4
     assert parameters_digest(read_model(out).model) == parameters_digest(model)
+    for path in folder.rglob("checkpoint.json"):
+        os.utime(path, (0, time.time() - 420))
+        (path.parent / USED_NAME).touch()
     assert export_model(CheckpointSource(run_id, folder), out, True, False) == 0
-    assert "version 6" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "version 6" in said.out
+    # What is old is said to be, and where the newest is.
+    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN in place", said.err)
 
 
 def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from peer.mailbox.slots import MergeKind
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.node_checkpoints import CheckpointKeeper
+from peer.network.node.node_checkpoints import CheckpointKeeper, pauses
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import Start
 from tests.kit.notaries import notary_of
@@ -325,3 +326,8 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
 def test_the_runs_clock_comes_back_with_the_checkpoint(saved: Peer) -> None:
     peer, _ = return_to(saved.folder.path, swarm_of(saved, 3))
     assert peer.mailbox.network.run_tokens == 700
+
+
+def test_the_first_checkpoints_of_a_session_come_soon() -> None:
+    assert list(islice(pauses(600.0), 6)) == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert list(islice(pauses(1.5), 2)) == [1.5, 1.5]
