@@ -19,7 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
-from dashboard.collect.picture import fetch_picture
+from dashboard.collect.picture import fetch_picture, picture_of
 from dashboard.collect.profiles import follow_profiles
 from dashboard.fault_barrier import keep_going
 from dashboard.history.history import History, open_history
@@ -283,6 +283,8 @@ async def _opened(
         join_addresses=choices.join_addresses,
         install=choices.install or install_command(),
     )
+    if state.run is not None and state.run.picture and (picture := picture_of(history.stored_picture)):
+        history.show_picture(picture)
     live = Live(state, secrets.token_hex(4), history.view, base)
     site = Site(
         live,

@@ -101,6 +101,9 @@ class History:
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
         """The encoded record that an earlier session kept; not checked."""
+        picture = loaded.meta.get("picture")
+        self.stored_picture: bytes = picture if isinstance(picture, bytes) else b""
+        """What an earlier session kept of the run's picture; empty: nothing."""
         self._marks = deque(loaded.marks, maxlen=MAX_MARKS)
         self._feed = Feed()
         self._people_news = deque(loaded.people_news, maxlen=MAX_PEOPLE_NEWS)
@@ -259,8 +262,9 @@ class History:
         self._scores, self._view = scores, None
 
     def show_picture(self, picture: Picture) -> None:
-        """The run's picture; members keep it, not this file."""
+        """The run's picture, also kept for a time in which no member can give it."""
         self._picture, self._view = picture, None
+        self._batch.meta["picture"] = picture.content
 
     def is_member(self, peer_id: str) -> bool:
         """Whether commits that count list this machine."""

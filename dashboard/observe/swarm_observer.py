@@ -163,6 +163,6 @@ class SwarmObserver:
 
     async def _gather_on(self, gather: Gather) -> None:
         while True:
-            if self._run_record is not None and self.state.fragments:
+            if self._run_record is not None:
                 await gather(self._run_record, self.state)
             await asyncio.sleep(LOOK_SECONDS)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Final
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
+
+EARLY_SHARE: Final = 0.05
+"""Of the tokens so far: a loss that this page first heard of later is not where the run began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class RunResult:
     held_out_at: float | None
     """When it was first seen, unix seconds."""
     first_held_out_loss: float | None
-    """The first that this page heard of, if it was higher."""
+    """Where the run began, if it was higher; None too for a page that began to watch later."""
     train_loss: float | None
     num_people: int
     """With a signed round."""
@@ -36,14 +40,16 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     measured_at = min((at for _, at in takewhile(lambda told: told[0] == loss, reversed(losses))), default=None)
     if state.held_out is not None:
         loss, measured_at = state.held_out.loss, state.held_out.at
-    first = losses[0][0] if losses else None
+    tokens = max(state.committed_tokens, points[-1].tokens if points else 0)
+    began = next((point for point in points if point.held_out_loss is not None), None)
+    first = began.held_out_loss if began is not None and began.tokens <= EARLY_SHARE * tokens else None
     has_fallen = first is not None and loss is not None and loss < first
     train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
     if train_loss is None:
         train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
     newest_rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
     return RunResult(
-        tokens=max(state.committed_tokens, points[-1].tokens if points else 0),
+        tokens=tokens,
         num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
         held_out_loss=loss,
         held_out_at=measured_at,

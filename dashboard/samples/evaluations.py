@@ -112,7 +112,8 @@ async def follow_scores(
             else:
                 fault = told
         except OSError as error:
-            known, fault = None, f"{error.strerror or error}; expected a file of at most {MAX_FILE_BYTES >> 20} MiB"
+            known, fault = None, f"{error.strerror or error}; expected a file of at most {MAX_FILE_BYTES >> 20} MiB; "
+            fault += "the page goes on without it, and looks again"
         if fault and fault != told:
             tell(f"--evaluations {path}: {fault}.")
         told = fault

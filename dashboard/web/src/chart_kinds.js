@@ -15,12 +15,18 @@ function momentText(at) {
 const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
 /** A tick of the time axis when ticks are `seconds` apart; at midnight the date. */
-export function tickTime(at, seconds) {
+function tickTime(at, seconds) {
   const moment = new Date(at * 1000);
   if (seconds >= 86_400 || (seconds >= 3600 && moment.getHours() === 0)) {
     return moment.toLocaleDateString(undefined, { day: "numeric", month: "short" });
   }
   return moment.toLocaleTimeString(undefined, seconds < 60 ? { ...clock, second: "2-digit" } : clock);
+}
+
+/** All ticks of it: where two would read alike, with seconds. */
+export function tickTimes(ticks, seconds) {
+  const texts = ticks.map((tick) => tickTime(tick, seconds));
+  return new Set(texts).size < texts.length ? ticks.map((tick) => tickTime(tick, 1)) : texts;
 }
 
 export const AXES = {

@@ -1,7 +1,7 @@
 // One chart on uPlot's canvas: its options, its colours, and what is drawn where nothing was measured.
 
 import uPlot from "uplot";
-import { tickTime } from "./chart_kinds.js";
+import { tickTimes } from "./chart_kinds.js";
 import { wholeText } from "./format.js";
 
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -61,7 +61,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
         grid: { show: false },
         values:
           axis === "time"
-            ? (_, ticks, __, ___, seconds) => ticks.map((tick) => tickTime(tick, seconds))
+            ? (_, ticks, __, ___, seconds) => tickTimes(ticks, seconds)
             : (_, ticks) => ticks.map((tick) => (tick === null ? "" : wholeText(tick))),
       },
       {

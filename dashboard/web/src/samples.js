@@ -58,7 +58,7 @@ function Through({ samples }) {
     </div>
     <div class="writings">${sample.texts.map(
       ({ prompt, text }) => html`<pre class="writing" tabindex="0" role="group" aria-label="A text by the model"><code
-          >${prompt?.trim() ? html`<b>${prompt}</b>` : html`<span class="quiet">(no words given) </span>${prompt}`}${text}</code
+          >${prompt?.trim() ? html`<b>${prompt}</b>` : html`<span class="quiet">(it begins by itself) </span>${prompt}`}${text}</code
         ></pre>`,
     )}</div>`;
 }

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from dashboard.collect.commit_fetcher import RETRY_SECONDS, Gatherer, SignedCommits
 from dashboard.history.history import History
 from dashboard.observe.dashboard_state import MAX_PEERS, DashboardState, Look, fold
@@ -133,14 +135,15 @@ def test_a_restart_fetches_what_was_committed_meanwhile(tmp_path: Path) -> None:
     in_history(after, path)
 
 
-def test_the_observer_gathers_once_it_knows_the_run() -> None:
+@pytest.mark.parametrize("num_peers", [0, 1], ids=["a seed that waits", "a trainer"])
+def test_the_observer_gathers_once_it_knows_the_run(num_peers: int) -> None:
     async def watch() -> None:
         store, gathered = FakeStore(), asyncio.Event()
-        store.put(PEERS[0])
+        for peer in PEERS[:num_peers]:
+            store.put(peer)
 
         async def gather(record: RunRecord, state: DashboardState) -> None:
             assert record == RUN_RECORD
-            assert state.fragments
             gathered.set()
 
         observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, gather=gather)

@@ -10,6 +10,7 @@ import pytest
 from dashboard.collect.picture import picture_of
 from dashboard.page.page import render_sections
 from dashboard.server.live import Live
+from tests.kit.dashboard.members import in_history
 from tests.kit.dashboard.records import TextOnly
 from tests.kit.dashboard.scene import history_of_run, state_of
 from tests.kit.dashboard.serving import Client, History, in_site
@@ -50,6 +51,20 @@ def test_the_page_serves_the_picture_and_nothing_else(tmp_path: Path) -> None:
         assert f'src="/picture/{picture.mark}"' in await (await client.get("/")).text()
 
     in_site(tmp_path, check)
+
+
+def test_a_picture_is_there_after_a_restart_though_nobody_gives_it(tmp_path: Path) -> None:
+    async def keep(history: History) -> None:
+        assert history.stored_picture == b""
+        picture = picture_of(PNG)
+        assert picture is not None
+        history.show_picture(picture)
+
+    async def look(history: History) -> None:
+        assert history.stored_picture == PNG
+
+    in_history(keep, tmp_path / "history.sqlite")
+    in_history(look, tmp_path / "history.sqlite")
 
 
 def test_a_run_without_a_picture_shows_none() -> None:

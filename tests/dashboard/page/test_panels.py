@@ -297,7 +297,8 @@ def test_a_loss_says_where_it_began_and_what_it_is() -> None:
     assert "nats per token, 5.300 at first; training" in figures(whole)
     assert "how badly it guesses text that it never saw; 0 is best" in figures(whole)
     low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
-    for history in (replace(whole, points=()), replace(whole, points=low)):
+    late = whole.points[len(whole.points) // 2 :]  # of a page that did not see the beginning
+    for history in (replace(whole, points=()), replace(whole, points=low), replace(whole, points=late)):
         assert "nats per token, lower is better; training" in figures(history)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.page.page import rooted
+from dashboard.page.assets import load_assets
+from dashboard.page.page import Frame, rooted
 from dashboard.page_access import PageAccess
 from dashboard.server.live import Live
-from dashboard.several_runs.cards import run_path
+from dashboard.several_runs.cards import RunCard, render_index, run_path
 from dashboard.several_runs.index import make_index
 from dashboard.several_runs.run_list import read_run_list
 from dht.errors import UsageFault
@@ -78,6 +79,14 @@ def test_each_run_has_a_card_and_pages_of_its_own() -> None:
         assert (await client.get(f"{base}/api/v1/contributors/nobody")).content_type == "application/problem+json"
 
     in_index(check)
+
+
+def test_runs_of_one_name_show_what_tells_them_apart() -> None:
+    cards = [
+        RunCard(f"{name}.{10 * letter}", "", name) for name, letter in (("same", "a"), ("same", "b"), ("own", "c"))
+    ]
+    index = render_index(cards, Frame(NOW, load_assets(), "b-1"))
+    assert re.findall("<code>(.*?)</code>", index) == [".aaaaaa", ".bbbbbb"]
 
 
 def test_a_joiner_asks_the_page_of_one_of_several_runs() -> None:
