@@ -218,8 +218,8 @@ def test_the_command_says_what_a_file_proves(tmp_path: Path, capsys: pytest.Capt
     )
     for arguments, sentence in (
         ([str(path), "--run-id", "other.abcdefghij234567abcd"], "line 1: it is of run"),
-        ([str(tmp_path / "none.jsonl")], "Cannot read"),
-        ([str(tmp_path)], "Cannot read"),
+        ([str(tmp_path / "none.jsonl")], "none.jsonl cannot be read"),
+        ([str(tmp_path)], "cannot be read"),
         ([str(path), "--run-id", "nonsense"], "is not a run id"),
     ):
         assert app.run(["receipts", "verify", *arguments]) != 0
