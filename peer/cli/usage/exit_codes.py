@@ -33,7 +33,8 @@ _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 _BEGINNING = re.compile(
-    r"(?:the|this|these|a|an|no|none|nobody|nothing|all|another|there|you|cannot|asked|waited|interrupted|members)(?:\.?\Z|\.? )"
+    r"(?:the|this|these|a|an|no|none|nobody|nothing|all|another|there|you|cannot|asked|waited|interrupted|members)"
+    r"(?:\.?\Z|\.? )"
     r"|(?:run|port|user|process|member|fragment|rank|revision|invite|parameter|optimizer) ['0-9]"
 )
 """A word of a sentence, and not the name of somebody's file or field."""
