@@ -36,6 +36,8 @@ _FLAGS = {
     "examples": "--label, --labels or --max-tokens",
 }
 """Where each setting comes from, for people."""
+MUCH_HELD_OUT = 0.2
+"""Of the tokens: so much less to train on is worth a sentence."""
 _SHOWN_SECONDS = 1.0
 _MAX_STATE_BYTES = 256 << 20
 
@@ -134,6 +136,12 @@ def prepare_data(
         raise
     digest = write_meta(out, meta)
     (out / _STATE_NAME).unlink(missing_ok=True)
+    held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
+    if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
+        say(
+            f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few documents "
+            "one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has one a line)"
+        )
     return meta, digest
 
 

@@ -210,7 +210,9 @@ def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_p
 
     texts = ["first text", "second text", "third text"]
     assert min(hash_fraction(text.encode()) for text in texts) > 0.01
-    meta = prepare(texts, "three")
+    said: list[str] = []
+    meta = prepare(texts, "three", said.append)
+    assert "% of the tokens are held out, and nobody trains on them" in said[-1]
     least = min(texts, key=lambda text: hash_fraction(text.encode()))
     assert [shard.text_bytes for shard in meta.held_out] == [len(least)]
     assert sum(shard.text_bytes for shard in meta.training) == sum(map(len, texts)) - len(least)
