@@ -99,12 +99,12 @@ def test_without_a_line_that_works_for_all_the_organiser_has_the_program(homepag
     sections = render_sections(state, NOBODY)
     for key in ("join", "model", "status")[: 1 if is_over else 3]:
         words = TextOnly(sections[key]).text
-        asked = f"The run's organiser has Murmuration's folder for you{f' ({homepage})' if homepage else ''}."
+        asked = f"First ask the run's organiser for Murmuration's folder{f' ({homepage})' if homepage else ''}."
         assert asked in " ".join(words.split()), key
         assert "murmuration-swarm" not in words
         assert ("pip install ./FOLDER" in words) is (key != "status")
     known = render_sections(replace(state, install="pip install it"), NOBODY)
-    assert "organiser has" not in "".join(known.values())
+    assert "organiser for" not in "".join(known.values())
 
 
 def test_commands_are_whole_and_begin_with_the_doctor() -> None:
