@@ -1,7 +1,7 @@
 """One process for each data folder: two in one would train under one name and delete each other's checkpoints.
 
-The system takes the lock back however its holder ends, so nothing stale is left behind. What the file says is for
-people; only the lock counts.
+The system takes the lock back however its holder ends, so nothing stale is left behind. Only the lock says that a
+folder is in use. What the file says tells people which process that is, and the next start what the folder was for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCK_NAME = "peer.lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Of file systems without locks, such as some of those in the network: there each owner has to take care."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_SHOWN = re.compile(r"process [0-9]{1,10} \([a-z. ]{1,40}\), since [0-9: -]{1,30}")
+_SHOWN = re.compile(r"process [0-9]{1,10} \(([a-z. ]{1,40})\), since [0-9: -]{1,30}")
 _MAX_BYTES = 200
 
 log = logging.getLogger(__name__)
@@ -44,14 +44,14 @@ class FolderLock:
     """Holds a data folder until `close`, or until this process ends.
 
     Args:
-        what: runs here, e.g. "peer join".
+        what: runs here, e.g. "peer join"; None: what stood there stays.
 
     Raises:
         FolderInUse: another process holds the folder.
         LocalFault: nothing can be written there.
     """
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str | None) -> None:
         self._folder = folder
         self._what = what
         self._descriptor: int | None = None
@@ -113,6 +113,8 @@ class FolderLock:
                 ) from error
             raise FolderInUse(self._folder, holder) from error
         self._descriptor = descriptor
+        if self._what is None:
+            return
         started = time.strftime("%Y-%m-%d %H:%M")
         with contextlib.suppress(OSError):
             # A full disk: the lock holds, only without a name.
@@ -162,9 +164,24 @@ def told_holder_of(folder: Path) -> str | None:
     return None
 
 
-def _said_in(descriptor: int) -> str:
+def last_use_of(folder: Path) -> str | None:
+    """What used the folder last, or does now, e.g. "peer seed"; None: nothing did, or it cannot be told."""
     with contextlib.suppress(OSError):
-        found = _SHOWN.match(os.pread(descriptor, _MAX_BYTES, 0).decode("ascii", "replace"))
-        if found is not None:
-            return found.group()
-    return "another process"
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = _shown_in(descriptor)
+            return None if found is None else found[1]
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _said_in(descriptor: int) -> str:
+    found = _shown_in(descriptor)
+    return "another process" if found is None else found.group()
+
+
+def _shown_in(descriptor: int) -> re.Match[str] | None:
+    with contextlib.suppress(OSError):
+        return _SHOWN.match(os.pread(descriptor, _MAX_BYTES, 0).decode("ascii", "replace"))
+    return None

@@ -29,7 +29,7 @@ class FreshFolder:
         if not self._folder.is_dir():
             return
         try:
-            lock = FolderLock(self._folder, "a start that failed")
+            lock = FolderLock(self._folder, None)
         except LocalFault:
             return
         for path in self._files:

@@ -1,38 +1,61 @@
-"""Which data folder a peer takes: its own, or a further one when another peer of the run holds that on this machine."""
+"""Which data folder a peer takes: the one it had last, or a further one beside those of other peers of the run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dht.errors import LocalFault
-from peer.config.peer_config import ADDRESSES_NAME, IDENTITY_NAME, PeerConfig, make_data_dir, read_cached_peers
-from peer.folder_lock import FolderInUse, FolderLock
+from peer.config.peer_config import (
+    ADDRESSES_NAME,
+    IDENTITY_NAME,
+    RUN_RECORD_NAME,
+    PeerConfig,
+    make_data_dir,
+    read_cached_peers,
+)
+from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
 from peer.fresh_folder import FreshFolder
 
 MOST_FOLDERS = 16
 """Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
 
+_SEED = "peer seed"
+_TRAINERS = ("peer join", "a training loop")
+_FETCHED = (ADDRESSES_NAME, RUN_RECORD_NAME, "files")
+"""What the network process writes into a folder before its peer trains, but for checkpoints."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldFolder:
-    """A locked data folder; `sentence` is for the person, when it is not the folder that they expect."""
+    """A locked data folder.
+
+    Attributes:
+        sentence: for the person, when it is not the folder that they expect.
+        is_spare: a further folder of a trainer, made by this start, so that it goes again unless the peer trained.
+    """
 
     lock: FolderLock
     fresh: FreshFolder
     sentence: str | None = None
+    is_spare: bool = False
 
     def give_up(self) -> None:
-        """Let the folder go and leave it as it was: nothing came of this start, and nobody saw its key."""
+        """Let the folder go and leave it as it was: nothing came of this start."""
         self.lock.close()
         self.fresh.take_back()
 
 
 def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tuple[PeerConfig, HeldFolder]:
-    """Lock the data folder of `config`, or the next one when a peer of the run holds that, as in a second terminal.
+    """Lock the data folder of `config`, or a further one beside it (RUN-2, ...) when that is another peer's.
+
+    A peer comes back to the free folder that its command used last. A seed never takes the folder of a trainer, nor the
+    reverse: links lead to a seed's key, and a trainer's credit stands under its own.
 
     Only a default folder gives way, with the default key: if you name a folder or a key, you get that or a sentence. So
-    a key never runs twice. The second peer also dials the first one, whose addresses are in the first folder.
+    a key never runs twice. A peer in a further folder also dials those that run, whose addresses are in their folders.
 
     Args:
         what: runs here, e.g. "peer join".
@@ -44,33 +67,57 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     Raises:
         LocalFault: the folder cannot be used, or another process holds what was named.
     """
-    chosen, neighbours = config, list[str]()
-    first_fault: FolderInUse | None = None
-    for number in range(2, MOST_FOLDERS + 2):
-        fresh = _fresh(chosen, files)
+    if {"data_dir", "identity"} & config.model_fields_set:
+        fresh = _fresh(config, files)
+        make_data_dir(config)
+        return config, HeldFolder(FolderLock(config.data_dir, what), fresh)
+    usual = config.data_dir
+    folders = [usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(2, MOST_FOLDERS + 1))]
+    for folder in _fitting(folders, what):
+        chosen = config if folder == usual else _moved(config, folder, folders)
+        is_new = folder != usual and not folder.exists()
+        is_spare = is_new and what != _SEED and not files
+        fresh = _fresh(chosen, _FETCHED if is_spare else files)
         make_data_dir(chosen)
         try:
-            lock = FolderLock(chosen.data_dir, what)
-        except FolderInUse as error:
-            if {"data_dir", "identity"} & config.model_fields_set:
-                raise
-            first_fault = first_fault or error
-            neighbours += read_cached_peers(chosen.data_dir / ADDRESSES_NAME)
-            folder = config.data_dir.with_name(f"{config.data_dir.name}-{number}")
-            peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
-            chosen = config.model_copy(update={"data_dir": folder, "identity": folder / IDENTITY_NAME, "peers": peers})
+            lock = FolderLock(folder, what)
+        except FolderInUse:
             continue
-        if first_fault is None:
-            return chosen, HeldFolder(lock, fresh)
-        sentence = (
-            f"another peer of the run has the usual folder on this machine: {first_fault.holder}. This one has a key "
-            f"and a folder of its own: {chosen.data_dir}"
-        )
-        return chosen, HeldFolder(lock, fresh, sentence)
+        name = re.sub(r"\.[a-z2-7]{20}", "", folder.name)
+        sentence = f"the usual folder is another peer's; this one has its own ({name})" if is_new else None
+        return chosen, HeldFolder(lock, fresh, sentence, is_spare)
     raise LocalFault(
-        f"{MOST_FOLDERS} peers of {config.run_id} run on this machine already; expected fewer; give --data-dir to one "
-        "more"
+        f"the {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are taken; expected a free one; give "
+        "--data-dir to one more"
     )
+
+
+def _fitting(folders: Sequence[Path], what: str) -> list[Path]:
+    """Those that this command used, the latest first, then those that no peer has had."""
+    seeds = what == _SEED
+    own, unused = list[Path](), list[Path]()
+    for folder in folders:
+        last = last_use_of(folder)
+        if last == _SEED or last in _TRAINERS:
+            own += [folder] if (last == _SEED) == seeds else []
+        else:
+            unused.append(folder)
+    return [*sorted(own, key=_last_event_at, reverse=True), *unused]
+
+
+def _last_event_at(folder: Path) -> float:
+    try:
+        return (folder / "events.jsonl").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _moved(config: PeerConfig, folder: Path, folders: Sequence[Path]) -> PeerConfig:
+    """The choices for a further folder; its peer dials those that run in the other ones."""
+    running = (one for one in folders if one != folder and told_holder_of(one) is not None)
+    neighbours = (address for one in running for address in read_cached_peers(one / ADDRESSES_NAME))
+    peers = tuple(dict.fromkeys([*config.peers, *neighbours]))
+    return config.model_copy(update={"data_dir": folder, "identity": folder / IDENTITY_NAME, "peers": peers})
 
 
 def _fresh(config: PeerConfig, files: Sequence[str]) -> FreshFolder:

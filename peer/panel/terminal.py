@@ -70,6 +70,7 @@ class Terminal:
         make_data_dir(config)
         self._folder = FolderLock(config.data_dir, what) if held is None else held.lock
         self._give_up = self._folder.close if held is None else held.give_up
+        self._is_spare = held is not None and held.is_spare
         is_seed = what == "peer seed"
         clear_first_lines()
         limits = updates.LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
@@ -101,7 +102,7 @@ class Terminal:
         self._listeners: list[Callable[[Event], object]] = []
         self._on_stop: Callable[[], object] = lambda: None
         if held is not None and held.sentence is not None:
-            self.note(held.sentence)
+            self.mention(held.sentence)
 
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""
@@ -151,8 +152,12 @@ class Terminal:
         return self._is_stopping
 
     def keep_folder(self) -> None:
-        """From now on others may see this peer's key: the data folder stays, whatever comes of this start."""
-        self._give_up = self._folder.close
+        """From now on others may see this peer's key: the data folder stays, whatever comes of this start.
+
+        A spare one goes all the same, unless this peer becomes a member or has begun to fetch the state.
+        """
+        if not self._is_spare:
+            self._give_up = self._folder.close
 
     @contextmanager
     def leaving_at_once(self) -> Iterator[None]:
@@ -254,7 +259,10 @@ class Terminal:
                 signal.signal(number, handler)
             with self._log_lock:
                 self._log.close()
-            self._give_up()
+            if self._is_spare and (self._is_member or self._config.checkpoints_path.exists()):
+                self._folder.close()
+            else:
+                self._give_up()
 
     @contextmanager
     def _figures(self) -> Iterator[None]:

@@ -1,16 +1,19 @@
-"""A second peer of one run on one machine gets a folder and a key of its own, unless its person named them."""
+"""Each peer of a run on one machine has a folder and a key of its own, and comes back to them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dht.errors import LocalFault
+from dht.host import PeerId
 from dht.identity.keys import Identity
-from peer.config.peer_config import PeerConfig, write_cached_peers
-from peer.folder_lock import FolderInUse, FolderLock
+from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
+from peer.events.peer_events import Event, JoinedRun
+from peer.folder_lock import FolderInUse, FolderLock, last_use_of
 from peer.panel import own_folder
 from peer.panel.own_folder import HeldFolder, hold_folder
 from peer.panel.terminal import Terminal
@@ -44,14 +47,46 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert [config.data_dir.name for config in (second, third)] == [f"{RUN_ID}-2", f"{RUN_ID}-3"]
     assert second.identity == second.data_dir / "identity.key"
     assert second.peers == third.peers == (SEED_ADDRESS,)
-    assert second_held.sentence is not None
-    assert "(peer seed)" in second_held.sentence
-    assert f"a key and a folder of its own: {second.data_dir}" in second_held.sentence
+    assert second_held.sentence == "the usual folder is another peer's; this one has its own (own-2)"
     second_held.lock.close()
     again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert again == second
+    assert again_held.sentence is None, "it is known by now"
     for held in (again_held, third_held):
         held.lock.close()
+
+
+def start_and_stop(what: str, last_event_at: int = 0) -> str:
+    """The end of the folder's name of a peer that came and went."""
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), what)
+    config.event_log_path.touch()
+    os.utime(config.event_log_path, (last_event_at, last_event_at))
+    held.lock.close()
+    return config.data_dir.name.removeprefix(RUN_ID)
+
+
+def test_neither_a_seed_nor_a_trainer_takes_the_key_of_the_other(first: tuple[PeerConfig, HeldFolder]) -> None:
+    first[1].lock.close()
+    assert [start_and_stop(what) for what in ("peer join", "peer seed", "peer join")] == ["-2", "", "-2"]
+
+
+def test_a_trainer_that_came_first_keeps_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = PeerConfig(run_id=RUN_ID)
+    make_data_dir(config)
+    FolderLock(config.data_dir, "a training loop").close()
+    assert [start_and_stop(what) for what in ("peer seed", "peer join", "peer seed")] == ["-2", "", "-2"]
+
+
+def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig, HeldFolder]) -> None:
+    _, alice = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert start_and_stop("peer join", last_event_at=2000) == "-3"
+    alice.lock.close()
+    assert start_and_stop("peer join", last_event_at=1000) == "-3"
+    # A start that fails there changes nothing of what the folder is for.
+    bob, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    held.give_up()
+    assert last_use_of(bob.data_dir) == "peer join"
 
 
 @pytest.mark.parametrize("named", ["data_dir", "identity"])
@@ -63,7 +98,7 @@ def test_what_was_named_is_taken_or_refused(named: str, first: tuple[PeerConfig,
 
 def test_too_many_are_refused(first: tuple[PeerConfig, HeldFolder], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_folder, "MOST_FOLDERS", 1)
-    with pytest.raises(LocalFault, match=r"1 peers of own.a+ run on this machine already; expected fewer"):
+    with pytest.raises(LocalFault, match=r"the 1 folders for peers of own.a+ on this machine are taken"):
         hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
 
 
@@ -74,13 +109,17 @@ def test_the_terminal_says_so_and_lets_go(first: tuple[PeerConfig, HeldFolder]) 
     terminal = Terminal(config, view, held=held)
     with terminal.interruptible():
         terminal.keep_folder()
-    assert view.shown == [held.sentence]
+        terminal.show(Event(1.0, PeerId("me"), JoinedRun(RUN_ID, "cpu", 1, (0,))))
+    assert view.shown[0] == held.sentence
     FolderLock(config.data_dir, "another").close()
 
 
 def test_a_start_of_which_nothing_comes_leaves_no_folder(first: tuple[PeerConfig, HeldFolder]) -> None:
     config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
-    with Terminal(config, held=held).interruptible():
-        assert config.data_dir.exists()
+    terminal = Terminal(config, held=held)
+    with terminal.interruptible():
+        (config.data_dir / "run.record").touch()
+        (config.data_dir / "files" / "of-the-run").mkdir(parents=True)
+        terminal.keep_folder()
     assert not config.data_dir.exists()
     assert first[0].data_dir.exists()
