@@ -93,10 +93,8 @@ def stop(
         print(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
         return 0
     if len(found) > 1:
-        shown = "; ".join(
-            f"`{shlex.join(['peer', 'stop', '--data-dir', str(one.folder)])}` ends {one.words}" for one in found
-        )
-        raise UsageFault(f"{len(found)} peers are meant; expected one: {shown}.")
+        shown = [f"{shlex.join(['peer', 'stop', '--data-dir', str(one.folder)])}\n  ends {one.words}" for one in found]
+        raise UsageFault("\n".join([f"{len(found)} peers run here; expected one of these commands.", *shown]))
     ask_to_leave(found[0])
     print(f"Asked {found[0].words} to leave: it finishes its step and its round.", flush=True)
     if not has_left(found[0], timeout):

@@ -52,7 +52,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     """Lock the data folder of `config`, or a further one beside it (RUN-2, ...) when that is another peer's.
 
     A peer comes back to the free folder that its command used last. A seed never takes the folder of a trainer, nor the
-    reverse: links lead to a seed's key, and a trainer's credit stands under its own.
+    reverse. Links lead to a seed's key, and credit stands under a trainer's.
 
     Only a default folder gives way, with the default key: if you name a folder or a key, you get that or a sentence. So
     a key never runs twice. A peer in a further folder also dials those that run, whose addresses are in their folders.

@@ -154,7 +154,7 @@ class Terminal:
     def keep_folder(self) -> None:
         """From now on others may see this peer's key: the data folder stays, whatever comes of this start.
 
-        A spare one goes all the same, unless this peer becomes a member or has begun to fetch the state.
+        A spare one still goes, unless this peer becomes a member or has begun to fetch the state.
         """
         if not self._is_spare:
             self._give_up = self._folder.close

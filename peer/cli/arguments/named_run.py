@@ -102,7 +102,14 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
     try:
         split_run_id(text)
     except UsageFault as fault:
-        raise UsageFault(_did_you_mean(text, near)) if near else fault from None
+        if near:
+            raise UsageFault(_did_you_mean(text, near)) from None
+        if "." in text:
+            raise fault from None
+        raise UsageFault(
+            f"{text[:80]!a} is neither a run id nor the name of a run here; expected NAME.FINGERPRINT, a link or a "
+            "page; `peer runs` lists the runs of this machine."
+        ) from None
     if near:
         say(_did_you_mean(text, near))
     return text, (), None

@@ -67,7 +67,7 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
     (home / RUN_ID).mkdir(parents=True)
     (home / "datasets").mkdir()
     assert named_run("demo", None, None)[:2] == (RUN_ID, None)
-    with pytest.raises(UsageFault, match="'other' is not a run id"):
+    with pytest.raises(UsageFault, match=r"'other' is neither a run id .* `peer runs` lists"):
         named_run("other", None, None)
     second = make_run_id("demo", Identity.from_seed(bytes([2]) * 32).public_key)
     (home / second).mkdir()
