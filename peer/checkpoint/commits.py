@@ -33,6 +33,10 @@ MAX_COMMITS_FILE_BYTES = MAX_LOGGED_BYTES + KEPT_COMMITS * (MAX_HEADER_BYTES + 1
 _CHECK_BYTES = 32
 
 
+class OtherAnchorError(ValueError):
+    """The commits are well and lead to another anchor than the one that is here, such as an earlier one."""
+
+
 def write_commits(
     folder: Path, fragment: int, version: int, digest: bytes, frames: Sequence[bytes], open_file: OpenFile = open_new
 ) -> None:
@@ -93,7 +97,9 @@ def _frames_in(data: bytes, name: str, expected: tuple[int, int, bytes]) -> list
         case [int(fragment), int(version), bytes(digest), [*frames]] if all(type(frame) is bytes for frame in frames):
             if (fragment, version, digest) != expected:
                 told = f"version {version} of fragment {fragment}"
-                raise ValueError(f"{name} leads to {told}, not to the anchor of version {expected[1]} that is here")
+                raise OtherAnchorError(
+                    f"{name} leads to {told}, not to the anchor of version {expected[1]} that is here"
+                )
             return frames
     raise ValueError(f"{name} is of another version; expected an anchor and commits")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
-from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
 from peer.version import SOFTWARE, is_older
 
@@ -26,6 +26,11 @@ TIGHT_SHARE: Final = 0.85
 SMALLEST_SHARE: Final = 0.05
 """Of the rounds: below it a peer's work is nearly always too old to count for much."""
 GOOD_SHARE: Final = 0.5
+SLOW_STEP_SECONDS: Final = 10.0
+"""A round of ten such steps takes minutes."""
+FAR_BEHIND: Final = 4.0
+"""Times the fastest member's step: such a machine makes less than a quarter of the steps."""
+FASTER: Final = "close other programs and ask again; if it stays as slow, try `peer join --threads 1` or a smaller run"
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
 
@@ -60,7 +65,8 @@ def diagnose(facts: DoctorFacts) -> tuple[Finding, ...]:
 
 def early(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Those of this machine that stay as they are, whatever the run says later."""
-    return tuple(one for one in findings if one.level == "stop" or one.subject not in _COMPARED)
+    known = (one for one in findings if one.subject != "network")  # members on this machine need none
+    return tuple(one for one in known if one.level == "stop" or one.subject not in _COMPARED)
 
 
 def exit_code_of(findings: Sequence[Finding]) -> int:
@@ -82,7 +88,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         slower = "encoding takes about four times the processor time"
         remedy = "install a C compiler, such as gcc, and then this software again"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
-    yield _device(machine, needs, facts.step_seconds)
+    yield _device(machine, needs, facts.step_seconds, facts.pace)
     if machine.other_peers:
         yield _other_peers(machine.other_peers, was_measured=facts.step_seconds is not None)
     if bits_fault := machine.bits_fault or (run.bits_fault if run else ""):
@@ -93,6 +99,10 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _disk(machine, needs)
     if machine.port_fault:
         yield Finding("ports", "stop", f"cannot be listened on: {machine.port_fault}", "give other ones with --listen")
+    if not machine.has_way_out and not facts.line.asked:
+        what = "none: no way leads out of this machine, so no member can be reached"
+        remedy = "connect it, by cable or wireless, and ask again"
+        yield Finding("network", "stop", what, remedy, NobodyReachable.exit_code)
     if machine.congestion_control:
         yield _congestion(machine.congestion_control)
     if facts.run_fault:
@@ -139,7 +149,9 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     return Finding("software", "ok", shown)
 
 
-def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float | None) -> Finding:
+def _device(
+    machine: MachineFacts, needs: NeedFacts | None, step_seconds: float | None, pace: PaceFacts | None
+) -> Finding:
     if machine.device_fault:
         return Finding(
             "device", "stop", machine.device_fault, "choose another one with --device", DeviceFault.exit_code
@@ -149,16 +161,22 @@ def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float 
         shown += f": an inner step takes {seconds_text(step_seconds)}"
         if machine.bits_fault:
             shown += " with all bits"
+    fastest = None if pace is None else pace.fastest_step_seconds
+    is_behind = step_seconds is not None and fastest is not None and step_seconds > FAR_BEHIND * fastest
+    if is_behind and fastest is not None:
+        shown += f", the fastest member's {seconds_text(fastest)}"
+    is_slow = is_behind or (step_seconds is not None and step_seconds > SLOW_STEP_SECONDS)
+    well = Finding("device", "note", shown, FASTER) if is_slow else Finding("device", "ok", shown)
     free = machine.device_free_bytes
     if needs is None or free is None:
-        return Finding("device", "ok", shown)
+        return well
     shown += f"; the run needs {bytes_text(needs.device_bytes)} of {bytes_text(free)} free, activations not counted"
     if needs.device_bytes > free:
         remedy = "end what else uses the device, or take one with more memory"
         return Finding("device", "stop", shown, remedy, DeviceFault.exit_code)
     if needs.device_bytes > TIGHT_SHARE * free:
         return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
-    return Finding("device", "ok", shown)
+    return replace(well, what=shown)
 
 
 def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
@@ -307,6 +325,8 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
     if share is None:
         return
     shown = f"about {100 * share:.0f} % of them in time, when nobody fails and members download fast enough"
+    if facts.pace is not None:
+        shown += f"; a round each {seconds_text(facts.pace.interval_seconds)}{own_part(facts.pace)}"
     if needs is not None and needs.round_seconds > needs.round_deadline_seconds:
         shown += (
             f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "
@@ -318,3 +338,10 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
         yield Finding("rounds", "note", shown, "late work counts less; a faster line or machine would help most")
     else:
         yield Finding("rounds", "ok", shown)
+
+
+def own_part(pace: PaceFacts) -> str:
+    """Of the steps between two rounds, where this machine makes fewer than the fastest; empty: as many."""
+    if pace.own_steps >= pace.fastest_steps:
+        return ""
+    return f", with {pace.own_steps} of the fastest member's {plural(pace.fastest_steps, 'step')} in it"

@@ -125,8 +125,10 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         except LocalFault as fault:
             run = replace(run, data_fault=str(fault))
         run = await asyncio.to_thread(_with_weights, run, observer.manifest, config)
-    share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
-    return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
+    facts = replace(facts, run=run, line=line, step_seconds=step_seconds)
+    if prediction is None or step_seconds is None:
+        return facts
+    return replace(facts, share_of_rounds=prediction.share_of_rounds, pace=prediction.pace)
 
 
 async def _asked(

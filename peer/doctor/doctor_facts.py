@@ -26,6 +26,7 @@ class MachineFacts:
             asked.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
         key_fault: the sentence of why the key of this peer cannot be used, or made; empty: it can.
+        has_way_out: whether a network leads out of this machine.
         other_peers: of this machine, which run meanwhile: each a process and its command.
     """
 
@@ -43,6 +44,7 @@ class MachineFacts:
     other_peers: tuple[str, ...] = ()
     bits_fault: str = ""
     key_fault: str = ""
+    has_way_out: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,22 @@ class NeedFacts:
     download_bits_per_second: float
     round_seconds: float
     round_deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PaceFacts:
+    """How fast the run goes with this machine in it.
+
+    Attributes:
+        interval_seconds: from one round of a fragment to its next.
+        own_steps, fastest_steps: inner steps meanwhile, of this machine and of the fastest.
+        fastest_step_seconds: an inner step of the run's fastest trainer; None: nobody else trains.
+    """
+
+    interval_seconds: float
+    own_steps: int
+    fastest_steps: int
+    fastest_step_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,7 @@ class DoctorFacts:
         run_remedy: what to do about the `run_fault`; empty: nothing is known to help.
         step_seconds: of one inner step of the run's model on the device; None: not measured.
         share_of_rounds: that this peer would make; None: not known.
+        pace: with this machine; None: not known.
     """
 
     machine: MachineFacts
@@ -147,6 +166,7 @@ class DoctorFacts:
     line: LineFacts = NOT_MEASURED
     step_seconds: float | None = None
     share_of_rounds: float | None = None
+    pace: PaceFacts | None = None
     run_fault: str = ""
     run_remedy: str = ""
     run_fault_code: int = 0

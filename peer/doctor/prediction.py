@@ -13,7 +13,7 @@ from typing import Final
 from dht.records.signed_records import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits
-from peer.doctor.doctor_facts import LineFacts, NeedFacts
+from peer.doctor.doctor_facts import LineFacts, NeedFacts, PaceFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
 from peer.plan.source import plan_of
 
@@ -26,10 +26,15 @@ _ENOUGH_MBIT: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the run asks, and the share of its rounds that this peer makes in time, 0 to 1."""
+    """What the run asks, and the share of its rounds that this peer makes in time, 0 to 1.
+
+    Attributes:
+        pace: how often a fragment has a round, and how much of its work is this peer's.
+    """
 
     needs: NeedFacts
     share_of_rounds: float
+    pace: PaceFacts
 
 
 def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGroup) -> Prediction:
@@ -63,7 +68,13 @@ def predict(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGrou
         round_deadline_seconds=manifest.averaging.round_deadline_seconds,
     )
     by_line = min(1.0, *(1 / share for share in (mine.upload_share, mine.download_share) if share > 0), 1.0)
-    return Prediction(needs, min(mine.in_time, by_line))
+    pace = PaceFacts(
+        interval_seconds=plan.interval_seconds,
+        own_steps=mine.sync_every,
+        fastest_steps=manifest.averaging.sync_every,
+        fastest_step_seconds=min((group.step_seconds for group in groups), default=None),
+    )
+    return Prediction(needs, min(mine.in_time, by_line), pace)
 
 
 def own_home(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole, console_of_output
-from peer.doctor.checks import Finding, Level
+from peer.doctor.checks import Finding, Level, own_part
 from peer.doctor.doctor_facts import DoctorFacts
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
@@ -67,4 +67,6 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
     share = facts.share_of_rounds
     rounds = "" if share is None else f": this peer would make about {100 * share:.0f} % of the rounds"
+    if rounds and facts.pace is not None:
+        rounds += own_part(facts.pace)
     return f"Joining makes sense{rounds}."

@@ -32,6 +32,8 @@ class OwnAddresses:
     """What others type to join here; empty: nobody said."""
 
     def sentences(self) -> list[str]:
+        if not self.addresses:
+            return ["this machine has no address now: without a network nobody reaches it"]
         told = ["listening on " + "  ".join(self.addresses)]
         return [*told, f"others join with: {self.join_command}"] if self.join_command else told
 
@@ -120,6 +122,8 @@ class SwarmWatch:
         self._profiles: Mapping[bytes, Profile] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
+        self._measured: tuple[int, float] | None = None
+        """Version and loss on unseen data, the newest of the session: its member may have left."""
 
     def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
@@ -148,9 +152,7 @@ class SwarmWatch:
         trainers = [one for one in here if one.role == "trainer"]
         self._count_work(trainers, own, now)
         people = self._rank(trainers, own)
-        measured = max(
-            (one for one in here if one.held_out_loss is not None), key=lambda one: one.held_out_version, default=None
-        )
+        self._measured = measured = self._newest_loss(here)
         work, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
@@ -162,8 +164,8 @@ class SwarmWatch:
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=work / of_all if of_all else None,
-            held_out_loss=None if measured is None else measured.held_out_loss,
-            held_out_version=-1 if measured is None else measured.held_out_version,
+            held_out_loss=None if measured is None else measured[1],
+            held_out_version=-1 if measured is None else measured[0],
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
@@ -172,6 +174,14 @@ class SwarmWatch:
             num_other_trainers=sum(one.state == "training" and one.peer_id != self.me for one in (*trainers, *silent)),
             num_silent_trainers=sum(one.state == "training" for one in silent),
         )
+
+    def _newest_loss(self, here: list[PeerRecord]) -> tuple[int, float] | None:
+        """That of the newest version that somebody here has: one of a version that nobody has is forgotten."""
+        losses = {one.held_out_version: one.held_out_loss for one in here if one.held_out_loss is not None}
+        before = self._measured
+        if before is not None and before[0] <= max((sum(one.versions) for one in here), default=0):
+            losses.setdefault(*before)
+        return max(losses.items(), key=lambda one: one[0], default=None)
 
     def _said(self, record: PeerRecord) -> Profile | None:
         """The profile of its person; a machine that only claims to be somebody's is not theirs."""

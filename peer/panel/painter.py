@@ -11,9 +11,9 @@ from rich.text import Text
 from peer.console.plain_console import PlainConsole
 from peer.panel.screens.line_layout import num_rows, without_signs
 
-OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
-"""The other screen, without a cursor."""
-CLOSE = "\x1b[?25h\x1b[?1049l"
+OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J\x1b[?2004h"
+"""The other screen, without a cursor, and with marks around what is pasted."""
+CLOSE = "\x1b[?2004l\x1b[?25h\x1b[?1049l"
 FIRST_CELL, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 

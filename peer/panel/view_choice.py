@@ -132,6 +132,7 @@ class PlainView(_Lines):
         self._told_at = -math.inf
         self._now = 0.0
         self._awaited = ""
+        self._waited_at = -math.inf
 
     def show(self, event: events.Event) -> None:
         num_news = self._scene.news[-1:]
@@ -140,7 +141,7 @@ class PlainView(_Lines):
         is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
         if isinstance(event.fact, events.WaitingForPeers):
             is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
-            self._awaited = event.fact.reason
+            self._awaited, self._waited_at = event.fact.reason, event.at
         if isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
             # Progress comes every few steps; the heartbeat carries it.
             if not isinstance(event.fact, events.TrainingProgressed) and not is_soon:
@@ -166,7 +167,7 @@ class PlainView(_Lines):
         self._now = max(self._now, now)
         if self._spoke_at is None:
             self._spoke_at = now
-        elif now - self._spoke_at >= HEARTBEAT_SECONDS:
+        elif now - max(self._spoke_at, self._waited_at) >= HEARTBEAT_SECONDS:
             self._spoke_at = now
             told = heartbeat(self._scene, now) if self._is_verbose else summary(self._scene, now)
             self._print(now, told)
@@ -216,7 +217,7 @@ def summary(scene: Scene, now: float) -> str:
     if state.train_loss is not None:
         parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit, 3)}")
     row = swarm.own_row
-    if row is not None and swarm.num_ranked > 1:
+    if row is not None and row.tokens and swarm.num_ranked > 1:
         parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
     if scene.joined_at is not None:
         parts.append(seconds_text(round(max(0.0, now - scene.joined_at))))

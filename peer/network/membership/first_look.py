@@ -111,7 +111,7 @@ def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | 
 
 def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
     """Why the first address does not answer, and how long it is tried (unix seconds)."""
-    others = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
+    others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""
     clock = time.strftime("%H:%M:%S", time.localtime(until))
     return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
 

@@ -19,7 +19,7 @@ from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.rounds.round_facts import Fact
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.commits import read_commits
+from peer.checkpoint.commits import OtherAnchorError, read_commits
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, CheckpointUnusable
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.mailbox_desk import TrainerDesk
@@ -94,7 +94,13 @@ class CheckpointKeeper:
         try:
             fragment.log.replace(await self.compute(read))
         except ValueError as error:
-            log.warning("the signed commits of fragment %d in %s were left out: %s", fragment.index, path, error)
+            if saved is None and isinstance(error, OtherAnchorError):
+                return  # rounds have gone on since that checkpoint: as usual
+            log.warning(
+                "nothing is lost, model and work are whole: only the signed commits of fragment %d in %s cannot be "
+                "used (%s); new ones come with the next rounds",
+                *(fragment.index, path, error),
+            )
 
     async def keep_lineage(self) -> None:
         """The anchors are about to be replaced on the word of others alone: the newest checkpoint stays for a week."""

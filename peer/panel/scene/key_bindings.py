@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +13,10 @@ _PAGES: dict[str, Page] = {"d": "details", "?": "help", "h": "help", "i": "addre
 LEAST_MBIT = 0.2
 """As of the flags: below it a round does not pass in time."""
 MOST_MBIT = 1_000_000.0
+MAX_TYPED = 20
+"""More characters than any of these numbers needs; a paste may have any number."""
+PASTED = "pasted:"
+"""Before pasted text, which is a single key: outside of a question it does nothing."""
 _UP = "Most Mbit/s to send"
 _DOWN = "Most Mbit/s to receive"
 
@@ -64,14 +69,13 @@ class Controls:
         if key == "backspace":
             return replace(self, question=replace(question, typed=question.typed[:-1])), None
         if key != "enter":
-            is_figure = key in "0123456789." and len(question.typed) < 9
-            typed = question.typed + key if is_figure else question.typed
-            problem = "" if is_figure else "Expected a number; Esc: back."
-            return replace(self, question=replace(question, typed=typed, problem=problem)), None
-        try:
-            mbit = float(question.typed) if question.typed else None
-        except ValueError:
-            mbit = -1.0
+            # Whatever it is, it is seen: Enter says whether it is a number.
+            typed = (question.typed + key.removeprefix(PASTED).strip("\r\n"))[:MAX_TYPED]
+            return replace(self, question=replace(question, typed=typed, problem="")), None
+        typed = question.typed.strip()
+        mbit = None
+        if typed:
+            mbit = float(typed) if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", typed) else -1.0
         if mbit is not None and not LEAST_MBIT <= mbit <= MOST_MBIT:
             problem = f"{question.typed}: expected {LEAST_MBIT:g} to {MOST_MBIT:g}, such as 10."
             return replace(self, question=replace(question, typed="", problem=problem)), None

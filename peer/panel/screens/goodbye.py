@@ -31,7 +31,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         parts.append(f"loss {before}{loss_text(state.held_out_loss, scene.run.loss_unit, 2)}")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
-    if row is not None and scene.swarm.num_ranked > 1:
+    if row is not None and row.tokens and scene.swarm.num_ranked > 1:
         lines.append(
             f"Of the {scene.swarm.num_ranked} people that this machine has met you are rank {row.rank}"
             f"{'; the page ranks everybody, by work that others confirmed' if scene.own_page else ''}."
@@ -60,7 +60,7 @@ def _rounds(num_rounds: int, num_confirmed: int) -> str:
     if not num_rounds:
         return "no round yet"
     if not num_confirmed:
-        return f"{plural(num_rounds, 'round')} alone"
+        return f"{plural(num_rounds, 'round')} that nobody else shared"
     if num_confirmed >= num_rounds:
         return f"{plural(num_rounds, 'round')}, all confirmed" if num_rounds > 1 else "1 round, confirmed"
     return f"{plural(num_rounds, 'round')}, {num_confirmed} confirmed by others"

@@ -67,6 +67,7 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
     since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
     row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
+    row = row if row is not None and row.tokens else None  # no work, no rank
     since_when = ", whole run" if width >= WIDE_HEADER else ""
     rank = f" · rank {row.rank} of {num_ranked} met{since_when}" if row is not None and num_ranked > 1 else ""
     right = [part(scene.own_name, ACCENT), part(rank)]
@@ -127,6 +128,8 @@ def health(scene: Scene, now: float) -> Text:
         if scene.last_round_at is None:
             return part("Your machine is the first one here; others join while it trains", DIM)
         return part(lone_words(scene) if scene.lone_rounds else "Others may join while your machine trains", DIM)
+    if not scene.num_others:
+        return part("Nobody else answers at the moment; training goes on meanwhile", CARE)
     if scene.last_round_at is None:
         return part("The first exchange with the others comes after a few steps", DIM)
     if scene.lone_rounds:

@@ -22,7 +22,7 @@ from dht.records.signed_records import PeerRecord
 from peer.config.peer_config import PeerConfig
 from peer.doctor.checks import Finding, diagnose, early, exit_code_of
 from peer.doctor.doctor import doctor_json, in_vain
-from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
@@ -150,6 +150,16 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "git pull", 4),
     ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "git pull", 0),
     ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
+    ("device", changed("", step_seconds=36.3), "note", "an inner step takes 36.3 s", "--threads 1", 0),
+    ("device", changed("", pace=PaceFacts(9.0, 1, 16, 0.1)), "note", "0.8 s, the fastest member's 0.1 s", "close", 0),
+    (
+        *("rounds", changed("", share_of_rounds=0.3, pace=PaceFacts(9.0, 1, 16, 0.1)), "note"),
+        *("a round each 9 s, with 1 of the fastest member's 16 steps in it", "faster", 0),
+    ),
+    (
+        *("network", DoctorFacts(dataclasses.replace(MACHINE, has_way_out=False)), "stop"),
+        *("no member can be reached", "connect it", 3),
+    ),
     ("bits", changed("machine", bits_fault="NO; expected it; run: pip"), "stop", "^NO$", "run: pip", 2),
     ("device", changed("needs", device_bytes=50 * GB), "stop", "needs 50 GB of 40 GB free", "more memory", 5),
     ("device", changed("needs", device_bytes=38 * GB), "note", "needs 38 GB of 40 GB", "activations", 0),
@@ -279,6 +289,22 @@ def test_findings_come_as_they_are_made_and_each_once() -> None:
         assert len(re.findall(rf" {one.subject} +{re.escape(one.what)} *$", shown.getvalue(), re.M)) == 1
         assert len(re.findall(rf"^(?:ok|!|stop) +{one.subject} ", shown.getvalue(), re.M)) == 1, "twice"
         assert len(one.subject) <= SUBJECT_COLUMNS
+
+
+def test_members_on_this_machine_need_no_network() -> None:
+    offline = changed("machine", has_way_out=False)
+    assert exit_code_of(diagnose(offline)) == 0
+    alone = diagnose(DoctorFacts(offline.machine))
+    assert "network" not in [one.subject for one in early(alone)], "it is not said before the run was asked"
+
+
+def test_the_pace_is_of_the_members_and_of_this_machine() -> None:
+    slow = predict(MANIFEST, members(), OWN.model_copy(update={"step_seconds": 36.0})).pace
+    assert slow.fastest_step_seconds == pytest.approx(1.0)
+    assert slow.own_steps < slow.fastest_steps == MANIFEST.averaging.sync_every
+    alone = predict(MANIFEST, [], OWN.model_copy(update={"step_seconds": 36.0})).pace
+    assert (alone.fastest_step_seconds, alone.own_steps) == (None, alone.fastest_steps)
+    assert alone.interval_seconds >= 36 * alone.own_steps
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:

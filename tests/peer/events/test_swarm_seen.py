@@ -114,6 +114,13 @@ def test_the_loss_is_that_of_the_newest_version() -> None:
     assert (seen.held_out_loss, seen.held_out_version) == (2.5, 9)
 
 
+def test_the_loss_does_not_go_back_to_an_older_version_when_its_member_leaves() -> None:
+    watch, older = SwarmWatch(ME), {"held_out_loss": 5.3, "held_out_version": 3}
+    watch.look([record("b", 1, held_out_loss=2.5, held_out_version=9)], 1.0)
+    assert watch.look([record("a", 1, versions=(5, 4), **older)], 2.0).held_out_loss == 2.5
+    assert watch.look([record("a", 1, versions=(5, 3), **older)], 3.0).held_out_loss == 5.3, "nobody has that version"
+
+
 def test_of_many_the_first_and_the_neighbours_are_listed() -> None:
     many = [record(f"p{n:03}", 10_000 - n) for n in range(100)]
     seen = SwarmWatch(PeerId("p050")).look(many, 1.0)

@@ -56,6 +56,11 @@ def test_keys_come_one_by_one_and_the_terminal_is_given_back(board: Board) -> No
     assert keys.pressed() == []
     board.type("qp")
     assert keys.pressed() == ["q", "p"]
+    for part in ("d\x1b[200~q", "q" * 250, "q" * 250, "q\x1b[20"):
+        board.type(part)
+        assert keys.pressed() == (["d"] if part[0] == "d" else []), "a paste is not over before its end"
+    board.type("1~p")
+    assert keys.pressed()[1:] == ["p"]
     keys.close()
     keys.close()
     assert board.flags == before
@@ -99,6 +104,7 @@ def test_without_a_terminal_there_are_no_keys() -> None:
         (b"\x1b[A\x1b[1;5Cq\x1bOP\x1b[15~d", ["q", "d"]),
         ("é\x00\x05?".encode(), ["é", "?"]),
         (b"\xff\xfe", []),
+        (b"d\x1b[200~quit\r\n\x1b[Ap\x1b[201~i\x1b[200~q\x1b[201~", ["d", "pasted:quit[Ap", "i", "pasted:q"]),
     ],
 )
 def test_what_was_pressed(data: bytes, expected: list[str]) -> None:

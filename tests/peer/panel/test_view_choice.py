@@ -136,7 +136,9 @@ def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> No
     stream = io.StringIO()
     view = PlainView(stream)
     waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 10.0, 35.0, 40.0)]
+    view.tick(0.0)
     for event in [*waits, Event(41.0, ME, WaitingForPeers("no trainer has a state yet", 41.2))]:
+        view.tick(event.at)
         view.show(event)
     assert told_by(view, stream) == [
         "Waiting for peers: nobody answers.",

@@ -22,7 +22,7 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.swarm_seen import SwarmSeen
-from peer.panel.scene.key_bindings import Controls
+from peer.panel.scene.key_bindings import PASTED, Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
 from peer.panel.scene.scene import Scene, scene_of, settled, with_event, with_note, with_update
@@ -147,18 +147,19 @@ def test_keys_turn_pages_and_ask_for_things() -> None:
     assert typed(Controls(), "d", "d")[0].page == typed(Controls(), "?", "escape")[0].page == "main"
     assert typed(Controls(), "q", "p", "x") == (Controls(), ["leave", "rest"])
     assert typed(Controls(can_rest=False), "p")[1] == []
+    assert typed(Controls(), f"{PASTED}q", f"{PASTED}d") == (Controls(), [])
 
 
 def test_limits_are_asked_for_one_after_the_other() -> None:
     assert typed(Controls(), "l", *"10", "enter", *"2.5", "enter") == (Controls(), [LineLimits(10.0, 2.5)])
     assert typed(Controls(), "u", "enter", *"4", "backspace", "enter") == (Controls(), [LineLimits(None, None)])
     assert typed(Controls(), "l", "1", "escape", "enter") == (Controls(), [])
-    # Letters are not taken, and q among them does not leave; it is said what does.
+    # Whatever is typed is seen, and q among it does not leave; nothing is made of what is no number.
     asked = Controls().press("l")[0].press("q")[0].question
     assert asked is not None
-    assert asked.text(59) == "Expected a number; Esc: back. Most Mbit/s to send: _"
-    assert typed(Controls(), "l", *"q5", "enter", "enter")[1] == [LineLimits(5.0, None)]
-    for wrong in ("0.1", "1.2.3", "0"):
+    assert asked.text(79) == "Enter: no limit; Esc: back. Most Mbit/s to send: q_"
+    assert typed(Controls(), "l", f"{PASTED}5\n", "enter", " ", "enter")[1] == [LineLimits(5.0, None)]
+    for wrong in ("0.1", "1.2.3", "0", "5x", "3 -2", "1_0", "nan", "1e3", "2,5"):
         asked, actions = typed(Controls(), "l", *wrong, "enter")
         assert actions == []
         assert asked.question is not None

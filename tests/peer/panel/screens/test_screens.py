@@ -265,7 +265,7 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
         "135 rounds, all confirmed · loss 3.40 -> 1.88 nats per token",
     ]
     assert narrow[-2:] == told[2:]
-    assert "135 rounds alone" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
+    assert "135 rounds that nobody else shared" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
     assert goodbye(a_wait(), NOW) == []
     assert "served 12 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
