@@ -97,7 +97,7 @@ class FolderLock:
                 # What else is to be written says so, too, and goes on when there is room.
                 self._warn(error)
                 return
-            raise unwritable(path, error, "give another --data-dir") from error
+            raise unwritable(path, error, "give another --data-dir (in Python data_dir)") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -109,7 +109,7 @@ class FolderLock:
             if not isinstance(error, BlockingIOError):
                 raise LocalFault(
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
-                    "give another --data-dir"
+                    "give another --data-dir (in Python data_dir)"
                 ) from error
             raise FolderInUse(self._folder, holder) from error
         self._descriptor = descriptor

@@ -277,7 +277,7 @@ class CheckpointFailed(Fact):
     def sentence(self) -> str:
         kept = "the earlier one stays" if self.has_earlier else "there is no earlier one"
         if self.is_last:
-            lost = "what came after it is lost here" if self.has_earlier else "what this machine held is lost here"
+            lost = "what came after it is lost here" if self.has_earlier else "what no other member has is lost"
         else:
             lost = "work goes on"
         return f"The checkpoint could not be saved: {bare(self.reason)}; {kept}, and {lost}."

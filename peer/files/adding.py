@@ -36,7 +36,7 @@ def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, An
         same_name = [one for one in listed if isinstance(one, Mapping) and one.get("name") == described["name"]]
         if same_name and dict(same_name[0]) != described:
             raise UsageFault(
-                f"--file {path}: the run has another file of the name {described['name']} already; expected it once, "
+                f"the file {path}: the run has another file of the name {described['name']} already; expected it once, "
                 "with one content"
             )
         if not same_name:
@@ -50,17 +50,17 @@ def describe_file(path: Path) -> FileSection:
     Raises:
         UsageFault: it cannot be read, is empty or too long, or its name cannot be used.
     """
-    with reading(f"--file {path}"):
+    with reading(f"the file {path}"):
         num_bytes = os.stat(path).st_size
         if path.is_file() and not 0 < num_bytes <= MAX_FILE_BYTES:
             raise UsageFault(
-                f"--file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to a "
+                f"the file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to a "
                 "place of their own, which the run can name"
             )
         try:
             return measure_file(path, path.name).file
         except ValidationError as error:
-            raise UsageFault(f"--file {path}: {explain(error, FileSection)} Rename it.") from error
+            raise UsageFault(f"the file {path}: {explain(error, FileSection)} Rename it.") from error
 
 
 def check_at_hand(data_dir: Path | None, manifest: RunManifest, paths: Sequence[Path]) -> None:
@@ -76,7 +76,7 @@ def check_at_hand(data_dir: Path | None, manifest: RunManifest, paths: Sequence[
         if data_dir is None or objection_to(files_folder(data_dir, manifest) / file.name, file):
             raise UsageFault(
                 f"the run lists the file {file.name}, which is not here; expected it, so that members can fetch it; "
-                f"give it with --file PATH/{file.name}"
+                f"give it with --file PATH/{file.name} (in Python files)"
             )
 
 
@@ -93,10 +93,10 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
         if not objection_to(target, file):
             continue
         source = sources[file.name]
-        with reading(f"--file {source}"):
+        with reading(f"the file {source}"):
             content = read_regular(source, MAX_FILE_BYTES)
         if blake3(content).hexdigest() != file.digest:
-            raise UsageFault(f"--file {source}: it changed while it was copied; expected a file at rest; try again")
+            raise UsageFault(f"the file {source}: it changed while it was copied; expected a file at rest; try again")
         try:
             write_whole(target, content)
         except OSError as error:

@@ -106,9 +106,10 @@ def join(
     """
     defaults = {name: PeerConfig.model_fields[name].default for name in NOT_OF_AN_OWN_LOOP}
     if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
+        where = " (max_steps: of Swarm.positions and Swarm.samples)" if "max_steps" in unused else ""
         raise UsageFault(
             f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
-            "network; leave it out, and let the loop do it (max_steps: of Swarm.positions and Swarm.samples)."
+            f"network; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
         )
     _check_arguments(module, state, on_event, stop)
     fields = {"run_id": run_id, "peers": tuple(peers) if isinstance(peers, list) else peers, **choices}
@@ -340,7 +341,9 @@ class Swarm:
         Raises:
             UsageFault: it was not given to `join`.
         """
-        return self._entered(self._schedulers).of(optimizer)
+        scheduler = self._entered(self._schedulers).of(optimizer)
+        self.training.follow_run()
+        return scheduler
 
     @property
     def should_stop(self) -> bool:

@@ -38,7 +38,7 @@ from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
 TOKENIZER_NAME = "tokenizer.json"
 """As tools of the field write a tokenizer's file."""
-OTHER_FOLDER = "give another --out"
+OTHER_FOLDER = "give another --out (in Python folder)"
 """What to do if the owner's folder cannot be written."""
 ROBUST_COMBINE = "centered_clip"
 """What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""

@@ -58,6 +58,9 @@ FLUSH_SECONDS = 2.0
 """For what the last round wants sent."""
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
+FIRST_REPORT_SECONDS = 1.0
+"""Until the first report of the trainer's totals. Each pause is twice the last one, up to half of `announce_seconds`:
+sessions of a minute leave a curve too."""
 REPLAY_SECONDS = 5.0
 """For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version. A
 joiner that takes longer begins with what it has, and the commits come meanwhile."""
@@ -251,6 +254,7 @@ class Node:
             await end_tasks(tasks)
             await self.exchange.close()
             await self.links.close()
+        self.reporter.progress(self.links.traffic.sent_abroad_bytes)
         self.reporter.left(self._leave_reason)
 
     async def _replay_missed(self) -> None:
@@ -294,7 +298,8 @@ class Node:
 
     async def _follow_trainer(self) -> None:
         trainer, told_at = self.mailbox.trainer, self.ports.clock()
-        pace_at = told_at
+        pace_at = reported_at = told_at
+        report_seconds = FIRST_REPORT_SECONDS
         while not self._leaving.is_set():
             self.guard.awake()
             await self.desk.take_work()
@@ -308,9 +313,12 @@ class Node:
                 await self.desk.take_work()
                 if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
                     self.leave("the trainer finished")
+            if self.ports.clock() - reported_at >= report_seconds:
+                reported_at = self.ports.clock()
+                report_seconds = min(2 * report_seconds, self.manifest.network.announce_seconds / 2)
+                self.reporter.progress(self.links.traffic.sent_abroad_bytes)
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
-                self.reporter.progress(self.links.traffic.sent_abroad_bytes)
                 self._show_readings()
                 if told_at >= pace_at:
                     pace_at = told_at + PACE_SECONDS_PER_MEMBER * self._set_pace()

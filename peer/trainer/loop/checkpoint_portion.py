@@ -247,8 +247,8 @@ class PortionKeeper:
                     )
 
 
-def check_state(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Find out before the first step whether checkpoints can keep all of it; warn of a schedule that is left out.
+def check_state(state: Mapping[str, Stateful]) -> None:
+    """Find out before the first step whether checkpoints can keep all of it.
 
     Raises:
         UsageFault: something is no state, or holds what is never written to a file.
@@ -263,11 +263,15 @@ def check_state(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.
             split(stateful.state_dict(), f"state.{name}", {})
         except TypeError as error:
             raise UsageFault(f"{error}; leave {name!r} out of state, or give it a state_dict() of these.") from error
+
+
+def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Warn of a scheduler that `state` leaves out."""
     is_scheduled = any("initial_lr" in group for optimizer in optimizers for group in optimizer.param_groups)
     if is_scheduled and not any(hasattr(stateful, "last_epoch") for stateful in state.values()):
         log.warning(
             "the optimizer has a learning-rate scheduler that checkpoints do not keep: it begins anew with each "
-            'session; give join() state={"scheduler": scheduler}'
+            'session; give join() state={"scheduler": scheduler}, or use swarm.scheduler(optimizer) in its place'
         )
 
 

@@ -27,7 +27,7 @@ from torch import nn
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import Groups, OneGroup
-from peer.trainer.loop.checkpoint_portion import Stateful, check_state
+from peer.trainer.loop.checkpoint_portion import Stateful, check_state, warn_of_schedule
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
@@ -103,7 +103,10 @@ class LocalTraining:
         self._reported_tokens = 0
         self._losses: list[float] = []
         self._keeper: TrainerKeeper | None = None
-        check_state(state or {}, self._optimizers.all)
+        self._follows_run = False
+        self._has_stepped = False
+        self._state = state or {}
+        check_state(self._state)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
                 *(checkpoints, link, module, self._optimizers.all, self._counts, self._order),
@@ -148,6 +151,10 @@ class LocalTraining:
     def optimizers(self) -> tuple[Optimizer, ...]:
         """The optimizers themselves, out of their wrappers."""
         return self._optimizers.all
+
+    def follow_run(self) -> None:
+        """The run says the learning rate: no step warns of a scheduler that is not in `state`."""
+        self._follows_run = True
 
     @property
     def optimizer_age(self) -> int:
@@ -285,6 +292,9 @@ class LocalTraining:
                 "an optimizer stepped inside anchor(), where the parameters are the swarm's; what it did is undone "
                 "with the block; expected only reading there; step after the block."
             )
+        if not self._has_stepped and not self._follows_run:
+            warn_of_schedule(self._state, self._optimizers.all)
+        self._has_stepped = True
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)

@@ -23,7 +23,7 @@ from averaging.arrays import F32
 from averaging.outer.fragment_schedule import SendSchedule
 from averaging.outer.layout import Fragment, FragmentLayout
 from dht.clocks import steady_seconds
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.portion import Portion
@@ -316,11 +316,22 @@ class TrainerLink:
         Returns:
             (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
             when an anchor was torn.
+
+        Raises:
+            UsageFault: `evaluate` is no function, or returns no number.
         """
+        if not callable(evaluate):
+            raise UsageFault(f"evaluate got {evaluate!r}; expected a function that returns the loss; give that one.")
         with self.on_anchor() as versions:
             if versions is None:
                 return None
-            loss = evaluate()
+            found = evaluate()
+        try:
+            loss = float(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageFault(
+                f"what evaluate got returned {found!r}; expected one number; have it return loss.item()."
+            ) from error
         self._counters.held_out_loss, self._counters.held_out_version = loss, versions
         return loss, versions
 

@@ -106,7 +106,7 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
     if len(set(map(id, optimizers))) < len(optimizers):
         raise UsageFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
     trained = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    missing = dict(trained)
+    missing, holders = dict(trained), dict[int, int]()
     for number, optimizer in enumerate(optimizers):
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if len(optimizers) > 1 and not held & trained.keys():
@@ -114,6 +114,12 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
                 f"optimizer {number} ({type(optimizer).__name__}) holds no trained parameter of the module; expected "
                 "only the module's optimizers; leave it out"
             )
+        if twice := [key for key in held & trained.keys() if key in holders]:
+            raise UsageFault(
+                f"optimizers {holders[twice[0]]} and {number} both hold parameter {trained[twice[0]]!r}; expected each "
+                "parameter in one optimizer, since both would change it; leave it out of one of them"
+            )
+        holders |= dict.fromkeys(held, number)
         missing = {key: name for key, name in missing.items() if key not in held}
     if missing:
         name, subject = next(iter(missing.values())), "the optimizer does"

@@ -75,7 +75,7 @@ class WorkSender:
             names = ", ".join(piece.name for piece in fragment.pieces[:3])
             raise LocalFault(
                 f"the live parameters of fragment {fragment.index} ({names}) are NaN or infinite after inner "
-                f"step {facts['inner_step']}; expected finite numbers; nothing of it was sent: lower the learning rate "
-                "and join again, the swarm's state is intact"
+                f"step {facts['inner_step']}; expected finite numbers; nothing of it was sent; lower the learning "
+                "rate and join again, to go on from what other members or this peer's newest checkpoint have"
             )
         self._outbox.post(draft, WorkKind.WORK, **facts)

@@ -422,7 +422,7 @@ def test_on_leaving_a_failed_checkpoint_is_told_again_and_says_what_is_lost(tmp_
 
     asyncio.run(scene())
     assert len(seen) == 2
-    assert "there is no earlier one, and what this machine held is lost here" in seen[1].sentence()
+    assert "there is no earlier one, and what no other member has is lost." in seen[1].sentence()
 
 
 def test_a_fragment_is_copied_only_while_nothing_changes_it(tmp_path: Path) -> None:

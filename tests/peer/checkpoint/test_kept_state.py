@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from dht.errors import UsageFault
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
-from peer.trainer.loop.checkpoint_portion import check_state, specs_of
+from peer.trainer.loop.checkpoint_portion import check_state, specs_of, warn_of_schedule
 from peer.trainer.loop.checkpoint_tensors import open_tensors, write_tensors
 from peer.trainer.loop.checkpoint_values import joined, split
 from tests.kit.trainer.checkpoint_peer import Peer, resumed, run
@@ -198,17 +198,34 @@ def test_what_becomes_impossible_to_keep_is_left_out_with_one_warning(tmp_path: 
 )
 def test_what_cannot_be_kept_is_refused_before_the_first_step(stateful: Any, said: str) -> None:
     with pytest.raises(UsageFault, match=said):
-        check_state({"x": stateful}, ())
+        check_state({"x": stateful})
 
 
 def test_a_schedule_that_nobody_keeps_is_told(caplog: Any) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    check_state({}, [optimizer])
+    warn_of_schedule({}, [optimizer])
     scheduler = CosineAnnealingLR(optimizer, 10)
-    check_state({"scheduler": scheduler}, [optimizer])
+    warn_of_schedule({"scheduler": scheduler}, [optimizer])
     assert not caplog.text
-    check_state({}, [optimizer])
+    warn_of_schedule({}, [optimizer])
     assert 'state={"scheduler": scheduler}' in caplog.text
+
+
+@pytest.mark.parametrize("follows_run", [False, True])
+def test_the_first_step_warns_of_it_once_unless_the_run_says_the_rate(
+    tmp_path: Path, follows_run: bool, caplog: Any
+) -> None:
+    async def scene() -> None:
+        peer = Peer(tmp_path, torch.optim.SGD)
+        CosineAnnealingLR(peer.optimizer, 100)
+        peer.begin()
+        assert "scheduler" not in caplog.text
+        if follows_run:
+            peer.training.follow_run()
+        await peer.steps(3)
+        assert caplog.text.count("scheduler that checkpoints do not keep") == int(not follows_run)
+
+    run(scene())
 
 
 @pytest.mark.parametrize("odd", [{"pickle": "x"}, {"array": ["a", "O", [1]]}])

@@ -131,8 +131,9 @@ def test_data_parallel_is_a_choice_of_one_peer_and_module_a_name_like_any_other(
 def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
     module = small_module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(UsageFault, match=f"got {name}, which a loop of your own does not follow"):
+    with pytest.raises(UsageFault, match=f"got {name}, which a loop of your own does not follow") as refused:
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
+    assert ("(max_steps: " in str(refused.value)) == (name == "max_steps")
     # Its default asks for nothing, as track=None.
     usual: Any = PeerConfig.model_fields[name].default
     join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: usual})

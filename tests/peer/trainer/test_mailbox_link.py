@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.arrays import F32
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -300,6 +300,25 @@ def test_sync_without_pause_leaves_the_waiting_to_the_caller():
     link.poll()
     assert not link.is_blocked
     assert link.mailbox.trainer.wait_seconds == 3
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        ("x", "evaluate got 'x'; expected a function"),
+        (1.5, "evaluate got 1.5; expected a function"),
+        (lambda: None, "returned None; expected one number"),
+        (lambda: "low", "returned 'low'; expected one number"),
+    ],
+)
+def test_what_measures_no_loss_is_refused_and_changes_nothing(evaluate, message):
+    module = module_of()
+    link = link_of(module)
+    before = flat(module)
+    with pytest.raises(UsageFault, match=message):
+        link.evaluate_on_anchor(evaluate)
+    assert flat(module).tolist() == before.tolist()
+    assert link.mailbox.trainer.held_out_version == 0
 
 
 def test_speed_leaves_out_waiting_and_evaluation():
