@@ -50,12 +50,17 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_is_scored_from_file_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_scored_from_file_and_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no clone of git
     model, tasks = trained_model(), write_tasks(tmp_path / "tasks")
     write_folder(anchors_of(model), tmp_path / "model", NOW, replace=False)
     write_model(anchors_of(model), tmp_path / "model.safetensors", NOW, replace=False)
     assert evaluate_tasks(ModelFileSource(tmp_path / "model"), str(tasks), None, "cpu", True) == 0
-    facts = json.loads(capsys.readouterr().out)
+    said, complaints = capfd.readouterr()
+    assert "fatal" not in complaints
+    facts = json.loads(said)
     scores = {(score["task"], score["metric"]): score for score in facts["scores"]}
     assert set(scores) == {("tiny_bytes", "bits_per_byte"), ("tiny_choice", "acc")}
     assert (facts["versions"], facts["tokens"], scores["tiny_choice", "acc"]["num_samples"]) == ([7] * 4, 4321, 3)
@@ -70,7 +75,7 @@ def test_a_model_is_scored_from_file_and_folder(tmp_path: Path, capsys: pytest.C
 
     source = ModelFileSource(tmp_path / "model.safetensors")
     assert evaluate_tasks(source, str(tasks / "tiny_choice.yaml"), 2, "cpu", False) == 0
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-1:]] == [["tiny_choice", "acc"]]
+    assert [line.split()[:2] for line in capfd.readouterr().out.splitlines()[-1:]] == [["tiny_choice", "acc"]]
 
 
 @pytest.mark.filterwarnings("ignore")
