@@ -1,25 +1,9 @@
-"""The run's clock, from what members say of their anchors, and how long it may stand still. Pure."""
+"""The run's clock, from what members say of their anchors. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median_high
-from typing import Final
-
-STALLED_SECONDS: Final = 120.0
-"""Without a commit for this long something is wrong: rounds take seconds, and a slow one a minute."""
-STALLED_TIMES: Final = 5
-"""Of what takes longer in this run, so many times its usual length. One that is late is usual."""
-
-
-def has_stalled(silent_seconds: float, usual_seconds: float) -> bool:
-    """Whether something that comes again and again has not come for too long.
-
-    Args:
-        silent_seconds: since it last came.
-        usual_seconds: from one to the next; 0: not known.
-    """
-    return silent_seconds > max(STALLED_SECONDS, STALLED_TIMES * usual_seconds)
 
 
 def committed_tokens(lineage_tokens: Iterable[int]) -> int:

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks.machine import machine
 from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
+from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
-from peer.config.schedule_section import ScheduleSection
 from peer.config.training_section import TrainingSection
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.simulation.peer import EPOCH_SECONDS

@@ -20,7 +20,7 @@ from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
-from peer.run_clock import has_stalled
+from peer.stalled_run import has_stalled
 
 MAX_PEERS: Final = 2500
 """Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a

@@ -4,7 +4,7 @@ The files, each built on those above it:
 
     validation.py         what is wrong with a file or a flag, in sentences
     section.py            what all sections of a manifest have in common; fields that came later
-    schedule_section.py   the manifest's schedule of the inner learning rate, and the factor that follows
+    learning_rate_schedule.py   the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py    the manifest's sections on access and on changes in a live run
     file_section.py       the manifest's list of files, which members serve
     hf_config.py          the text that describes a model of the Hugging Face library, and what it may not hold

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dht.errors import UsageFault
 from dht.quantities import count_text
-from peer.config.schedule_section import ScheduleSection
+from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.section import Section, later
 
 

@@ -18,8 +18,8 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.progress import tell_progress
-from peer.doctor.checks import diagnose, early, exit_code_of, told_apart
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
+from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
 from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report

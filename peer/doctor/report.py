@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole, console_of_output
-from peer.doctor.checks import Finding, Level, own_part
 from peer.doctor.doctor_facts import DoctorFacts
+from peer.doctor.findings import Finding, Level, own_part
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}

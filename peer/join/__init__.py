@@ -8,6 +8,6 @@ The files, each built on those above it:
     checkpoint_room.py  whether the disk has room for checkpoints
     join.py             `peer join`
     seed.py             `peer seed`, the same in one process and without torch
-    run_scheduler.py    learning-rate schedulers that go by the run's clock
+    own_loop_scheduler.py    learning-rate schedulers that go by the run's clock
     session.py          `join` for your own training loop
 """

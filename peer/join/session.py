@@ -35,9 +35,9 @@ from torch.optim import Optimizer
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
 from peer.config.layouts import averaged_parts
+from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, make_data_dir
-from peer.config.schedule_section import progress_of
 from peer.config.validation import explain
 from peer.events.line_log import LineLog
 from peer.events.log import to_json
@@ -53,7 +53,7 @@ from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
-from peer.join.run_scheduler import RunScheduler, RunSchedulers, warm_up_share
+from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining

@@ -129,7 +129,7 @@ class NetworkCounters(Cells):
     restored_moment = IntCell(8)
     """Number of the checkpoint that the anchors came from, -1 for none; 0 while that is not known yet."""
     run_tokens = IntCell(9)
-    """The run's clock: tokens in signed commits (`peer.config.schedule_section`); it never goes back."""
+    """The run's clock: tokens in signed commits (`peer.config.learning_rate_schedule`); it never goes back."""
     learning_rate_factor = FloatCell(10)
     """What the run's schedule makes of the inner learning rate now, 0 to 1; 1 until the network side says."""
 

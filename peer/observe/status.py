@@ -16,8 +16,8 @@ from dht.observer.backend import HostBackend
 from dht.quantities import count_text, seconds_text
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
+from peer.config.learning_rate_schedule import progress_of, rate_factor
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import progress_of, rate_factor
 from peer.console.plain_console import console_of_output
 from peer.console.progress import tell_progress
 from peer.events.lone_rounds import LONE_ROUNDS

@@ -160,7 +160,7 @@ def test_generated_pages_miss_nothing() -> None:
 
 
 def test_every_finding_of_the_doctor_has_a_remedy() -> None:
-    tree = ast.parse((ROOT / "peer" / "doctor" / "checks.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "peer" / "doctor" / "findings.py").read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"]
     subjects = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)} | {"upload", "download"}
     text = section((ROOT / "docs" / "volunteer" / "doctor.md").read_text(encoding="utf-8"), "Findings and remedies")

@@ -1,6 +1,6 @@
 """Fetches anchors from the swarm: what the swarm has, who gives it, and what happens to donors that fail.
 
-Per fragment: what enough members confirm (`peer.network.anchors.agreement`) is fetched from everyone who has it
+Per fragment: what enough members confirm (`peer.network.anchors.donor_agreement`) is fetched from everyone who has it
 (`averaging.transfer.many_donors`). When all of them have moved on to another version, only that fragment begins again.
 """
 
@@ -25,8 +25,8 @@ from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import is_majority
-from peer.network.anchors.agreement import Agreement, Votes
 from peer.network.anchors.claimed_anchors import Claims
+from peer.network.anchors.donor_agreement import Agreement, Votes
 from peer.network.anchors.donors import Donors, Members
 
 FRAGMENTS_AT_ONCE = 2

@@ -14,7 +14,7 @@ from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
 from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, num_rows, part, wrapped
-from peer.run_clock import has_stalled
+from peer.stalled_run import has_stalled
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""

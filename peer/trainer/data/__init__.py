@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    stock.py             groups that are brought here in the background
+    background_fetching.py             groups that are brought here in the background
     context_blocks.py    sequences of tokens, and the blocks of a run's context that are cut from them
     labelled_stream.py   examples with labels, as rows of one length
     shards.py            shards of tokens, and the meta.json about them
@@ -10,7 +10,7 @@ The files, each built on those above it:
     document_packing.py  documents as tokens, one packed behind the other into shards, in a process of its own
     tokenize_pool.py     several of these processes
     prepared.py          prepared shards in a folder
-    text_stock.py        text that is tokenized while it is trained on
+    text_fetching.py        text that is tokenized while it is trained on
     shard_download.py    prepared shards on a web server
     corpus.py            the data of a run
 """

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from peer.trainer.data.stock import Stock
+from peer.trainer.data.background_fetching import Stock
 from peer.trainer.text.files import Tokens
 
 GROUP_POSITIONS = 1 << 40

@@ -26,7 +26,7 @@ from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.prepared import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shard_download import WebStock
 from peer.trainer.data.shards import META_NAME, read_meta
-from peer.trainer.data.text_stock import TextRules, TextStock
+from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.examples.pictures import check_pictures
 from peer.trainer.examples.rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of

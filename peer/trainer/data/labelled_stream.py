@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
+from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, identity_of
-from peer.trainer.data.stock import Stock
 from peer.trainer.examples.rules import HEAD_VALUES, ExampleRules
 from peer.trainer.text.files import Tokens
 

@@ -22,9 +22,9 @@ from dht.errors import LocalFault, UsageFault, writing
 from dht.fields import clean_text
 from dht.quantities import bytes_text
 from peer.trainer.data import shards
+from peer.trainer.data.background_fetching import Stock, patiently
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.prepared import ShardFolder
-from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.files import Tokens
 from peer.version import SOFTWARE

@@ -48,7 +48,7 @@ def learning_rate_at(step: int, settings: TrainingSection, factor: float = 1.0) 
     """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not.
 
     Args:
-        factor: share of the peak by the run's own clock (`peer.config.schedule_section`), the same on every peer.
+        factor: share of the peak by the run's own clock (`peer.config.learning_rate_schedule`), the same on every peer.
     """
     rate = settings.learning_rate * factor
     if step < settings.warmup_steps:

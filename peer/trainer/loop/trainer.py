@@ -1,7 +1,7 @@
 """The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
 
 AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`). The rate is a linear warm-up of the optimizer's own
-moments, times a share of the peak. The run's clock gives the share to all peers (`peer.config.schedule_section`).
+moments, times a share of the peak. The run's clock gives the share to all peers (`peer.config.learning_rate_schedule`).
 Gradients are clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes. How a step is
 computed is in `peer/trainer/computing`.
 """

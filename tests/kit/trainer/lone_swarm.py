@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from averaging.outer.layout import build_layout
+from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.config.schedule_section import ScheduleSection
 from peer.config.training_section import TrainingSection
-from peer.join.run_scheduler import RunSchedulers
+from peer.join.own_loop_scheduler import RunSchedulers
 from peer.join.session import Swarm
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind

@@ -20,9 +20,9 @@ from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
 from peer.config.peer_config import PeerConfig
-from peer.doctor.checks import Finding, diagnose, early, exit_code_of
 from peer.doctor.doctor import doctor_json, in_vain
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
+from peer.doctor.findings import Finding, diagnose, early, exit_code_of
 from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report

@@ -8,9 +8,9 @@ import pytest
 
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
+from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
-from peer.config.schedule_section import ScheduleSection
 from peer.observe.observer import _why
 from peer.observe.status import _print_table, status_facts
 from peer.simulation.scenarios.spec import tiny_manifest

@@ -22,8 +22,8 @@ from dht.quantities import count_text
 from dht.simulated.lines import LineSettings
 from dht.store import NUM_HOLDERS_READ
 from peer.cli.app import run
+from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import ScheduleSection
 from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run

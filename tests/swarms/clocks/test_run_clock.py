@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from peer.config.access_sections import ChangeSection
+from peer.config.learning_rate_schedule import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
 from peer.events.anchor_events import AnchorRepaired
 from peer.events.peer_events import Event, RefusedPeer, TrainingProgressed
 from peer.simulation.peer import EPOCH_SECONDS

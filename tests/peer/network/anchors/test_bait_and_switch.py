@@ -300,7 +300,7 @@ def test_a_member_that_is_always_busy_holds_no_repair_up(monkeypatch: pytest.Mon
     async def busy(*_: object) -> str:
         return "busy"
 
-    monkeypatch.setattr("peer.network.anchors.agreement.fetch_header", busy)
+    monkeypatch.setattr("peer.network.anchors.donor_agreement.fetch_header", busy)
     monkeypatch.setattr("peer.network.anchors.fetcher.fetch_state", _no_state)
     assert in_scene(1, seconds_in_vain) < 5.0
 

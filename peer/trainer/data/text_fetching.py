@@ -21,11 +21,11 @@ from dht.quantities import plural
 from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
+from peer.trainer.data.background_fetching import Stock, patiently
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
 from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import write_new
-from peer.trainer.data.stock import Stock, patiently
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.rules import ExampleRules

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.config.access_sections import ChangeSection
-from peer.config.manifest import RunManifest
-from peer.config.schedule_section import (
+from peer.config.learning_rate_schedule import (
     Cooldown,
     ScheduleSection,
     progress_of,
     rate_factor,
 )
+from peer.config.manifest import RunManifest
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
 from peer.owner.revision_start import first_token, version_of
 from peer.run_clock import committed_tokens, usual_clock

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dht.errors import UsageFault
-from peer.join.run_scheduler import RunSchedulers, warm_up_share
+from peer.join.own_loop_scheduler import RunSchedulers, warm_up_share
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[float]:
