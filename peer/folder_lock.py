@@ -25,6 +25,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _SHOWN = re.compile(r"process [0-9]{1,10} \(([a-z. ]{1,40})\), since [0-9: -]{1,30}")
 _MAX_BYTES = 200
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def holder_of(folder: Path) -> str | None:
 def read_holder_of(folder: Path) -> str | None:
     """The same. Raises OSError: it cannot be told."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(folder / LOCK_NAME, _READING)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -167,7 +168,7 @@ def told_holder_of(folder: Path) -> str | None:
 def last_use_of(folder: Path) -> str | None:
     """What used the folder last, or does now, e.g. "peer seed"; None: nothing did, or it cannot be told."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(folder / LOCK_NAME, _READING)
         try:
             found = _shown_in(descriptor)
             return None if found is None else found[1]

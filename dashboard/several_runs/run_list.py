@@ -50,8 +50,11 @@ def read_run_list(path: Path) -> tuple[ListedRun, ...]:
     if not 0 < len(runs) <= MAX_RUNS:
         raise UsageFault(f"{path} names {len(runs)} runs; expected 1 to {MAX_RUNS} entries [[run]] with {EXAMPLE}")
     names = [run.run_id for run in runs]
-    for name in names:
-        split_run_id(name)
+    for number, name in enumerate(names):
+        try:
+            split_run_id(name)
+        except UsageFault as fault:
+            raise UsageFault(f"{path}: run.{number}.run_id: {fault}") from fault
         if names.count(name) > 1:
             raise UsageFault(f"{path} names {name} twice; expected each run once; remove one of the entries")
     return runs

@@ -104,7 +104,11 @@ def dashboard(
     ] = None,
     install: Annotated[
         str | None,
-        typer.Option("--install", metavar="COMMAND", help="What the page tells visitors to type to get `peer`."),
+        typer.Option(
+            "--install",
+            metavar="COMMAND",
+            help="What the page tells visitors to type to get `peer`; default: where this copy came from.",
+        ),
     ] = None,
     page_address: Annotated[
         str,

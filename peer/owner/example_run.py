@@ -8,7 +8,7 @@ EXAMPLE: Final = """\
 # A run of your own: change what you like, then `peer init NAME --config run.toml`.
 # What is left out has its default; docs/organiser/manifest.md has every field.
 
-description = "A small model that completes Python, for editors without a network"    # what it is for: people ask first
+description = "A small model that completes Python, for editors that are offline"    # what it is for: people ask first
 organiser = "Ada"
 licence = "MIT"
 # homepage = "https://example.org/"

@@ -83,9 +83,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
             lock = FolderLock(folder, what)
         except FolderInUse:
             continue
-        name = re.sub(r"\.[a-z2-7]{20}", "", folder.name)
-        sentence = f"the usual folder is another peer's; this one has its own ({name})" if is_new else None
-        return chosen, HeldFolder(lock, fresh, sentence, is_spare)
+        return chosen, HeldFolder(lock, fresh, _sentence(config, folder, is_new=is_new), is_spare)
     raise LocalFault(
         f"the {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are taken; expected a free one; give "
         "--data-dir to one more"
@@ -103,6 +101,14 @@ def _fitting(folders: Sequence[Path], what: str) -> list[Path]:
         else:
             unused.append(folder)
     return [*sorted(own, key=_last_event_at, reverse=True), *unused]
+
+
+def _sentence(config: PeerConfig, folder: Path, *, is_new: bool) -> str | None:
+    usual = config.data_dir
+    if folder != usual and not config.peers and last_use_of(usual) == _SEED and told_holder_of(usual) is None:
+        return f"the run's seed on this machine does not run; start it with `{_SEED} {config.run_id}`"
+    name = re.sub(r"\.[a-z2-7]{20}", "", folder.name)
+    return f"the usual folder is another peer's; this one has its own ({name})" if is_new else None
 
 
 def _last_event_at(folder: Path) -> float:

@@ -46,7 +46,7 @@ def text(state: DashboardState) -> str:
 
 def test_what_is_asked_of_a_home_is_said_in_words() -> None:
     said = " ".join(text(live(needs=HomeNeeds(75_463_128, 445_679_730, 270_574.0))).split())
-    assert "about 450 MB of memory, 75 MB of disk beside the program, and 0.27 Mbit/s of your line" in said
+    assert "about 450 MB of memory, 75 MB of disk beside the program (up to 6 GB), and 0.27 Mbit/s of your line" in said
     unknown = text(live())
     assert "It takes about" not in unknown
     assert "Any processor will do" in unknown
@@ -129,7 +129,7 @@ def test_flags_are_not_broken_at_their_hyphens_and_texts_of_strangers_are_text()
 def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     init = InitSection(source="folder", digest=64 * "0", num_bytes=16_000_000_000)
     words = " ".join(text(live(weights=init, flags_to_bring=" --base DIR", needs=HomeNeeds(180_000, 4e8, 1e5))).split())
-    assert "180 kB of disk beside the program and the weights that it begins with (16 GB)" in words
+    assert "180 kB of disk beside the program (up to 6 GB) and the weights that it begins with (16 GB)" in words
     assert f"peer join {LINK} --base DIR" in words
     assert f"peer doctor {LINK} --base DIR" in words
     assert "its owner can tell you where to get them" in words

@@ -136,7 +136,7 @@ def test_links_are_rooted_once_and_texts_never() -> None:
         ("", "names 0 runs; expected 1 to 16 entries"),
         ("runs = 3", "runs is not a known field; did you mean run?"),
         ("[[run]]\npeers = []", "run.0.run_id is missing; expected text"),
-        ('[[run]]\nrun_id = "x"', "x"),
+        ('[[run]]\nrun_id = "x"', "runs.toml: run.0.run_id: 'x' is not a run id"),
         ('[[run]]\nrun_id = "RUN_ID"\npeers = "/ip4"', "peers is '/ip4'; expected a list of texts"),
         ('[[run]]\nrun_id = "RUN_ID"\nport = 3', "port is not a field in run.0"),
         ('[[run]]\nrun_id = "RUN_ID"\n[[run]]\nrun_id = "RUN_ID"', "twice"),

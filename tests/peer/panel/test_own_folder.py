@@ -70,6 +70,16 @@ def test_neither_a_seed_nor_a_trainer_takes_the_key_of_the_other(first: tuple[Pe
     assert [start_and_stop(what) for what in ("peer join", "peer seed", "peer join")] == ["-2", "", "-2"]
 
 
+def test_a_trainer_without_other_addresses_hears_that_its_seed_does_not_run(
+    first: tuple[PeerConfig, HeldFolder],
+) -> None:
+    first[1].lock.close()
+    for peers, said in (((), True), ((SEED_ADDRESS,), False)):
+        _, held = hold_folder(PeerConfig(run_id=RUN_ID, peers=peers), "peer join")
+        assert ("start it with `peer seed" in (held.sentence or "")) is said
+        held.lock.close()
+
+
 def test_a_trainer_that_came_first_keeps_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     config = PeerConfig(run_id=RUN_ID)
