@@ -24,6 +24,7 @@ from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.history.database import MEMORY, check_file, damaged, is_locked, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
+from dashboard.history.retention import forget_old
 from dashboard.history.rows import (
     MARK_KINDS,
     Batch,
@@ -34,7 +35,7 @@ from dashboard.history.rows import (
     sample_row,
 )
 from dashboard.history.trend import MAX_POINTS, Trend, thinned
-from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
+from dashboard.history.writing import CheckCommit, Loaded, load, prepare, rebuild, run_record, write
 from dashboard.history_facts import (
     ChartMark,
     ContributorRow,

@@ -15,7 +15,7 @@ import aiosqlite
 
 from dashboard.credit.commit_counting import Booking
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, MachineTotals
+from dashboard.credit.ledger import SECONDS_PER_HOUR, Ledger, MachineTotals
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES, fetch_rows
 from dashboard.history.rows import (
     MARK_KINDS,
@@ -46,12 +46,6 @@ from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, Mis
 from dashboard.observe.dashboard_state import MAX_PEERS
 from dht.errors import UsageFault
 
-LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
-"""Looks, and the coming and going of peers that no commit lists."""
-MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
-"""Minute means; hourly means, totals and signed commits stay."""
-WORK_MINUTES_SECONDS: Final = SECONDS_PER_DAY + SECONDS_PER_HOUR
-"""Work by the minute: a curve shows a contributor's first day so (`reading.FIRST_DAY_SECONDS`)."""
 PAGE_BYTES: Final = 4096
 LOAD_ROWS: Final = 1000
 """Rounds read at a time at a start."""
@@ -224,15 +218,6 @@ async def _put(database: aiosqlite.Connection, table: str, rows: Iterable[tuple[
     if found:
         marks = ", ".join("?" * len(found[0]))
         await database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", found)
-
-
-async def forget_old(database: aiosqlite.Connection, now: float) -> None:
-    """What the retention rules let go."""
-    await database.execute("DELETE FROM looks WHERE at < ?", (now - LOOKS_SECONDS,))
-    await database.execute("DELETE FROM events WHERE at < ? AND NOT is_kept", (now - LOOKS_SECONDS,))
-    await database.execute("DELETE FROM minutes WHERE at < ?", (now - MINUTES_SECONDS,))
-    await database.execute("DELETE FROM work_minutes WHERE minute < ?", ((now - WORK_MINUTES_SECONDS) // 60,))
-    await database.commit()
 
 
 async def points_between(

@@ -24,8 +24,8 @@ MAX_MULTIADDR_LENGTH: Final = 1024
 
 
 def _port_bytes(text: str) -> bytes:
-    if not (text.isascii() and text.isdigit() and int(text[:6]) <= 65535):
-        raise ValueError(f"{text!r} is not a port from 0 to 65535")
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
+        raise ValueError(f"{text[:80]!r} is not a port from 0 to 65535")
     return int(text).to_bytes(2, "big")
 
 

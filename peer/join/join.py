@@ -36,7 +36,7 @@ from peer.tracking.recorder import recording
 from peer.tracking.rows import OwnRows
 from peer.tracking.trackers import own_record
 from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.memory_fault import memory_fault
+from peer.trainer.computing.memory_exceptions import memory_fault
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import Corpus, open_run_corpus
 from peer.trainer.devices.rank_groups import (

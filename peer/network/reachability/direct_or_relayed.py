@@ -23,7 +23,15 @@ from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
-from peer.network.reachability import path_choice
+from peer.network.reachability.path_and_relay_choice import (
+    PathKind,
+    choose_relays,
+    is_my_turn,
+    is_public,
+    kind_of,
+    next_try_seconds,
+    relays_in,
+)
 from peer.network.reachability.probe import Busy, DialBack
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 
@@ -83,7 +91,7 @@ class Paths:
     def __post_init__(self) -> None:
         self._is_dialable: bool | None = None
         self._check_at = self._relay_missed_at = self.clock()
-        self._kinds: dict[PeerId, path_choice.PathKind] = {}
+        self._kinds: dict[PeerId, PathKind] = {}
         self._relayed: dict[PeerId, _RelayedPeer] = {}
         self._led_by: tuple[PeerId, ...] = ()
         self._is_lost_told = False
@@ -91,9 +99,7 @@ class Paths:
 
     async def run(self) -> None:
         """Look, ask, relay and redial."""
-        must_relay = self.relays and any(
-            path_choice.is_public(parse_multiaddr(address)) for address in self.host.addresses()
-        )
+        must_relay = self.relays and any(is_public(parse_multiaddr(address)) for address in self.host.addresses())
         while True:
             try:
                 if must_relay:
@@ -155,7 +161,7 @@ class Paths:
         if self._is_dialable is not True:
             self._is_dialable = True
             self._report_reachability(member, found.reached)
-        public = [address for address in found.reached if path_choice.is_public(parse_multiaddr(address))]
+        public = [address for address in found.reached if is_public(parse_multiaddr(address))]
         # A port that the router forwards, and that nobody has told the others of.
         forwarded = [address for address in public if address not in self.host.addresses()]
         options = self.host.options
@@ -207,7 +213,7 @@ class Paths:
 
     async def _go_behind_relays(self) -> None:
         self._relay_missed_at = self.clock()
-        relays = path_choice.choose_relays(self.members(), await self.host.connected_addresses(), self._avoided)
+        relays = choose_relays(self.members(), await self.host.connected_addresses(), self._avoided)
         if not relays:
             return
         self._avoided = set(relays)
@@ -225,7 +231,7 @@ class Paths:
         if self._is_dialable is not False or not self.uses_relays:
             return
         # The daemon shows an address for a while after its relay has gone.
-        led_by = tuple(relay for relay in path_choice.relays_in(self.host.addresses()) if relay in connections)
+        led_by = tuple(relay for relay in relays_in(self.host.addresses()) if relay in connections)
         now = self.clock()
         if led_by:
             if not self._led_by:
@@ -242,10 +248,10 @@ class Paths:
 
     def _tell_paths(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
         members = self.members()
-        now, kinds = self.clock(), dict[PeerId, path_choice.PathKind]()
+        now, kinds = self.clock(), dict[PeerId, PathKind]()
         for record in members:
             addresses = [address for address in connections.get(record.peer_id, []) if not address.is_loopback]
-            kind = path_choice.kind_of(addresses, self._is_dialable is not False, record.reachable)
+            kind = kind_of(addresses, self._is_dialable is not False, record.reachable)
             if kind is None:
                 continue
             kinds[record.peer_id] = kind
@@ -265,15 +271,15 @@ class Paths:
         """Hang up on one relayed peer, when nothing moves, and dial again: the daemon then tries for a hole."""
         now = self.clock()
         for peer_id, relayed in list(self._relayed.items()):
-            if now - relayed.seen_at < path_choice.next_try_seconds(relayed.num_tries):
+            if now - relayed.seen_at < next_try_seconds(relayed.num_tries):
                 continue
             moved = self.host.moved_bytes(peer_id)
             if moved != relayed.moved_bytes:
                 relayed.moved_bytes = moved
                 continue
-            is_mine = path_choice.is_my_turn(self.host.peer_id, peer_id, relayed.num_tries)
+            is_mine = is_my_turn(self.host.peer_id, peer_id, relayed.num_tries)
             relayed.num_tries += 1
-            if path_choice.next_try_seconds(relayed.num_tries) > CHECK_SECONDS:
+            if next_try_seconds(relayed.num_tries) > CHECK_SECONDS:
                 relayed.seen_at = now
             if is_mine:
                 await self._dial_again(peer_id)

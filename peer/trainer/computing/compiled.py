@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peer.trainer.computing.choices import Tell
-from peer.trainer.computing.memory_fault import is_about_memory
+from peer.trainer.computing.memory_exceptions import is_about_memory
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -21,7 +21,7 @@ from dht.errors import LocalFault
 from peer.config.training_section import TrainingSection
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.compiled import CompiledLoss
-from peer.trainer.computing.micro_batch import MicroBatch
+from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.ranks import ALONE, Ranks

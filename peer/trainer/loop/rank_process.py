@@ -19,7 +19,7 @@ from peer.config.layouts import averaged_parts, layout_of, tensor_shapes
 from peer.config.manifest import RunManifest
 from peer.console.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.memory_fault import memory_fault
+from peer.trainer.computing.memory_exceptions import memory_fault
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import Portion

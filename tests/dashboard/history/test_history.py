@@ -20,7 +20,8 @@ from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
-from dashboard.history.writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
+from dashboard.history.retention import forget_old
+from dashboard.history.writing import CheckCommit, load, points_between, prepare, rebuild, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import Look, fold
 from dht.errors import LocalFault, PeerFault, UsageFault

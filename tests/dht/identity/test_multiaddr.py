@@ -101,6 +101,7 @@ def test_a_varint_that_does_not_end_is_a_value_error(data: bytes) -> None:
         "ip4/1.2.3.4/tcp/1",
         "/ip4/1.2.3/tcp/1",
         "/ip4/1.2.3.4/tcp/65536",
+        "/ip4/1.2.3.4/tcp/00111111",
         "/ip4/1.2.3.4/tcp/²",
         "/ip4/1.2.3.4/tcp",
         "/ip4/1.2.3.4/carrier-pigeon/1",

@@ -17,8 +17,8 @@ from dht.errors import DeviceFault, UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.compiled import CompiledLoss
-from peer.trainer.computing.memory_fault import memory_fault
-from peer.trainer.computing.micro_batch import MicroBatch
+from peer.trainer.computing.memory_exceptions import memory_fault
+from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus, TokenStream

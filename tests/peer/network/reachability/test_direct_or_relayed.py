@@ -25,7 +25,7 @@ from peer.network.reachability.direct_or_relayed import (
     TICK_SECONDS,
     Paths,
 )
-from peer.network.reachability.path_choice import (
+from peer.network.reachability.path_and_relay_choice import (
     PUNCH_AFTER_SECONDS,
     PUNCH_AGAIN_SECONDS,
     choose_relays,

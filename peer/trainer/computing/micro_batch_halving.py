@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.trainer.computing.memory_fault import is_about_memory
+from peer.trainer.computing.memory_exceptions import is_about_memory
 
 _Result = TypeVar("_Result")
 
