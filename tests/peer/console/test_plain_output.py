@@ -26,7 +26,7 @@ from peer.console.plain_output import LAYOUT, PlainOutput, reader_has_left
 from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
-from peer.panel.view_choice import PlainView
+from peer.panel.plain_and_json_views import PlainView
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import Donor, World
 

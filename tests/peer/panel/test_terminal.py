@@ -14,8 +14,8 @@ from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.log_tail import last_events
 from peer.events.peer_events import Event, LeftRun
+from peer.panel.plain_and_json_views import PlainView
 from peer.panel.terminal import MAX_WAITING, Terminal
-from peer.panel.view_choice import PlainView
 from tests.kit.peer_events import joined
 from tests.kit.terminals import StuckView, lost
 
