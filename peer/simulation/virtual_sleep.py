@@ -7,7 +7,6 @@ due for a process that sleeps waits and runs, in order, when it wakes; as a kern
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 
 
@@ -36,12 +35,12 @@ class Process:
         self._due.append(handle)
 
 
-_process: ContextVar[Process | None] = ContextVar("process", default=None)
+_process: ContextVar[Process] = ContextVar("process")
 
 
 def process_of(context: Context | None) -> Process | None:
     """The simulated process that acts in `context`, or here; None: the network, or the world."""
-    return _process.get() if context is None else context.get(_process)
+    return _process.get(None) if context is None else context.get(_process)
 
 
 def run_unless_cancelled(handle: asyncio.Handle) -> None:
@@ -53,46 +52,18 @@ def run_unless_cancelled(handle: asyncio.Handle) -> None:
 class ProcessHandle(asyncio.Handle):
     """A callback of a process, which runs now or when the process wakes."""
 
-    __slots__ = ("_process",)
-
-    def __init__(
-        self,
-        process: Process,
-        callback: Callable[..., object],
-        args: tuple[object, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        super().__init__(callback, args, loop, context)
-        self._process = process
+    __slots__ = ()
+    _context: Context
 
     def _run(self) -> None:
-        if self._process.is_asleep:
-            self._process.put_off(self)
+        if (process := self._context[_process]).is_asleep:
+            process.put_off(self)
         else:
             super()._run()
 
 
-class ProcessTimer(asyncio.TimerHandle):
+class ProcessTimer(ProcessHandle, asyncio.TimerHandle):
     """The same at a time of the loop."""
 
-    __slots__ = ("_process",)
-
-    def __init__(
-        self,
-        process: Process,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[object, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self._process = process
-        self._scheduled = True  # asyncio's, for what is among its timers: this is from the beginning
-
-    def _run(self) -> None:
-        if self._process.is_asleep:
-            self._process.put_off(self)
-        else:
-            super()._run()
+    __slots__ = ()
+    _scheduled: bool

@@ -76,10 +76,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if self._jitter is not None:
             when += 1e-6 * self._jitter.random()
-        process = process_of(context)
-        if process is None:
+        if process_of(context) is None:
             return super().call_at(when, callback, *args, context=context)
-        timer = ProcessTimer(process, when, callback, args, self, context)
+        timer = ProcessTimer(when, callback, args, self, context)
+        timer._scheduled = True  # among asyncio's timers
         heapq.heappush(self._scheduled, timer)
         return timer
 
@@ -89,10 +89,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        process = process_of(context)
-        if process is None:
+        if process_of(context) is None:
             return super().call_soon(callback, *args, context=context)
-        handle = ProcessHandle(process, callback, args, self, context)
+        handle = ProcessHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
