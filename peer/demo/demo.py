@@ -18,7 +18,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -277,7 +277,7 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     logs = read_logs([(peer.name, peer.peer_id, peer.folder) for peer in swarm.peers])
     view.stage("Fetching the model from the peers, as any observer can")
     sizes = seed_sizes(swarm.manifest)
-    anchors = asyncio.run(_fetch_anchors(demo, sizes))
+    anchors = asyncio.run(_fetch_anchors(demo))
     if out is not None:
         view.stage(f"Taking the model home to {out}: peer export")
         source = ("--run-id", swarm.run_id, "--peers", swarm.address)
@@ -301,15 +301,12 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     return summary, words
 
 
-async def _fetch_anchors(demo: Demo, sizes: Sequence[int]) -> dict[int, F32]:
+async def _fetch_anchors(demo: Demo) -> dict[int, F32]:
     """The anchors as any observer can fetch them; empty, and told, when nobody gives them."""
     try:
         async with observe(demo.swarm.run_id, [demo.swarm.address], 30.0) as observer:
-            records = await observer.records()
-            return {
-                index: (await observer.fetch(index, num_values, records)).anchor
-                for index, num_values in enumerate(sizes)
-            }
+            found = await observer.fetch_anchors(await observer.records())
+            return {index: fetched.snapshot.anchor for index, fetched in enumerate(found)}
     except MurmurationError as error:
         demo.view.say(f"the anchors could not be fetched: {error}")
         return {}

@@ -7,15 +7,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from averaging.outer.fragment_state import FragmentState
-from averaging.signing.notary import Checker, Scope
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault, reading
 from dht.host import PeerId
-from dht.identity.keys import peer_id_of, verify
+from dht.identity.keys import peer_id_of
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_run_record
 from dht.regular_files import read_regular
@@ -23,14 +21,13 @@ from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of, seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.config.run_rules import codecs_of, limits_of, rule_of
+from peer.config.run_rules import codecs_of, rule_of
 from peer.console.first_lines import say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.files.store import checked_folder
 from peer.memory.least_memory import check_memory, free_memory_bytes
-from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 
@@ -96,32 +93,6 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     return anchors
 
 
-@dataclass(frozen=True, slots=True)
-class _Nothing:
-    """What somebody holds who comes with empty hands."""
-
-    num_values: int
-    lineage_tokens: int = 0
-    digest: bytes = b""
-
-
-class ObservedMembers:
-    """The `Members` port over the records that an observer has read."""
-
-    def __init__(self, records: list[PeerRecord]) -> None:
-        self._records = records
-        self.reasons: list[str] = []
-
-    def members(self) -> list[PeerRecord]:
-        """Those that have not failed."""
-        return self._records
-
-    def suspect(self, peer_id: PeerId, reason: str) -> None:
-        """Leave it out from now on."""
-        self.reasons.append(f"{peer_id[-8:]}: {reason}")
-        self._records = [record for record in self._records if record.peer_id != peer_id]
-
-
 async def anchors_of_run(source: RunSource, on_progress: Callable[[int, int], None]) -> Anchors:
     """The anchors of a live run, fetched from all members that have them and confirmed by their digests.
 
@@ -135,33 +106,14 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[int, int], No
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
         check_memory(manifest, "read", free_memory_bytes())
-        sizes = seed_sizes(manifest)
-        members = ObservedMembers(records)
-        limits = limits_of(sizes, codecs_of(manifest, len(sizes)))
-        checker = Checker(Scope(source.run_id, manifest.hash), verify)
-        fetcher = Fetcher(observer.host, observer.doorkeeper, limits, members, checker)
-        found: dict[int, Fetched] = {}
-
-        async def adopt(index: int, fetched: Fetched) -> None:
-            found[index] = fetched
-
-        nothing = {index: _Nothing(size) for index, size in enumerate(sizes)}
-        tell_progress(f"fetching {plural(len(sizes), 'fragment')} from {plural(len(records), 'member')}")
-        await fetcher.fetch_better(nothing, adopt, on_progress)
+        tell_progress(f"fetching {plural(manifest.num_fragments, 'fragment')} from {plural(len(records), 'member')}")
+        found = await observer.fetch_anchors(records, on_progress)
         files = None
         if manifest.files:
             files = await observer.fetch_files(source.observer_folder, source.timeout_seconds)
-    missing = sorted(set(nothing) - set(found))
-    if missing:
-        raise LocalFault(
-            f"fragments {missing} of {len(sizes)} could not be had from {plural(len(records), 'member')} "
-            f"({'; '.join(members.reasons)[:300] or 'what they sent was refused'}); expected members that confirm each "
-            "other's digests; try again while more of them are online"
-        )
     values, facts = {}, []
-    for index in sorted(found):
-        snapshot = found[index].snapshot
-        num_confirmed = len(found[index].confirmed_by)
+    for index, fetched in enumerate(found):
+        snapshot, num_confirmed = fetched.snapshot, len(fetched.confirmed_by)
         fact = facts_of(
             index, snapshot.version, snapshot.lineage_tokens, snapshot.anchor, snapshot.momentum, num_confirmed
         )

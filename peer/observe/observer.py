@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from averaging.signing.notary import Checker, Scope
 from averaging.signing.receipt_file import RunFrame, receipt_of
-from averaging.transfer.client import fetch_log, fetch_state
-from averaging.transfer.snapshots import Snapshot
+from averaging.transfer.client import fetch_log
 from dht.admission.hello import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable
 from dht.host import Host, PeerId
+from dht.identity.keys import verify
 from dht.kademlia.census import members_here
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
@@ -23,9 +24,10 @@ from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest, manifest_hash
-from peer.config.run_rules import codec_of
+from peer.config.run_rules import codec_of, codecs_of, limits_of
 from peer.files.fetching import FileFetcher
 from peer.files.store import files_folder, run_file_path
+from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
@@ -34,6 +36,32 @@ from peer.version import SOFTWARE
 LOOK_SECONDS = 1.0
 MAX_FAULTS_SHOWN = 3
 _HINT = "; a private run needs --invite FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """What somebody holds who comes with empty hands."""
+
+    num_values: int
+    lineage_tokens: int = 0
+    digest: bytes = b""
+
+
+class _ObservedMembers:
+    """The `Members` port over the records that an observer has read."""
+
+    def __init__(self, records: list[PeerRecord]) -> None:
+        self._records = records
+        self.reasons: list[str] = []
+
+    def members(self) -> list[PeerRecord]:
+        """Those that have not failed."""
+        return self._records
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        """Leave it out from now on."""
+        self.reasons.append(f"{peer_id[-8:]}: {reason}")
+        self._records = [record for record in self._records if record.peer_id != peer_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +84,35 @@ class RunObserver:
         """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
         return len(record.versions) in (0, manifest.num_fragments)
 
-    async def fetch(self, fragment: int, num_values: int, records: list[PeerRecord]) -> Snapshot:
-        """One fragment's state from the member that announces the heaviest one and answers.
+    async def fetch_anchors(
+        self,
+        records: list[PeerRecord],
+        on_progress: Callable[[int, int], None] = lambda done_bytes, total_bytes: None,
+    ) -> list[Fetched]:
+        """Every fragment's state, from all members that have it and confirmed by their digests.
 
         Raises:
-            LocalFault: nobody gave it.
+            LocalFault: a fragment could not be had, or members contradict each other about it.
         """
-        reasons = []
-        givers = [record for record in records if fragment < len(record.versions)]
-        for record in sorted(givers, key=lambda record: (-record.lineage_tokens[fragment], record.peer_id)):
-            try:
-                snapshot = await fetch_state(self.host, self.doorkeeper, record.peer_id, fragment, num_values)
-            except PeerFault as fault:
-                reasons.append(str(fault))
-                continue
-            if snapshot is not None:
-                return snapshot
-        raise LocalFault(
-            f"fragment {fragment} could not be fetched from any of {plural(len(givers), 'member')} "
-            f"({'; '.join(reasons)[:300]}); try again while members are online"
-        )
+        sizes, members = seed_sizes(self.manifest), _ObservedMembers(records)
+        limits = limits_of(sizes, codecs_of(self.manifest, len(sizes)))
+        checker = Checker(Scope(self.run_id, self.manifest.hash), verify)
+        found: dict[int, Fetched] = {}
+
+        async def adopt(index: int, fetched: Fetched) -> None:
+            found[index] = fetched
+
+        nothing = {index: _Nothing(size) for index, size in enumerate(sizes)}
+        fetcher = Fetcher(self.host, self.doorkeeper, limits, members, checker)
+        await fetcher.fetch_better(nothing, adopt, on_progress)
+        missing = sorted(set(nothing) - set(found))
+        if missing:
+            raise LocalFault(
+                f"fragments {missing} of {len(sizes)} could not be had from {plural(len(records), 'member')} "
+                f"({'; '.join(members.reasons)[:300] or 'what they sent was refused'}); expected members that confirm "
+                "each other's digests; try again while more of them are online"
+            )
+        return [found[index] for index in sorted(found)]
 
     async def fetch_files(self, data_dir: Path, patience_seconds: float) -> Path:
         """Fetch the files of the run into a data folder; returns the folder in it that holds them and nothing else.
@@ -209,9 +246,8 @@ async def observe(
             if time.monotonic() >= end:
                 answered = f"{plural(num_members, 'member')} answered but none knows it"
                 what = answered if num_members else "nobody answered"
-                where = "1 address" if len(addresses) == 1 else f"{len(addresses)} addresses"
                 raise NobodyReachable(
-                    f"run {run_id}: {what} at {where} within {timeout_seconds:.0f} s"
+                    f"run {run_id}: {what} at {plural(len(addresses), 'address')} within {timeout_seconds:.0f} s"
                     f"{_why(store.dial_faults)}; expected one live member; check the run id and the "
                     f"address{_HINT if entry is None else ''}"
                 )

@@ -19,6 +19,7 @@ from dht.errors import LocalFault, NobodyReachable, UsageFault
 from dht.fields import printable
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
+from dht.quantities import plural
 from peer.observe.ended_run import RunEnd, end_on_page
 
 JOIN_PATH: Final = "api/v1/join"
@@ -106,8 +107,7 @@ def read_answer(content: bytes, url: str) -> PageSays:
 
 def in_words(says: PageSays, url: str) -> str:
     """Which run a page named, for the person who gave its address."""
-    count = len(says.addresses)
-    how_many = "and no address" if not count else "with 1 address" if count == 1 else f"with {count} addresses"
+    how_many = f"with {plural(len(says.addresses), 'address')}" if says.addresses else "and no address"
     ended = "; it says that the run has ended" if says.has_ended else ""
     return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}{ended}."
 

@@ -154,7 +154,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
         "peer.console "
-        "peer.config peer.files peer.events peer.network.membership",
+        "peer.config peer.files peer.events peer.network.membership peer.network.anchors",
         False,
         "rich",
     ),
@@ -185,10 +185,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "jinja2 peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
-        "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
-        "peer.files "
-        "peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
-        "peer.export.formats",
+        "dht.identity dht.records averaging.outer peer peer.console peer.config peer.memory peer.files "
+        "peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),

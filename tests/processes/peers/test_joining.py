@@ -85,9 +85,7 @@ def applies(fragment: int, event: AppliedCommit) -> bool:
 
 async def state_of(swarm: ProcessSwarm, seed: PeerProcess, backend: HostBackend = "p2pd") -> list[Snapshot]:
     async with observe(swarm.run_id, [seed.address], 60.0, backend) as observer:
-        records = await observer.records()
-        sizes = enumerate(seed_sizes(swarm.run.manifest))
-        return [await observer.fetch(index, num_values, records) for index, num_values in sizes]
+        return [fetched.snapshot for fetched in await observer.fetch_anchors(await observer.records())]
 
 
 class Shelf:
