@@ -199,7 +199,7 @@ class Applying:
         """The trainer has the change as soon as it is complete; the digest is still being made then."""
         shown = asyncio.Event()
         loop, here = asyncio.get_running_loop(), threading.get_ident()
-        with self._context.lend(fragment) as change:
+        with self._context.ports.lend(fragment.index) as change:
 
             def show() -> None:
                 self._context.show(fragment, change)
@@ -288,7 +288,7 @@ class Applying:
                 state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
                 return forgotten
 
-            with context.lend(fragment) as change:
+            with context.ports.lend(fragment.index) as change:
                 shown = change if isinstance(change, np.ndarray) else None
                 if shown is not None:
                     await context.ports.compute(lambda: state.shown(shown))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.lanes.links import Links
-from averaging.outer.change_buffers import Buffers, Change, Deliver, Lend
+from averaging.outer.change_buffers import Change, Deliver, Lend
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction, reduce_shard
@@ -53,7 +52,7 @@ class ExchangePorts:
 
     Attributes:
         deliver: takes changes for the live parameters and returns at once.
-        lend: memory for such a change; None: the exchange has its own.
+        lend: memory for such a change.
         rule_at: the outer rule of the commit that leaves a version; None: the same for all.
         chance: uniform in [0, 1) and known to nobody else; by default no audit begins here.
         signs_of: counts what was heard of a peer; None: everybody lives on.
@@ -64,7 +63,7 @@ class ExchangePorts:
     compute: Compute
     deliver: Deliver
     report: Callable[[Report], None]
-    lend: Lend | None = None
+    lend: Lend
     rule_at: Callable[[int], OuterRule] | None = None
     chance: Callable[[], float] = lambda: 1.0
     signs_of: Callable[[PeerId], int] | None = None
@@ -92,16 +91,10 @@ class Context:
     members: Callable[[], Sequence[PeerId]]
     step: Callable[[FragmentRuntime, Event], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    buffers: Buffers = field(default_factory=Buffers)
 
     def rule_at(self, fragment: FragmentRuntime, version: int) -> OuterRule:
         rule = self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
         return rule.of_buffers() if fragment.of_buffers else rule
-
-    def lend(self, fragment: FragmentRuntime) -> AbstractContextManager[Change]:
-        """Memory with any content for a change of the live parameters; it is somebody else's when the block ends."""
-        lend = self.ports.lend
-        return self.buffers.lent(fragment.state.num_values) if lend is None else lend(fragment.index)
 
     def show(self, fragment: FragmentRuntime, change: Change | None) -> None:
         """Give a change of the live parameters to the trainer; None: there is none."""

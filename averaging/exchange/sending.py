@@ -93,7 +93,7 @@ class Sending:
                 return
             self._sequence += 1
             sent = await self._encode_and_offer(fragment, state.announce(self._sequence))
-            with context.lend(fragment) if state.shows_sends else nullcontext() as change:
+            with context.ports.lend(fragment.index) if state.shows_sends else nullcontext() as change:
                 context.show(fragment, await context.ports.compute(lambda: state.after_send(sent, change)))
 
     async def encoded(self, fragment: FragmentRuntime) -> None:

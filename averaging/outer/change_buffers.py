@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -35,25 +35,3 @@ Deliver = Callable[[int, Change, int], None]
 
 Lend = Callable[[int], AbstractContextManager[Change]]
 """Memory with any content for a change of this fragment; it is somebody else's when the block ends."""
-
-
-class Buffers:
-    """At most one buffer is kept while none is lent; as many are lent as are asked for.
-
-    The first touch of fresh memory costs more than the arithmetic on it.
-    """
-
-    def __init__(self) -> None:
-        self._spare: F32 | None = None
-
-    @contextmanager
-    def lent(self, num_values: int) -> Iterator[F32]:
-        """An array, float32 [num_values], with any content; it is somebody else's when the block ends."""
-        buffer, self._spare = self._spare, None
-        if buffer is None or buffer.size < num_values:
-            buffer = np.empty(num_values, dtype=np.float32)
-        try:
-            yield buffer[:num_values]
-        finally:
-            if self._spare is None or self._spare.size < buffer.size:
-                self._spare = buffer

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,6 +84,7 @@ class Member:
         watch = GuardPorts(time.monotonic, self._on_report, on_exclusion=lambda: self.exchange.exclude())
         self.guard = Guard(host.peer_id, rule.staleness_limit, watch, is_strict=rule.is_strict)
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
+        self.changes = [np.zeros(size, np.float32) for size in sizes]
         keeper = RunDoorkeeper(AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer")
         heard = LinkPorts(
             lambda *message: self.exchange.on_message(*message),
@@ -93,11 +95,14 @@ class Member:
         self.links = Links(host, keeper, limits_of(sizes, codec), heard, time.monotonic, line)
         self.exchange = Exchange(
             *(host.peer_id, rule, self.fragments, self.guard, self.links),
-            ExchangePorts(time.monotonic, _compute, self._on_change, self._on_report),
+            ExchangePorts(time.monotonic, _compute, self._on_change, self._on_report, self._lend),
             first_sequence=1,
         )
         self.exchange.sending.take_part(True)
         self.deadline_seconds = section.round_deadline_seconds
+
+    def _lend(self, index: int) -> AbstractContextManager[F32]:
+        return nullcontext(self.changes[index])
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:
         codec, section = codec_of(manifest), manifest.averaging

@@ -195,7 +195,7 @@ class Node:
             given.compute,
             self.desk.deliver,
             self._on_report,
-            lend=self.desk.lend,
+            self.desk.lend,
             rule_at=self.revisions.rule_at,
             chance=given.randomness.random,
             signs_of=membership.signs_of,

@@ -9,7 +9,6 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.next_anchor_digest import CHUNK_VALUES, DigestAhead, StepKey
-from averaging.outer.change_buffers import Buffers
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
@@ -131,14 +130,3 @@ def test_the_compiled_outer_step_has_the_bits_of_the_reference(outer_lr, beta):
     outer_step_into(anchor, momentum, gradient, *rates, change)
     for got, wanted in zip((anchor, momentum, change), expected, strict=True):
         assert same_bits(got, wanted)
-
-
-def test_buffers_are_lent_to_one_at_a_time_and_again():
-    buffers = Buffers()
-    with buffers.lent(100) as first, buffers.lent(50) as second:
-        first.fill(1.0)
-        second.fill(2.0)
-        assert float(first.sum()) == 100.0
-    with buffers.lent(80) as again:
-        assert again.size == 80
-        assert again.ctypes.data == first.ctypes.data

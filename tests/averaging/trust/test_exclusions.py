@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import Links, Traffic
+from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import RefusedMember
@@ -326,7 +328,7 @@ def exchange_of(clock, reports, speed=0.0):
     )
     exchange = Exchange(
         *(ME, rule, [FragmentRuntime(0, state, machine, ShardStore(codec, 50))], guard, FakeLinks()),
-        ExchangePorts(clock, compute, lambda *_: None, reports.append),
+        ExchangePorts(clock, compute, lambda *_: None, reports.append, lambda _: nullcontext(Discarded())),
         first_sequence=0,
     )
     return exchange

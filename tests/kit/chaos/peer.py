@@ -184,7 +184,7 @@ class ChaosPeer:
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange = Exchange(
             *(self.name, world.rule, self.fragments, self.guard, self.links),
-            ExchangePorts(self.clock, self._compute, self._deliver, self._report),
+            ExchangePorts(self.clock, self._compute, self._deliver, self._report, self._lend),
             first_sequence=10_000 * self.session,
         )
         self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
@@ -195,6 +195,9 @@ class ChaosPeer:
         if self.profile.lie:
             spoil(self)
         self.spawn(self._run())
+
+    def _lend(self, index: int) -> contextlib.AbstractContextManager[F32]:
+        return contextlib.nullcontext(np.empty(self.world.scenario.sizes[index], np.float32))
 
     def _fragment(self, index: int, memory: ChaosPeer | None) -> FragmentRuntime:
         world, size = self.world, self.world.scenario.sizes[index]

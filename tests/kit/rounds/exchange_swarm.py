@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -103,6 +104,7 @@ class Peer:
                 lambda work: self.compute(work),
                 self._deliver,
                 lambda report: self._report(report),
+                lambda index: nullcontext(np.empty(swarm.sizes[index], np.float32)),
                 chance=lambda: self.chance(),
                 parts=RoundParts(reduce=lambda *shard: self.reduce(*shard)),
             ),
