@@ -209,7 +209,7 @@ class HivemindNode:
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
-                self._line = await self._open_line()
+                self._line = await open_line(self._host)
                 gate = Gate(self._line, self._admission)
                 self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:
@@ -221,9 +221,6 @@ class HivemindNode:
         self._node.protocol.cache = self._cache
         gate.open()
         self._ready.set()
-
-    async def _open_line(self) -> RpcTransport:
-        return await open_line(self._host)
 
     async def _join(self, gate: Gate) -> Any:
         return await DHTNode.create(
@@ -260,18 +257,15 @@ class HivemindNode:
 
     async def _drop_node(self, *, says_goodbye: bool) -> None:
         node, line, self._node, self._line = self._node, self._line, None, None
-        if node is not None and says_goodbye and self._host.is_up:
-            try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await node.shutdown()
-            except (P2PDaemonError, OSError) as error:
-                logger.debug("the DHT left without saying goodbye: %s", words_of(error))
-        if line is not None:
-            try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await line.shutdown()
-            except (P2PDaemonError, OSError) as error:
-                logger.debug("the line of the DHT did not close: %s", words_of(error))
+        leaving = node if says_goodbye and self._host.is_up else None
+        parts = (leaving, "the DHT left without saying goodbye"), (line, "the line of the DHT did not close")
+        for part, fault in parts:
+            if part is not None:
+                try:
+                    async with asyncio.timeout(CALL_SECONDS):
+                        await part.shutdown()
+                except (P2PDaemonError, OSError) as error:
+                    logger.debug("%s: %s", fault, words_of(error))
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
         # Unlike after DHTProtocol.call_ping the routing table is up to date afterwards.

@@ -107,11 +107,7 @@ class HivemindStore:
 
     async def fetch_run(self, run_id: str) -> bytes | None:
         """The run record with the highest revision; see the port."""
-        values = await self._read(run_key(run_id))
-        if not values:
-            return None
-        best = max(values, key=lambda item: (self._records.rank_of(item[1]), item[2]))
-        return unpack_value(best[1])[1]
+        return next(iter(await self._newest([run_key(run_id)])), None)
 
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
