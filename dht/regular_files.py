@@ -78,19 +78,19 @@ def read_private(path: str | Path, max_bytes: int, what: str, advice: str = "") 
     return content
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """A file with mode 0600 that was not there, on the disk for good. Raises OSError, also when it was there."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A file with this mode that was not there, on the disk for good. Raises OSError, also when it was there."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Put `content` at `path`, on the disk for good; an earlier file survives a crash or a full disk.
 
-    The file has mode 0600 from its first byte on. A missing folder is made with mode 0700, and goes again if the file
-    cannot be written.
+    The file has this mode, but for the umask, from its first byte on. A missing folder is made with mode 0700, and goes
+    again if the file cannot be written.
 
     Raises:
         OSError: the folder cannot be made or written, or the disk is full.
@@ -99,7 +99,7 @@ def write_whole(path: Path, content: bytes) -> None:
     new_folders = [one for one in path.parents if not one.exists()]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new(draft, content)
+        write_new(draft, content, mode)
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):

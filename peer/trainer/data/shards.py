@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -19,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from dht.errors import UsageFault, reading, writing
 from dht.fields import refuse_constant
-from dht.regular_files import open_regular, read_regular
+from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.section import DIGEST, Section
 from peer.config.validation import explain
 from peer.trainer.text.files import TokenType
@@ -186,13 +185,8 @@ def write_new(path: Path, content: bytes) -> None:
     Raises:
         LocalFault: it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with writing(path):
-        try:
-            draft.write_bytes(content)
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, content, 0o666)
 
 
 def check_shard(path: Path, meta: Meta, shard: Shard) -> None:

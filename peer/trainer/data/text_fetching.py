@@ -250,13 +250,11 @@ def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [shard for shard in (facts["training"], facts["held_out"]) if shard is not None]
 
 
-def parts_of_source(
-    source: str, cache: Path | None = None, note: Callable[[str], None] = lambda text: None
-) -> tuple[list[TextPart], int]:
+def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> tuple[list[TextPart], int]:
     """(parts, identity of the data) of any source of text.
 
     Args:
-        cache: keeps the list of the hub's parts, for a start while the hub is away; None: nothing is kept.
+        cache: keeps the list of the hub's parts, for a start while the hub is away.
         note: takes a sentence if the kept list is used.
 
     Raises:
@@ -278,11 +276,9 @@ def parts_of_source(
     return parts_of(files, part_bytes), identity_of(stamps)
 
 
-def _hub_ranges(source: str, cache: Path | None, note: Callable[[str], None]) -> list[tuple[int, int]]:
+def _hub_ranges(source: str, cache: Path, note: Callable[[str], None]) -> list[tuple[int, int]]:
     """`hub_parts`; while the hub is away, as they were when it was last here, also if nobody may ask it now."""
-    paths = (
-        [] if cache is None else [cache / f"hub-{identity_of(source, way):08x}.json" for way in (is_offline(), False)]
-    )
+    paths = [cache / f"hub-{identity_of(source, way):08x}.json" for way in (is_offline(), False)]
     try:
         ranges = hub_parts(source, MAX_HUB_PARTS)
     except UsageFault:
@@ -293,10 +289,8 @@ def _hub_ranges(source: str, cache: Path | None, note: Callable[[str], None]) ->
             raise
         note(f"data cannot be had now: {fault}; going on with what is here")
         return kept
-    for path in paths[:1]:
-        with contextlib.suppress(OSError):  # it says so when it keeps the text
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_new(path, json.dumps(ranges).encode())
+    with contextlib.suppress(LocalFault):  # it says so when it keeps the text
+        write_new(paths[0], json.dumps(ranges).encode())
     return ranges
 
 

@@ -330,7 +330,7 @@ def library(load_dataset):
     return SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions)
 
 
-def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
+def test_a_data_set_of_the_hub_is_read_by_rows(tmp_path, monkeypatch):
     texts, asked = sentences(5000), []
 
     def load_dataset(path, **choices):
@@ -339,7 +339,7 @@ def test_a_data_set_of_the_hub_is_read_by_rows(monkeypatch):
 
     monkeypatch.setitem(__import__("sys").modules, "datasets", library(load_dataset))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    parts, _ = parts_of_source("hf:org/name@abc/en:validation")
+    parts, _ = parts_of_source("hf:org/name@abc/en:validation", tmp_path, print)
     assert asked == [
         ("org/name", {"name": "en", "split": "validation", "revision": "abc", "streaming": False}),
     ]
