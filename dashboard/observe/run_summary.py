@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from dashboard.observe.labels import label_text
 from dht.errors import MurmurationError
 from dht.quantities import words_text
 from dht.records.signed_records import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
-from peer.config.data_source import reads_bytes
+from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
 from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.model_section import InitSection
 from peer.config.training_section import TrainingSection
@@ -88,6 +89,10 @@ class RunSummary:
     """Whether the model continues texts, and `peer sample` can let it."""
     loss_unit: str = "nats per token"
     """Of losses: by what the run predicts; empty where the owner's code decides it."""
+    num_choices: int | None = None
+    """Distinct tokens, among which each guess chooses; None: not known, or not what the loss is of."""
+    trained_on: str = ""
+    """Which data, in words; empty: its owner's code decides, or nobody said."""
     training: TrainingSection | None = None
     """The inner loop; None: this software cannot read it."""
     weights: InitSection | None = None
@@ -140,6 +145,8 @@ def run_facts(record: RunRecord) -> RunSummary:
         needs=_or_none(home_needs, known) if known is not None else None,
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
+        num_choices=_num_choices(manifest),
+        trained_on=_trained_on(manifest),
         training=known.training if known is not None else None,
         weights=known.model.init if known is not None else None,
         flags_to_bring=known.flags_to_bring if known is not None and known.model.kind != "custom" else "",
@@ -246,6 +253,24 @@ def _loss_unit(manifest: dict[str, Any]) -> str:
     source = _field(manifest, "data", "source")
     has_bytes = _field(manifest, "data", "tokenizer") is None and isinstance(source, str) and reads_bytes(source)
     return "nats per byte" if has_bytes else "nats per token"
+
+
+def _num_choices(manifest: dict[str, Any]) -> int | None:
+    size = _number(manifest, "model", "vocab_size") or 0.0
+    return int(size) if size >= 2 and _loss_unit(manifest) in ("nats per byte", "nats per token") else None
+
+
+def _trained_on(manifest: dict[str, Any]) -> str:
+    source = _line(_field(manifest, "data", "source"), 500)
+    if _field(manifest, "model", "kind") == "custom":
+        return ""
+    if source == LIBRARY:
+        return "Python's standard library"
+    if source.startswith(HUB):
+        return f"{source.removeprefix(HUB).partition('@')[0]}, a data set of the Hugging Face hub"
+    if source.startswith(WEB):
+        return f"data at {urlsplit(source).netloc}"
+    return "data of their own" if needs_own(source) else ""
 
 
 def _gpt_parameters(manifest: dict[str, Any]) -> float | None:

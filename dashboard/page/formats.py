@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +18,8 @@ from dht.quantities import bit_rate_text, bytes_text, count_text, plural, second
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 _DAY_SECONDS: Final = 86_400.0
+MAX_TELLING_LOSS: Final = 20.0
+"""Half a billion choices: more than any vocabulary has."""
 
 
 def age_text(seconds: float) -> str:
@@ -107,6 +110,14 @@ def loss_text(loss: float | None) -> str:
     return f"{loss:.3f}" if abs(loss) < 1000 else f"{loss:.2e}"
 
 
+def choices_text(loss: float | None) -> str:
+    """``3.7``: a guess among so many equally likely choices is as bad (perplexity). Empty: nobody can say."""
+    if loss is None or not 0 <= loss <= MAX_TELLING_LOSS:
+        return ""
+    choices = math.exp(loss)
+    return f"{choices:.1f}" if choices < 10 else count_text(float(f"{choices:.3g}"))
+
+
 def loss_with_unit(loss: float | None, unit: str) -> str:
     """``1.731 nats per byte``; `unit` is empty where nobody knows it."""
     return f"{loss_text(loss)} {unit}" if loss is not None and unit else loss_text(loss)
@@ -154,6 +165,7 @@ TEMPLATES.filters.update(
                 long_text,
             ),
             *(
+                choices_text,
                 loss_text,
                 loss_with_unit,
                 people_text,

@@ -29,6 +29,7 @@ from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.teams import teams
 from dashboard.share.qr_code import qr_code
+from dashboard.share.way_in import mail_to_oneself, repository_of
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -37,7 +38,7 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 TABS: Final = {
-    "overview": ("progress", "figures", "join", "writes", "notes", "feed", "top"),
+    "overview": ("progress", "way-in", "writes", "figures", "join", "notes", "feed", "top"),
     "people": ("contributors", "teams", "countries"),
     "model": ("samples", "evaluations", "model", "gaps"),
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
@@ -49,7 +50,7 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-TEMPLATES.filters.update(value_text=value_text, qr_code=qr_code)
+TEMPLATES.filters.update(value_text=value_text, qr_code=qr_code, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
@@ -57,6 +58,7 @@ TEMPLATES.globals.update(
         "max_listed": MAX_LISTED,
         "periods": PERIODS,
         "change_words": change_words,
+        "mail_to_oneself": mail_to_oneself,
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.run_summary import run_facts
+from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.page.formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
+from dashboard.share.way_in import repository_of
 from dht.identity.join_link import join_link
 from dht.records.signed_records import sign_run_record
 from peer.config.manifest import RunManifest
@@ -97,12 +100,12 @@ def test_without_a_line_that_works_for_all_the_organiser_has_the_program(homepag
     """Nobody is told to install a package whose name anybody may register."""
     state = live(homepage=homepage, **({"end_version": 0} if is_over else {}))
     sections = render_sections(state, NOBODY)
-    for key in ("join", "model", "status")[: 1 if is_over else 3]:
+    for key in ("join", "model", "way-in")[: 1 if is_over else 3]:
         words = TextOnly(sections[key]).text
         asked = f"First ask the run's organiser for Murmuration's folder{f' ({homepage})' if homepage else ''}."
         assert asked in " ".join(words.split()), key
         assert "murmuration-swarm" not in words
-        assert ("pip install ./FOLDER" in words) is (key != "status")
+        assert ("pip install ./FOLDER" in words) is (key != "way-in")
     known = render_sections(replace(state, install="pip install it"), NOBODY)
     assert "organiser for" not in "".join(known.values())
 
@@ -156,7 +159,7 @@ def test_an_address_of_this_machine_alone_is_said_to_be_one() -> None:
     assert words not in text(live())
     local = replace(live(), join_addresses=(ADDRESS.replace("203.0.113.5", "127.0.0.1"),))
     assert words in text(local)
-    assert words in render_sections(local, NOBODY)["status"]
+    assert words in render_sections(local, NOBODY)["way-in"]
     assert words not in text(replace(local, join_addresses=(*local.join_addresses, ADDRESS)))
     assert words not in text(replace(local, join_addresses=()))
 
@@ -169,3 +172,53 @@ def test_a_run_on_text_of_each_volunteer_says_so_in_the_command() -> None:
     assert "--data" not in text(live(page=PAGE))
     manifest = RunManifest.from_fields({"name": "starlings", "data": {"source": "text:"}})
     assert run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).flags_to_bring == " --data text:PATH"
+
+
+def test_the_first_screen_has_the_whole_way_in_also_for_a_phone() -> None:
+    install = "pip install git+https://example.org/code@v1"
+
+    def way_in(**changes: Any) -> TextOnly:
+        return TextOnly(render_sections(replace(live(**changes), install=install), NOBODY)["way-in"])
+
+    lines = ["python3 -m venv peers && . peers/bin/activate", install, f"peer join {PAGE} --data text:PATH"]
+    shown = way_in(page=PAGE, flags_to_bring=" --data text:PATH")
+    assert "\n".join(lines) in shown.text
+    (mail,) = (value for name, value in shown.attributes if name == "href" and str(value).startswith("mailto:"))
+    body = parse_qs(urlsplit(str(mail)).query)["body"][0]
+    assert "\r\n".join(lines) in body
+    assert PAGE in body.split("\r\n")[-1]
+    assert ("href", "https://example.org/code") in shown.attributes
+    # Where these lines would not do, the steps below say what does.
+    for changes in ({"is_private": True}, {"model_kind": "custom"}, {"end_version": 0}):
+        assert not way_in(page=PAGE, **changes).text.strip()
+    assert not render_sections(replace(live(), join_addresses=()), NOBODY)["way-in"]
+
+
+def test_the_repository_is_that_of_the_line_and_of_no_other() -> None:
+    assert repository_of("pip install 'git+https://example.org/a/b.git@v1#egg=c'") == "https://example.org/a/b.git"
+    for line in ("pip install murmuration", "pip install https://example.org/a.tar.gz", "pip install git+ssh://a@b/c"):
+        assert repository_of(line) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("stdlib:", "Python's standard library"),
+        ("text:", "data of their own"),
+        ("tokens:", "data of their own"),
+        ("hf:org/books@main", "org/books, a data set of the Hugging Face hub"),
+        ("https://example.org/shards/meta.json", "data at example.org"),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_what_the_model_is_trained_on_is_what_the_manifest_names(source: str | int | None, words: str) -> None:
+    def facts(**model: Any) -> RunSummary:
+        manifest = {"revision": 1, "data": {"source": source}, "model": {"vocab_size": 300, **model}}
+        return run_facts(sign_run_record(RUN_ID, json.dumps(manifest).encode(), OWNER))
+
+    assert (facts().trained_on, facts().num_choices) == (words, 300)
+    of_custom = facts(kind="custom")
+    assert (of_custom.trained_on, of_custom.num_choices) == ("", None)
+    assert facts(kind="hf", task="image-classification").num_choices is None
+    assert facts(vocab_size=None).num_choices is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from dashboard.observe.dashboard_state import Look, fold
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
-from dashboard.page.formats import age_text, share_text
+from dashboard.page.formats import age_text, choices_text, share_text
 from dashboard.page.page import Frame, PageLink, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
 from dashboard.page.result import result_of
@@ -166,11 +168,9 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     history = replace(history_of_run(), rounds=lone)
     assert words in text_of("status", history)
     assert words in text_of("health", history)
-    assert f"one member in each of the newest {number}" in text_of("figures", history)
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
     assert not lone_words(shared.rounds, num_trainers)
     assert "they share nothing" not in text_of("status", shared) + text_of("health", shared)
-    assert "in which machines shared what they learned" in text_of("figures", shared)
     assert not lone_words(lone, 1)
     assert not lone_words(lone[: LONE_ROUNDS - 1], num_trainers)
 
@@ -290,16 +290,30 @@ def test_who_has_gone_keeps_name_and_measured_loss() -> None:
 
 
 def test_a_loss_says_where_it_began_and_what_it_is() -> None:
-    def figures(history: HistoryView) -> str:
-        return " ".join(TextOnly(render_sections(state_of(), history)["figures"]).text.split())
+    def figures(history: HistoryView, **changes: Any) -> str:
+        state = state_of()
+        assert state.run is not None
+        changed = replace(state, run=replace(state.run, **changes))
+        return " ".join(TextOnly(render_sections(changed, history)["figures"]).text.split())
 
     whole = history_of_run()
-    assert "nats per token, 5.300 at first; training" in figures(whole)
-    assert "how badly it guesses text that it never saw; 0 is best" in figures(whole)
+    # exp(1.7312) = 5.647, exp(5.3) = 200.3
+    assert "like a guess among 5.6 tokens; 200 at first; measured" in figures(whole)
+    known = figures(whole, loss_unit="nats per byte", num_choices=256)
+    assert "like a guess among 5.6 characters; 200 at first, 256 by chance; measured" in known
+    assert "Loss (nats per byte): how badly it guesses text that it never saw; 0 is best" in known
+    assert "like a guess among 5.6 classes; 200 at first; measured" in figures(whole, loss_unit="nats per example")
+    assert "5.300 at first; measured" in figures(whole, loss_unit="")
     low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
     late = whole.points[len(whole.points) // 2 :]  # of a page that did not see the beginning
     for history in (replace(whole, points=()), replace(whole, points=low), replace(whole, points=late)):
-        assert "nats per token, lower is better; training" in figures(history)
+        assert "at first" not in figures(history)
+        assert "lower is better" in figures(history, loss_unit="")
+
+
+def test_a_loss_that_tells_nothing_is_no_number_of_choices() -> None:
+    assert [choices_text(loss) for loss in (0.0, 1.298, 5.3, 10.0)] == ["1.0", "3.7", "200", "22 k"]
+    assert [choices_text(loss) for loss in (None, -0.1, 21.0, math.inf, math.nan)] == 5 * [""]
 
 
 def test_one_machine_is_not_machines() -> None:
