@@ -95,9 +95,10 @@ class Choices:
 
     @property
     def join_rule(self) -> JoinRule:
-        """Which addresses the page shows."""
+        """Which addresses the page shows, and how visitors get `peer`."""
         is_of_one_machine = not self.proxies and self.host in ("127.0.0.1", "::1", "localhost")
-        return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine)
+        install = self.install or install_command()
+        return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine, install)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,7 @@ async def _opened(
         now=now,
         run=_known_run(run.run_id, history.stored_run_record),
         join_addresses=choices.join_addresses,
-        install=choices.install or install_command(),
+        install=choices.join_rule.install,
     )
     if state.run is not None and state.run.picture and (picture := picture_of(history.stored_picture)):
         history.show_picture(picture)
@@ -358,7 +359,7 @@ def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
 
 def _say_what_is_shown(run: ShownRun) -> None:
     rule = run.choices.join_rule
-    if not (rule.is_of_one_machine or run.choices.install or install_command()):
+    if not (rule.is_of_one_machine or rule.install):
         _warn("the page sends visitors to you for this software; give the line that installs it with --install")
     if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
         return

@@ -25,11 +25,13 @@ class JoinRule:
         asked: addresses to show whatever is known of them.
         shows_seeds: without any asked for, those of seeds.
         is_of_one_machine: the page is served to this machine alone, so addresses of this machine are of use.
+        install: what visitors type to get `peer`; empty: nobody knows a line that works for everybody.
     """
 
     asked: tuple[str, ...] = ()
     shows_seeds: bool = True
     is_of_one_machine: bool = True
+    install: str = ""
 
 
 def join_addresses(

@@ -79,7 +79,12 @@ class SwarmObserver:
     def __post_init__(self) -> None:
         now = self.wall_clock()
         self.state = DashboardState(
-            run_id=self.run_id, started_at=now, now=now, run=self.known_run, join_addresses=self.rule.asked
+            run_id=self.run_id,
+            started_at=now,
+            now=now,
+            run=self.known_run,
+            join_addresses=self.rule.asked,
+            install=self.rule.install,
         )
 
     async def run(self) -> None:

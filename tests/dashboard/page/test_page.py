@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.joining import JoinRule
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
 from dashboard.page.formats import with_ages
@@ -90,8 +91,10 @@ def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> 
         good = store.peers[PEERS[0].peer_id]
         store.peers["forged"] = bytes([good[0] ^ 1]) + good[1:]
         seen: list[DashboardState] = []
-        observer = SwarmObserver(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append)
+        rule = JoinRule(install="pip install it")
+        observer = SwarmObserver(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append, rule=rule)
         await observer.look()
+        assert observer.state.install == "pip install it"
         assert (len(observer.state.peers), observer.state.num_invalid_records) == (1, 2)
         store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
         await observer.look()

@@ -17,6 +17,8 @@ from peer.events.peer_events import StateServed
 from peer.import_path import python_command, python_environment
 from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, PeerProcess, free_port, process_swarm, wait_until
 
+INSTALL = "pip install git+https://example.org/code"
+
 
 def _served(peer: PeerProcess, remote: PeerId) -> int:
     facts = [event.fact for event in peer.events()]
@@ -30,7 +32,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
         port = free_port()
         command = ("dashboard", "--run-id", swarm.run_id, "--peers", seed.address, "--port", str(port), "--db")
         page = subprocess.Popen(
-            python_command("peer", *command, ":memory:", "--samples-every", "never"),
+            python_command("peer", *command, ":memory:", "--samples-every", "never", "--install", INSTALL),
             env=python_environment(),
             stdout=subprocess.DEVNULL,
         )
@@ -58,6 +60,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             shown = text()
             assert shell_line(join_link(swarm.run_id, [seed.address]).command) in shown
             assert "ADDRESS" not in shown
+            assert INSTALL in shown
             wait_until(lambda: any(_served(peer, jo.peer_id) for peer in (seed, ada)), "what was given to Jo")
             # Ada's name leads to what others signed for, with a picture for links; and both are news.
             wait_until(lambda: "signed by 1 other." in text("@ada"), "Ada's confirmed work")
