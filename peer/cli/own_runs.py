@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import sysconfig
 import time
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +46,7 @@ def runs(as_json: AsJson = False) -> int:
     if not found:
         print("You take part in no run here. Join one: peer join https://PAGE. Try it alone: peer demo.")
         return 0
-    print("\n".join(run_lines(found)))
+    print("\n".join(run_lines(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)))
     return 0
 
 
@@ -82,7 +84,10 @@ def stop(
         float, typer.Option("--timeout", min=0, max=3600, metavar="SECONDS", help="How long to wait until it has left.")
     ] = 120.0,
 ) -> int:
-    """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has."""
+    """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has.
+
+    Of several, a terminal asks which one; elsewhere they are listed, and none is ended.
+    """
     from peer.observe.running_peer import ask_to_leave, has_left, running_in_any
 
     folders = _folders(named_run(run, run_id, None)[0], data_dir)
@@ -92,12 +97,13 @@ def stop(
         where = f"in {data_dir}" if data_dir else "on this machine"
         print(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
         return 0
-    if len(found) > 1:
-        shown = [f"{shlex.join(['peer', 'stop', '--data-dir', str(one.folder)])}\n  ends {one.words}" for one in found]
-        raise UsageFault("\n".join([f"{len(found)} peers run here; expected one of these commands.", *shown]))
-    ask_to_leave(found[0])
-    print(f"Asked {found[0].words} to leave: it finishes its step and its round.", flush=True)
-    if not has_left(found[0], timeout):
+    chosen = found[0] if len(found) == 1 else _chosen(found)
+    if chosen is None:
+        print("None was asked to leave.")
+        return 0
+    ask_to_leave(chosen)
+    print(f"Asked {chosen.words} to leave: it finishes its step and its round.", flush=True)
+    if not has_left(chosen, timeout):
         raise LocalFault(
             f"it still runs after {timeout:g} s; expected it to leave; `peer stop` once more ends it without a goodbye"
         )
@@ -218,6 +224,27 @@ def service(
     if sys.platform.startswith("linux"):
         print("It runs while you are logged in; `loginctl enable-linger` keeps it after you log out.")
     return 0
+
+
+def _chosen(running: Sequence[Any]) -> Any:
+    """The one of several peers that the person at the terminal wants to leave; None: none of them.
+
+    Raises:
+        UsageFault: nobody is at a terminal, or the answer is no number of the list.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        shown = [f"{shlex.join(['peer', 'stop', '--data-dir', str(one.folder)])}\n  ends {one.words}" for one in running]
+        raise UsageFault("\n".join([f"{len(running)} peers run here; expected one of these commands.", *shown]))
+    for number, one in enumerate(running, 1):
+        print(f"{number:>2}  {one.folder}\n    {one.words}")
+    choices = {str(number): one for number, one in enumerate(running, 1)}
+    try:
+        typed = input(f"Which one is to leave? 1 to {len(running)}; Enter alone: none. ").strip()
+    except EOFError:
+        return None
+    if typed and typed not in choices:
+        raise UsageFault(f"{typed[:80]!a} is none of the {len(running)} peers; expected 1 to {len(running)}.")
+    return choices.get(typed)
 
 
 def _check(what: str, words: list[str]) -> None:

@@ -47,7 +47,7 @@ def print_report(
         console.print(sentence)
     console.print("\nNow for real:", style="bold")
     for line, what in _next_lines(program, out):
-        console.print(f"  {line}", style="bold")
+        console.print(f"  {line}", style="bold", soft_wrap=True)
         console.print(f"      {what}")
 
 

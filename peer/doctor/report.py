@@ -54,7 +54,9 @@ class Report:
         """Print the rest and the verdict."""
         self.show(findings)
         self._console.print()
-        self._console.print(Text(_verdict(findings, facts, code), style="bold"))
+        # A command of the run's owner may be longer than a line, and is copied whole.
+        is_to_copy = facts.run is not None and bool(facts.run.own_code_hint)
+        self._console.print(Text(_verdict(findings, facts, code), style="bold"), soft_wrap=is_to_copy)
 
 
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:

@@ -141,8 +141,12 @@ def page_here(run_id: str, address: str) -> str | None:
         return None
 
 
-def run_lines(runs: Sequence[OwnRun], now: float | None = None) -> list[str]:
-    """A heading and one line about each; columns in which nothing stands are left out."""
+def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:
+    """A heading and one line about each; columns in which nothing stands are left out.
+
+    Where that does not fit into `width` columns, each run has lines of its own: a page that is cut cannot be copied.
+    None: any width does.
+    """
     rows = [("run", "state", "folder", "owner", "page")]
     for run in runs:
         folder = "" if run.folder.name == run.run_id else str(run.folder)
@@ -150,10 +154,17 @@ def run_lines(runs: Sequence[OwnRun], now: float | None = None) -> list[str]:
         rows.append((run.run_id, state, folder, "you" if run.is_owner else "", run.page or ""))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    lines = [
+        "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip()
         for row in zip(*columns, strict=True)
     ]
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    lines = []
+    for run_id, state, folder, owner, page in rows[1:]:
+        told = (state, folder, "you own it" if owner else "", page)
+        lines += [run_id, *(f"  {one}" for one in told if one)]
+    return lines
 
 
 def _state(run: OwnRun, now: float) -> str:

@@ -16,7 +16,7 @@ from dht.errors import LocalFault, reading
 from dht.identity.keys import split_run_id, verify
 from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
-from peer.console.plain_console import console_of_output
+from peer.console.plain_console import PIPE_COLUMNS, console_of_output
 
 
 class ReceiptsRefused(LocalFault):
@@ -93,7 +93,14 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             str(row.rounds_missed),
         )
     console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
-    console.print(table)
+    if console.measure(table, options=console.options.update(width=PIPE_COLUMNS)).maximum <= console.width:
+        console.print(table)
+    else:
+        # Cut by the table, a key could not be copied.
+        for row in rows:
+            witnessed, reported = (count_text(milli / 1000) for milli in (row.milli_witnessed, row.milli_reported))
+            console.print(row.peer_id, soft_wrap=True)
+            console.print(f"  {witnessed} witnessed of {reported} tokens, {row.rounds} rounds, {row.rounds_missed} missed")
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
     print(_closing(num_counted, num_left_out, num_missing))

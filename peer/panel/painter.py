@@ -49,21 +49,23 @@ class Painter:
             needed = num_rows([line], width)
             if used + needed > height - 1:
                 break
-            rows.append(self._inked(line))
+            # After a line that ends in the last column, terminals would clear that column: the cursor is still there.
+            is_full = line.cell_len > 0 and line.cell_len % width == 0
+            rows.append(self._inked(line) + ("" if is_full else END_OF_LINE))
             used += needed
         is_wrapped = used > len(rows)
-        rows += [""] * (height - 1 - used)
-        rows.append(self._inked(footer[: max(0, width - 1)]))
+        rows += [END_OF_LINE] * (height - 1 - used)
+        rows.append(self._inked(footer[: max(0, width - 1)]) + END_OF_LINE)
         out = "" if self.is_open else OPEN
         # A line that wraps moves what is below: then all of it is written again.
         is_same_shape = self.is_open and self._size == (width, height) and len(self._shown) == len(rows)
         if not is_same_shape or is_wrapped:
             if rows != self._shown or not is_same_shape:
-                out += FIRST_CELL + f"{END_OF_LINE}\r\n".join(rows) + END_OF_LINE + END_OF_SCREEN
+                out += FIRST_CELL + "\r\n".join(rows) + END_OF_SCREEN
         else:
             for index, (before, row) in enumerate(zip(self._shown, rows, strict=True)):
                 if before != row:
-                    out += f"\x1b[{index + 1};1H{row}{END_OF_LINE}"
+                    out += f"\x1b[{index + 1};1H{row}"
         self.is_open, self._shown, self._size = True, rows, (width, height)
         self._write(out)
 

@@ -32,18 +32,20 @@ class NamedRun(NamedTuple):
 
 
 def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> NamedRun:
-    """What RUN, --run-id and --peers stand for. A page is asked, and what it says printed.
+    """What RUN, or --run-id in its place, and --peers stand for. A page is asked, and what it says printed.
 
     Raises:
-        UsageFault: RUN names no run, or another one than --run-id.
+        UsageFault: RUN names no run, or another one than --run-id; or it is nearly a run of this machine, and without
+            --peers nobody can say whether there is one of that id.
         NobodyReachable: the page does not answer.
     """
-    if run is None:
-        if run_id is not None and (near := near_run(run_id)):
-            say(_did_you_mean(run_id, near))
-        return NamedRun(run_id, list(peers) if peers else None)
-    found, known, end = _meant(run)
-    if run_id not in (None, found):
+    named = run_id if run is None else run
+    if named is None:
+        return NamedRun(None, list(peers) if peers else None)
+    found, known, end = _meant(named)
+    if not known and not peers and (near := near_run(found)):
+        raise UsageFault(_did_you_mean(found, near))
+    if run is not None and run_id not in (None, found):
         raise UsageFault(f"Two runs are named: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
     return NamedRun(found, list(peers or known) or None, None if peers else end)
 
@@ -98,11 +100,10 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
             return same[0], (), None
         if same:
             raise UsageFault(f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}.")
-    near = near_run(text)
     try:
         split_run_id(text)
     except UsageFault as fault:
-        if near:
+        if near := near_run(text):
             raise UsageFault(_did_you_mean(text, near)) from None
         if "." in text:
             raise fault from None
@@ -110,8 +111,6 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
             f"{text[:80]!a} is neither a run id nor the name of a run here; expected NAME.FINGERPRINT, a link or a "
             "page; `peer runs` lists the runs of this machine."
         ) from None
-    if near:
-        say(_did_you_mean(text, near))
     return text, (), None
 
 

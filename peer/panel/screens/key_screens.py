@@ -7,7 +7,7 @@ from rich.text import Text
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
 from peer.panel.scene.scene import Scene
 from peer.panel.scene.state import PanelState
-from peer.panel.screens.line_layout import labelled, part
+from peer.panel.screens.line_layout import labelled, part, to_copy
 from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD
 
 HELP = (
@@ -50,8 +50,8 @@ def addresses_screen(scene: Scene, command: str, now: float, width: int) -> list
         lines = [part("This machine has no address yet.", DIM)]
     lines += [part("Addresses", "bold"), *(part(one) for one in scene.addresses), Text()] if scene.addresses else []
     lines += labelled("Reached", [reached(scene, now)], width)
-    lines += labelled("Run id", [part(scene.run.run_id)], width)
-    lines += labelled("Peer id", [part(scene.state.peer_id or "not known yet")], width)
+    lines.append(to_copy("Run id", part(scene.run.run_id), width))
+    lines.append(to_copy("Peer id", part(scene.state.peer_id or "not known yet"), width))
     return lines
 
 

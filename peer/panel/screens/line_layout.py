@@ -80,6 +80,13 @@ def labelled(label: str, parts: Sequence[Text], width: int, right: Text | None =
     ]
 
 
+def to_copy(label: str, text: Text, width: int) -> Text:
+    """What people copy: beside a label if it fits, else alone, and then maybe longer than a line. It has no break."""
+    if LABEL_WIDTH + text.cell_len > width:
+        return text
+    return joined([part(f"{label:<{LABEL_WIDTH}}", "bold"), text])
+
+
 def ends(left: Text, right: Text, width: int) -> list[Text]:
     """One text at the left edge and one at the right, or below each other."""
     room = width - left.cell_len - right.cell_len

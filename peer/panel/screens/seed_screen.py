@@ -7,7 +7,7 @@ from rich.text import Text
 from dht.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.key_screens import age, reached
-from peer.panel.screens.line_layout import ends, joined, labelled, num_rows, part
+from peer.panel.screens.line_layout import ends, joined, labelled, num_rows, part, to_copy
 from peer.panel.screens.training_screen import (
     ACCENT,
     CARE,
@@ -59,7 +59,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     elif scene.lone_rounds and scene.swarm.num_other_trainers > 1:
         lines += labelled("", [part(lone_words(scene), CARE)], width)
     if scene.run.page:
-        lines += labelled("Page", [part(scene.run.page, "underline")], width)
+        lines.append(to_copy("Page", part(scene.run.page, "underline"), width))
     if height >= TALL:
         people = people_table(scene, width, (height - num_rows(lines, width)) // 2, now)
         lines += [Text(), *people] if people else []

@@ -13,7 +13,7 @@ from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
-from peer.panel.screens.line_layout import LABEL_WIDTH, beside, ends, joined, labelled, num_rows, part, wrapped
+from peer.panel.screens.line_layout import beside, ends, joined, labelled, num_rows, part, to_copy, wrapped
 from peer.stalled_run import has_stalled
 
 TWO_COLUMNS = 120
@@ -207,12 +207,10 @@ def share_text(share: float) -> str:
 
 
 def page_line(scene: Scene, width: int) -> list[Text]:
-    """Where the owner is seen on the run's page. It may be longer than a line: what is to be copied has no break."""
+    """Where the owner is seen on the run's page."""
     if not scene.run.page:
         return []
-    page = part(scene.marked_page, "underline")
-    label = part(f"{'Page':<{LABEL_WIDTH}}", "bold")
-    return [joined([label, page]) if LABEL_WIDTH + page.cell_len <= width else page]
+    return [to_copy("Page", part(scene.marked_page, "underline"), width)]
 
 
 def _milestone(scene: Scene) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,7 +202,9 @@ def test_a_credit_says_what_the_page_shows():
     }
 
 
-def test_the_command_says_what_a_file_proves(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_says_what_a_file_proves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     path = tmp_path / "proof.jsonl"
     path.write_text("\n".join(LINES) + "\n")
     assert app.run(["receipts", "verify", str(path), "--run-id", RUN.run_id]) == 0
@@ -209,6 +212,12 @@ def test_the_command_says_what_a_file_proves(tmp_path: Path, capsys: pytest.Capt
     assert A.peer_id in shown
     assert "15 rounds counted. Left out: 2, in the file twice or of a side history with less work." in shown
     assert "3 rounds of the run in between did not involve these machines." in shown
+    with monkeypatch.context() as narrow:
+        narrow.setenv("COLUMNS", "60")
+        assert app.run(["receipts", "verify", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert A.peer_id in shown.splitlines(), "a key that is cut cannot be copied"
+    assert re.search(r"^  \S+.* witnessed of .* tokens, 1?[0-9] rounds, [0-9] missed$", shown, re.MULTILINE)
     assert app.run(["receipts", "verify", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["receipts"] == 17

@@ -302,7 +302,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("arguments", "sentence"),
     [
         (["join"], "Which run? Expected RUN"),
-        (["join", "--run-id", "demo"], "--run-id: 'demo' is not a run id; expected NAME.FINGERPRINT"),
+        (["join", "--run-id", "demo"], "'demo' is neither a run id nor the name of a run here; expected NAME.FINGERPRINT"),
         (["join", "--run-id", RUN_ID, "--device", "gpu"], "--device is 'gpu'; expected something like auto or cpu"),
         (
             ["join", "--run-id", RUN_ID, "--peers", "/ip4/203.0.113.5/tcp/4001"],
@@ -318,7 +318,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["seed", "--run-id", RUN_ID, "--device", "cpu"], "There is no flag --device of `peer seed`"),
         (["status", "--run-id", RUN_ID], "expected the run's link (murmuration://...)"),
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
-        (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
+        (["dashboard", "--run-id", "x"], "'x' is neither a run id nor the name of a run here"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--samples-every", "1"], "such as 90s, 20min, 1h"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--install", "a\nb"], "expected a line of 1 to 400"),
         (["dashboard", "--port", "70000"], "--port is '70000'; expected a whole number from 0 to 65535"),

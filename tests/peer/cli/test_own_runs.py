@@ -114,7 +114,9 @@ def test_stop_sends_nothing_to_a_process_that_does_not_hold_the_folder(
     lock.close()
 
 
-def test_of_several_one_must_be_named(home: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_one_must_be_named(
+    home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     second = home / "second"
     second.mkdir()
     remember_place(RUN, second)
@@ -125,6 +127,15 @@ def test_of_several_one_must_be_named(home: Path, elsewhere: Path, capsys: pytes
     assert first == "peer: 2 peers run here; expected one of these commands."
     assert all(line.startswith(f"  ends process {os.getpid()} (peer seed), since ") for line in rest[1::2])
     assert sorted(rest[::2]) == sorted(f"peer stop --data-dir {folder}" for folder in (elsewhere, second))
+    asked_to_leave: list[Path] = []
+    monkeypatch.setattr("peer.observe.running_peer.ask_to_leave", lambda one: asked_to_leave.append(one.folder))
+    monkeypatch.setattr("peer.observe.running_peer.has_left", lambda one, seconds: True)
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{name}.isatty", lambda: True)
+    for typed, code, left in (("2", 0, [elsewhere]), ("", 0, []), ("3", 2, []), ("1", 0, [second])):
+        monkeypatch.setattr("builtins.input", lambda question, typed=typed: typed)
+        asked_to_leave.clear()
+        assert (app.run(["stop"]), asked_to_leave) == (code, left)
     for lock in locks:
         lock.close()
 

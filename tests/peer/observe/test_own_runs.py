@@ -34,6 +34,12 @@ def test_a_further_peer_of_a_run_is_listed(
         assert second.startswith("running now", heading.index("state"))
         for line, end in ((second, "-2"), (tenth, "-10")):
             assert line[heading.index("folder") :] == f"{home / RUN_ID}{end}"
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", "80")
+        assert app.run(["runs"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:2] == [RUN_ID, "  never joined from here"]
+        assert [line for line in lines if str(home) in line] == [f"  {home / RUN_ID}{end}" for end in ("-2", "-10")]
         assert app.run(["runs", "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert [one["folder"] for one in facts] == [str(home / RUN_ID) + end for end in ("", "-2", "-10")]

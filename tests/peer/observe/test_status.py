@@ -39,6 +39,12 @@ def test_nothing_is_marked_where_all_agree(capsys: pytest.CaptureFixture[str]) -
     assert "!" not in capsys.readouterr().out
 
 
+def test_a_command_to_copy_is_not_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _print_table(RUN_ID, MANIFEST, [])
+    assert f"peer join --run-id {RUN_ID}" in capsys.readouterr().out
+
+
 def test_a_name_stays_on_one_line_where_the_table_is_too_wide(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

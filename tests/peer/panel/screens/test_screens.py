@@ -29,7 +29,7 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.live_panel import farewell
-from peer.panel.painter import Painter
+from peer.panel.painter import END_OF_LINE, Painter
 from peer.panel.scene.key_bindings import Page
 from peer.panel.scene.scene import Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import EndedForGood, Resting
@@ -215,6 +215,22 @@ def test_a_command_to_copy_has_no_break_in_it() -> None:
     lines = lines_of(an_evening(is_seed=True), 60, 24)
     (command,) = (line.plain for line in lines if line.plain.startswith("peer join"))
     assert command.endswith(f"@203.0.113.5:4001/{ME}")
+    shown = text_of(lines_of(an_evening(), 50, 24, "addresses"))
+    assert ME in shown
+    assert an_evening().run.run_id in shown
+
+
+def test_a_line_that_fills_the_terminal_keeps_its_last_letter() -> None:
+    """Where the cursor stays in the last column, as xterm and Linux do it, clearing to the end takes that letter."""
+    terminal = io.StringIO()
+    painter = Painter(terminal, {"TERM": "xterm"})
+    for sign in "abc":  # the second picture is written over the first, line by line
+        painter.show([part(sign * 40), part(sign * 39), part(sign * (80 if sign == "c" else 20))], part("q"), 40, 6)
+        shown = terminal.getvalue().rpartition(sign * 39)[0]
+        assert sign * 40 in shown
+        assert sign * 40 + END_OF_LINE not in shown
+    assert "c" * 80 + "\r\n" in terminal.getvalue()
+
 
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
