@@ -100,7 +100,8 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
         for row in rows:
             witnessed, reported = (count_text(milli / 1000) for milli in (row.milli_witnessed, row.milli_reported))
             console.print(row.peer_id, soft_wrap=True)
-            console.print(f"  {witnessed} witnessed of {reported} tokens, {row.rounds} rounds, {row.rounds_missed} missed")
+            rounds = f"{row.rounds} rounds, {row.rounds_missed} missed"
+            console.print(f"  {witnessed} witnessed of {reported} tokens, {rounds}")
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
     print(_closing(num_counted, num_left_out, num_missing))

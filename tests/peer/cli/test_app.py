@@ -302,7 +302,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("arguments", "sentence"),
     [
         (["join"], "Which run? Expected RUN"),
-        (["join", "--run-id", "demo"], "'demo' is neither a run id nor the name of a run here; expected NAME.FINGERPRINT"),
+        (["join", "--run-id", "demo"], "'demo' is neither a run id nor the name of a run here"),
         (["join", "--run-id", RUN_ID, "--device", "gpu"], "--device is 'gpu'; expected something like auto or cpu"),
         (
             ["join", "--run-id", RUN_ID, "--peers", "/ip4/203.0.113.5/tcp/4001"],

@@ -232,7 +232,6 @@ def test_a_line_that_fills_the_terminal_keeps_its_last_letter() -> None:
     assert "c" * 80 + "\r\n" in terminal.getvalue()
 
 
-
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
     told = SwarmSeen(at=NOW, names=((KIRAN, "[red]Kiran[/red] \x1b[31m"),))
     scene = with_event(with_update(an_evening(), told), Event(NOW, ME, PeerLeft(KIRAN, "it said goodbye")))
