@@ -233,8 +233,8 @@ def _chosen(running: Sequence[Any]) -> Any:
         UsageFault: nobody is at a terminal, or the answer is no number of the list.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        typed = [shlex.join(["peer", "stop", "--data-dir", str(one.folder)]) for one in running]
-        shown = [f"{command}\n  ends {one.words}" for command, one in zip(typed, running, strict=True)]
+        lines = [shlex.join(["peer", "stop", "--data-dir", str(one.folder)]) for one in running]
+        shown = [f"{command}\n  ends {one.words}" for command, one in zip(lines, running, strict=True)]
         raise UsageFault("\n".join([f"{len(running)} peers run here; expected one of these commands.", *shown]))
     for number, one in enumerate(running, 1):
         print(f"{number:>2}  {one.folder}\n    {one.words}")
