@@ -204,7 +204,7 @@ def test_help_is_in_groups_and_says_first_what_everybody_needs(capsys: pytest.Ca
     short = capsys.readouterr().out
     assert re.findall(r"^  (--[a-z-]+)", short.partition("Options:")[2], re.MULTILINE)[:6] == [
         *("--peers", "--device", "--data", "--name", "--upload-limit-mbit", "--invite")
-    ]
+    ], "a field of PeerConfig without a Subject is in the short help; give it one, or change this list"
     assert "more flags with --help-all: Identity (" in short
     assert app.run(["join", "--help-all"]) == 0
     whole = capsys.readouterr().out

@@ -101,7 +101,10 @@ def test_lines_and_sentences_stay_as_they_are(regenerate_golden: bool) -> None:
     found = [line for event in told for line in (to_json(event), event.sentence())]
     if regenerate_golden:
         GOLDEN.write_text("\n".join(found) + "\n")
-    assert GOLDEN.read_text().splitlines() == found
+    assert GOLDEN.read_text().splitlines() == found, (
+        "events say something else now; where you mean it, run pytest --regenerate-golden tests/peer/events and read "
+        "what git diff shows"
+    )
     for line, sentence in zip(found[::2], found[1::2], strict=True):
         event = from_json(line)
         assert (to_json(event), event.sentence()) == (line, sentence)

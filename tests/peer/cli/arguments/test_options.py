@@ -120,7 +120,7 @@ def flags_of(command: str) -> set[str]:
 
 
 def test_every_choice_is_a_flag_and_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(GIVEN) == set(PeerConfig.model_fields)
+    assert set(GIVEN) == set(PeerConfig.model_fields), "GIVEN above has one value, not the default, of each field"
     assert all(GIVEN[name] != field.default for name, field in PeerConfig.model_fields.items())
     assert started(monkeypatch, ["join", *as_arguments(GIVEN)]) == PeerConfig.model_validate(GIVEN)
 
