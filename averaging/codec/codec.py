@@ -130,6 +130,14 @@ class Codec:
         """
         raise NotImplementedError
 
+    def check_decodable(self, encoded: EncodedBlocks) -> None:
+        """Raise what `decode` would raise, without decoding.
+
+        Raises:
+            ValueError: other codec or block size; a scale (or float) that no encoder writes.
+        """
+        raise NotImplementedError
+
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         """out = out + weight * decoded, the weight and both results rounded to float32 one after the other.
 
@@ -229,6 +237,10 @@ class BlockCodec(Codec):
         stored = (scales >> self.format.dropped_bits).astype(self._scale_dtype)
         return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes), self.scale)
 
+    def check_decodable(self, encoded: EncodedBlocks) -> None:
+        self.check_fits(encoded, encoded.num_values)
+        self.scales_of(encoded)
+
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
         self._run_on(encoded, out, self._kernels.decode, copy_tail=False)
@@ -314,6 +326,10 @@ class _CastCodec(Codec):
                 values[chunk] -= codes[chunk]
         return EncodedBlocks(self.name, self.block_size, values.size, b"", _bytes_of(codes), self.scale)
 
+    def check_decodable(self, encoded: EncodedBlocks) -> None:
+        self.check_fits(encoded, encoded.num_values)
+        self._checked_bits(encoded)
+
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
         for start, decoded in self._chunks(encoded):
@@ -329,11 +345,16 @@ class _CastCodec(Codec):
 
     def _chunks(self, encoded: EncodedBlocks) -> Iterator[tuple[int, npt.NDArray[np.floating[Any]]]]:
         """(start, values in the codec's dtype), once every float was found to be in range."""
+        bits = self._checked_bits(encoded)
+        for start in range(0, len(bits), CHUNK_VALUES):
+            yield start, bits[start : start + CHUNK_VALUES].view(self._dtype)
+
+    def _checked_bits(self, encoded: EncodedBlocks) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """The floats as whole numbers; raises ValueError unless every float is in range."""
         bits = np.frombuffer(encoded.codes, dtype=self._bits_dtype)
         magnitude = self._bits_dtype.type((1 << (8 * self._bits_dtype.itemsize - 1)) - 1)
         limit = np.array(self._largest, dtype=self._dtype).view(self._bits_dtype)
-        starts = range(0, len(bits), CHUNK_VALUES)
-        for start in starts:
+        for start in range(0, len(bits), CHUNK_VALUES):
             # Without its sign, a float's bits compare as the float does, and NaN and infinity exceed every number.
             beyond = np.flatnonzero((bits[start : start + CHUNK_VALUES] & magnitude) > limit)
             if beyond.size:
@@ -342,8 +363,7 @@ class _CastCodec(Codec):
                 raise ValueError(
                     f"{got} at position {position}; expected finite values of at most {self._largest_text}"
                 )
-        for start in starts:
-            yield start, bits[start : start + CHUNK_VALUES].view(self._dtype)
+        return bits
 
 
 def make_codec(

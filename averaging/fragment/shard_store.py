@@ -94,9 +94,14 @@ class ShardStore:
         Of one sender the oldest make room: where many attempts to close a version fail, there are many honest ones.
 
         Raises:
-            PeerFault: wrong size, or many times more bytes than one remote may hold here.
+            PeerFault: wrong size, values that are no numbers, or many times more bytes than one remote may hold here.
         """
         self._check_size(sender, message, payload)
+        try:
+            # Now: a commit that names them would be applied half-way, and no round of this fragment would end again.
+            self.codec.check_decodable(self.unpack(message.end - message.start, payload))
+        except ValueError as error:
+            raise PeerFault(sender, f"sent a {message.KIND} whose values are no numbers: {error}") from error
         given = self._results_of.setdefault(sender, _Given())
         most, sent = MAX_RESULT_ROUNDS * self._most_held_bytes, given.sent_bytes + len(payload)
         if sent > most:

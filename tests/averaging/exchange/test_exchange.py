@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,14 @@ import pytest
 from averaging.exchange.applying import stored_result
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.outer_rule import OuterRule
-from averaging.outer.shard_mean import Reduction
+from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
-from tests.kit.rounds.exchange_swarm import Swarm, assert_close, scenario
+from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
 
 
 @pytest.mark.parametrize("codec", ["int4", "fp32"])
@@ -221,6 +222,34 @@ def test_garbage_from_a_hostile_member_stops_no_round():
             reasons = " ".join(reason for remote, reason in peer.refused if remote == villain.peer_id)
             for part in ("does not know the word", "frame of 2 bytes", "wire version", "5 bytes in a contribution"):
                 assert part in reasons
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("rule", [RULE, replace(RULE, combine="centered_clip", audit_fraction=1.0)])
+def test_a_reducer_that_signs_a_mean_of_no_numbers_holds_up_nobody_else_for_long(rule):
+    def with_bad_scales(*shard):
+        honest = reduce_shard(*shard)
+        if honest is None:
+            return None
+        scales = b"\xff" * memoryview(honest.encoded.scales).nbytes
+        return replace(honest, encoded=replace(honest.encoded, scales=scales))
+
+    async def play():
+        swarm = Swarm(4, rule=rule)
+        liar = swarm.live()[2]
+        for other in swarm.live():
+            other.exchange.sending.note_reachable(other is liar)
+        liar.reduce = with_bad_scales
+        await swarm.train(1)
+        liar.reduce = reduce_shard
+        await swarm.train(3, interval_seconds=20.0, first_seed=1000)
+        await swarm.settle()
+        for peer in swarm.live():
+            if peer is not liar:  # which has half applied its own mean
+                assert min(fragment.state.version for fragment in peer.fragments) >= 2
+                assert any("are no numbers" in reason for remote, reason in peer.refused if remote == liar.name)
         return swarm
 
     scenario(play)

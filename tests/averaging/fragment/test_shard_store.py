@@ -212,6 +212,19 @@ def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
     assert store.arrived(7) == [(PEERS[1], 9_999, PEERS[0], 0)]
 
 
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4", "e3m0", "int2"])
+def test_a_mean_that_is_no_numbers_is_refused_and_of_no_commit(codec):
+    """Applied half-way it would end the rounds of its fragment; of contributions the combination says whose is bad."""
+    store = store_of(codec)
+    good = payload(store, normal(1))
+    # The first float, or scale: all exponents are ones.
+    bad = memoryview(b"\xff" * 4 + bytes(good)[4:])
+    with pytest.raises(PeerFault, match="whose values are no numbers"):
+        store.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), bad)
+    assert store.result(7, 0, payload_digest(bad)) is None
+    assert store.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), good) == payload_digest(good)
+
+
 def test_results_are_found_by_their_digest_alone():
     store = store_of()
     data = payload(store, normal(3))
