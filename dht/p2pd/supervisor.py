@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,10 @@ HEALTH_SECONDS: Final = 2.0
 
 NUM_MISSED_ANSWERS: Final = 3
 """A daemon that is alive but silent for 3 * (2 + 10) s is killed and started again."""
+
+NUM_TRIES_OF_CHANGE: Final = 3
+"""A daemon that does not start with other options or addresses runs as before after so many tries. Some of what it is
+told comes from other members, and nobody would be reached without it."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -86,6 +91,7 @@ class P2pdSupervisor:
         self._visible: list[Multiaddr] = []
         self.num_restarts = 0
         self._is_changing = False
+        self._before_change = (options, announce)
         self.last_downtime_seconds = 0.0
         self._directory: SocketDirectory | None = None
         self._daemon: P2pdProcess | None = None
@@ -148,7 +154,12 @@ class P2pdSupervisor:
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
     async def change(self, options: DaemonOptions, announce: list[Multiaddr] | None = None) -> None:
-        """Restart the daemon, with the same key and port, as another kind of member; None: announce as before."""
+        """Restart the daemon, with the same key and port, as another kind of member; None: announce as before.
+
+        One that cannot be started so comes back as it was: `options` says as what.
+        """
+        if not self._is_changing:
+            self._before_change = self.options, self._asked_announce
         self.options = options
         if announce is not None:
             self._asked_announce = announce
@@ -251,23 +262,28 @@ class P2pdSupervisor:
 
     async def _restart(self, pause_seconds: float) -> float:
         """Try until the daemon is up; returns the pause before the next attempt, were it to die at once."""
-        while True:
+        for num_tries in itertools.count():
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+            if self._is_changing and num_tries == NUM_TRIES_OF_CHANGE:
+                logger.warning("the network daemon does not start with what it was told; it runs as before")
+                self.options, self._asked_announce = self._before_change
             try:
                 self._claim_again()
                 await self._launch()
-                return pause_seconds
+                break
             except (LocalFault, ControlError, OSError, EOFError) as error:
                 logger.warning(
                     "the network daemon did not come back: %s; next try in %.1f s",
                     words_of(error),
                     pause_seconds,
                 )
+        return pause_seconds
 
     def _claim(self, listen: list[Multiaddr]) -> None:
-        self._listen = claim_ports(listen, self._port_range)
-        self._announce = announced_addresses(self._asked_announce, self._listen)
+        claimed = claim_ports(listen, self._port_range)
+        self._announce = announced_addresses(self._asked_announce, claimed)
+        self._listen = claimed
 
     def _claim_again(self) -> None:
         try:

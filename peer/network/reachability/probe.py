@@ -12,7 +12,7 @@ from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
-from dht.identity.multiaddr import Multiaddr
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from peer.network.reachability import probe_messages as messages
 from peer.network.reachability.probe_server import REQUEST_SECONDS, send_pieces, take_pieces
 
@@ -92,12 +92,14 @@ class Probe:
 
     async def dial_back(self, addresses: Sequence[str]) -> DialBack:
         """Have the member dial us; only ports and transports of `addresses` matter, the IP is what it sees."""
-        answer = await self._ask(["dial", list(addresses)[: messages.MAX_LISTED]])
+        named = list(addresses)[: messages.MAX_LISTED]
+        answer = await self._ask(["dial", named])
+        asked = [parse_multiaddr(address) for address in named]
         match answer:
             case ["dialled", seen, list(outcomes)] if len(outcomes) <= messages.MAX_LISTED:
                 reached, failed = [], []
                 for outcome in outcomes:
-                    address, why = self._outcome(outcome)
+                    address, why = self._outcome(outcome, asked)
                     if why:
                         failed.append((address, why))
                     else:
@@ -106,12 +108,14 @@ class Probe:
             case _:
                 raise self._strange(answer)
 
-    def _outcome(self, outcome: object) -> tuple[str, str]:
+    def _outcome(self, outcome: object, asked: Sequence[Multiaddr]) -> tuple[str, str]:
         match outcome:
-            case [str(address), str(why)] if len(why) <= messages.MAX_REASON_LENGTH and why.isprintable():
-                return str(messages.read_addresses([address], self.stream.remote)[0]), why
-            case _:
-                raise self._strange(outcome)
+            case [str(text), str(why)] if len(why) <= messages.MAX_REASON_LENGTH and why.isprintable():
+                address = messages.read_addresses([text], self.stream.remote)[0]
+                # This peer would announce it, and its daemon does not start with any address.
+                if messages.is_of_one(address, asked):
+                    return str(address), why
+        raise self._strange(outcome)
 
     async def _read_clock(self) -> ClockReading:
         asked_at, asked_wall = self.clock(), self.wall_clock()

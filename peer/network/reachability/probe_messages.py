@@ -86,5 +86,10 @@ def to_dial(seen: Sequence[Multiaddr], named: Sequence[Multiaddr], remote: PeerI
     return list(dict.fromkeys(wanted))[:MAX_DIALLED]
 
 
+def is_of_one(dialled: Multiaddr, named: Sequence[Multiaddr]) -> bool:
+    """Whether `to_dial` can have made this address from one of those that were named: at an IP, all else as there."""
+    return dialled.ip is not None and any(dialled.parts[1:] == address.parts[1:] for address in named)
+
+
 def _at(address: Multiaddr, ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Multiaddr:
     return Multiaddr(((f"ip{ip.version}", str(ip)), *address.parts[1:]))

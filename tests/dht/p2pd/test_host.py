@@ -143,6 +143,24 @@ def test_a_port_that_was_lost_while_the_daemon_was_down_is_replaced(monkeypatch:
     run_on_network(check)
 
 
+def test_a_daemon_that_does_not_start_with_a_changed_address_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "NUM_TRIES_OF_CHANGE", 1)
+
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(called, P2pdHost)
+        before = called.options, called.addresses()
+        # Nothing listens there, so that nobody can say which port it is.
+        other = DaemonOptions(reachability="public")
+        await called.change(other, [f"/ip4/8.8.8.8/udp/0/quic-v1/p2p/{called.peer_id}"])
+        assert (called.options, called.addresses()) == before
+        await caller.connect(called.addresses()[0], 5.0)
+        await called.change(other)
+        assert (called.options, called.addresses()) == (other, before[1])
+
+    run_on_network(check)
+
+
 def test_a_killed_daemon_of_the_caller_fails_its_streams_and_then_works_again() -> None:
     async def check(network: HostNetwork) -> None:
         caller, called = await network.host({}), await network.host({ECHO: echo})

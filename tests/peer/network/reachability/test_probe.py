@@ -131,6 +131,29 @@ def test_why_nobody_answers_there_is_told() -> None:
     probed(ask, Dialler("did not\n answer"))
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"/ip4/8.8.8.8/udp/0/quic-v1/p2p/{ASKER}",
+        f"/ip4/8.8.8.8/tcp/4002/p2p/{ASKER}",
+        f"/ip4/8.8.8.8/tcp/4001/p2p/{MEMBER}",
+        f"/dns4/a,b/tcp/4001/p2p/{ASKER}",
+    ],
+)
+@pytest.mark.parametrize("why_not", ["", "nobody answers"])
+def test_an_answer_about_another_address_than_was_asked_for_is_refused(address: str, why_not: str) -> None:
+    """A peer announces what it is said to be reached at, and a daemon does not start with any address."""
+
+    async def lie(addresses: Sequence[str]) -> dict[str, str]:
+        return {address: why_not}
+
+    async def ask(probe: Probe, _: object) -> None:
+        with pytest.raises(PeerFault, match="answered a probe with"):
+            await probe.dial_back([f"/ip4/10.0.0.2/tcp/4001/p2p/{ASKER}"])
+
+    probed(ask, lie)  # type: ignore[arg-type]
+
+
 def test_who_is_seen_through_a_relay_is_not_dialled() -> None:
     relayed = parse_multiaddr(f"/ip4/203.0.113.1/tcp/4001/p2p/{MEMBER}/p2p-circuit")
     assert to_dial([relayed], [parse_multiaddr("/ip4/10.0.0.1/tcp/1")], ASKER) == []
