@@ -13,6 +13,7 @@ from averaging.outer.shard_mean import reduce_shard
 from averaging.outer.staleness_weights import Terms
 from averaging.trust.audit_budgets import BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
+from averaging.wire import frames
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
@@ -168,8 +169,6 @@ def test_a_false_accuser_is_believed_by_nobody_and_left_out():
 
         async def accuse(fragment, commit, payloads):
             await applied(fragment, commit, payloads)
-            from averaging.wire import frames
-
             said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
             said = replace(said, signature=notary_of(liar.name).sign_accusation(said))
             for peer in swarm.live():
@@ -181,6 +180,26 @@ def test_a_false_accuser_is_believed_by_nobody_and_left_out():
         assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
         assert len(accused_by(swarm, "false_alarm", liar)[liar.name]) >= 3
         assert any(peer.exchange.guard.excluded([liar.name]) for peer in swarm.live() if peer is not liar)
+        return swarm
+
+    scenario(play)
+
+
+def test_an_accused_reducer_defends_a_mean_once_to_everybody():
+    """In a swarm of many what all of them are sent is a thousand times longer than an accusation."""
+
+    async def play():
+        swarm = swarm_of(4)
+        await swarm.train(3)
+        accused = swarm.live()[0]
+        commit = next(one.commit for one in reversed(accused.closed()) if accused.name == one.commit.holder(0))
+        fragment, answered = accused.fragments[commit.fragment], []
+        accused.exchange.audits._post = lambda to, message, payload=b"": answered.append(to)
+        for accuser in [*swarm.live()[1:], *swarm.live()[1:]]:
+            said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
+            said = replace(said, signature=accuser.fragments[0].machine.notary.sign_accusation(said))
+            accused.exchange.audits.hear(fragment, accuser.name, said, memoryview(b""), 0)
+        assert sorted(answered) == sorted(peer.name for peer in swarm.live()[1:])
         return swarm
 
     scenario(play)
