@@ -54,6 +54,7 @@ from averaging.wire.messages import (
     ShardPlan,
     TopCommit,
     Wait,
+    next_attempt,
     own_entry,
 )
 from dht.host import PeerId
@@ -270,7 +271,7 @@ class CellScope(FlatScope):
 
     def _next_top(self, bid: Bid, reason: str, now: float) -> None:
         self._given_up.add(bid.top)
-        rounds, attempt = self._rounds, bid.attempt + 1
+        rounds, attempt = self._rounds, next_attempt(bid.attempt)
         rounds.tell(RoundAbandoned(rounds.fragment, rounds.version, attempt, reason))
         self._offer_cell(bid, self._seat.tops(self._given_up)[0], attempt, now)
 
@@ -518,7 +519,7 @@ class CellScope(FlatScope):
 
     def _end_top(self) -> None:
         if self._top is not None:
-            self._top_attempt = self._top.attempt + 1
+            self._top_attempt = next_attempt(self._top.attempt)
         self._top = None
 
     # ------------------------------------------------------------------------------------------------------- results

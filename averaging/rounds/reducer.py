@@ -59,19 +59,18 @@ class Reducing:
 
     def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
         """Begin to wait for the members' contributions to the shards that are ours."""
+        others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
+        patience = self.timing.contribution_patience(others, plan.attempt, is_pair=self.num_trainers <= 2)
+        due = {peer_id: now + min(patience[peer_id], plan.contribution_deadline_seconds) for peer_id in others}
         for index, shard in enumerate(plan.shards):
             if plan.roster[shard.reducer].peer_id != self.me:
                 continue
             key = (plan.attempt, leader, index)
             here = self.arrived.get(key, set())
-            others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
-            patience = self.timing.contribution_patience(others, plan.attempt, is_pair=self.num_trainers <= 2)
-            until = {}
-            for entry in plan.roster:
-                if entry.peer_id in here:
-                    self.timing.contribution.observe(entry.peer_id, 0.0)
-                elif entry.peer_id != self.me:
-                    until[entry.peer_id] = now + min(patience[entry.peer_id], plan.contribution_deadline_seconds)
+            for peer_id in others:
+                if peer_id in here:
+                    self.timing.contribution.observe(peer_id, 0.0)
+            until = {peer_id: at for peer_id, at in due.items() if peer_id not in here}
             self.reductions[key] = PendingReduction(plan, leader, index, now, until)
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:

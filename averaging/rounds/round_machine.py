@@ -46,8 +46,12 @@ from averaging.wire.messages import (
     Result,
     VersionIs,
     Wait,
+    next_attempt,
 )
 from dht.host import PeerId
+
+MAX_REDIRECTS = 2
+"""At one version. Then a leader is asked to lead nevertheless, and one that sends its members on again is given up."""
 
 
 @dataclass
@@ -268,16 +272,21 @@ class RoundMachine:
             return
         self._avoid.add(member.leader)
         old = member.leader
-        self._join_round(member.attempt + 1, now)
+        self._join_round(next_attempt(member.attempt), now)
         assert self._member is not None
         new, attempt = self._member.leader, self._member.attempt
         self._effects.append(LeaderReplaced(self.fragment, self.version, attempt, old, new, reason))
 
     def _follow_redirect(self, member: RoundAttempt, message: Redirect, now: float) -> None:
-        if member.redirect() <= 2 and message.leader not in self._avoid and message.leader != member.leader:
+        num_redirects = member.redirect()
+        is_other = message.leader not in self._avoid and message.leader != member.leader
+        if num_redirects <= MAX_REDIRECTS and is_other:
             self._join_round(member.attempt, now, leader=message.leader)
+        elif num_redirects <= MAX_REDIRECTS + 1:
+            # Whom views disagree about is asked to lead nevertheless.
+            self._join_round(next_attempt(member.attempt), now, leader=member.leader)
         else:
-            self._join_round(member.attempt + 1, now, leader=member.leader)
+            self._take_over("the leader sends its members to others again and again", now)
 
     def _hear_plan(self, sender: PeerId, plan: Plan, now: float) -> None:
         member = self._member
@@ -287,8 +296,8 @@ class RoundMachine:
             self.send(sender, self.version_is())
             return
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
-        if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
-            return
+        if not mine or mine[0].sequence != self._offer.sequence or member.plan is not None:
+            return  # a leader plans an attempt once; each plan more would cost all of the contribution once more
         member.follow(plan, now)
         self._effects.append(RoundStarted(self.fragment, plan.version, sender, len(plan.roster)))
         self._effects.append(events.SendShards(plan, sender))
@@ -442,7 +451,7 @@ class RoundMachine:
         self.scope.restart()
         self.applying = self.leading = None
         if self._offer is not None:
-            self._join_round(self._member.attempt + 1 if self._member is not None else 0, now)
+            self._join_round(next_attempt(self._member.attempt) if self._member is not None else 0, now)
 
     def _advance(self, event: events.Advanced, now: float) -> None:
         self.scope.leave(self.applying if event.adopted is None else None)

@@ -45,6 +45,8 @@ HISTORY_COMMITS = 3
 member that missed more fetches the fragment, which is then the smaller download."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit, and of all cells of a round on two levels."""
+MAX_ATTEMPT = 10_000
+"""At one version; who gets there goes on with this number."""
 MAX_NUM_ROUNDS = 100
 """Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
 MAX_CELLS = 256
@@ -61,7 +63,7 @@ PART_DIGEST_BYTES = 32
 
 FragmentNumber = Annotated[int, fragment]
 Version = Annotated[int, integer(0, MAX_VERSION)]
-Attempt = Annotated[int, integer(0, 10_000)]
+Attempt = Annotated[int, integer(0, MAX_ATTEMPT)]
 Tokens = Annotated[int, integer(1, MAX_TOKENS)]
 Steps = Annotated[int, integer(1, MAX_STEPS)]
 NumRounds = Annotated[int, integer(0, MAX_NUM_ROUNDS)]
@@ -465,6 +467,11 @@ class Defence(Message):
     KIND: ClassVar[str] = "defence"
     shard: Shard
     inputs: Annotated[tuple[SignedInput, ...], rows(structure(SignedInput), MAX_ROSTER)]
+
+
+def next_attempt(attempt: int) -> int:
+    """The number of the attempt after this one, which everybody takes."""
+    return min(attempt + 1, MAX_ATTEMPT)
 
 
 def fields_of_commit(commit: Commit) -> dict[str, Any]:

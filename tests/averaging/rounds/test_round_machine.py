@@ -10,11 +10,21 @@ from unittest import mock
 
 import pytest
 
-from averaging.rounds.events import Heard, Lost, Repair, SendMessage, Tick
+from averaging.rounds.events import Heard, Lost, Repair, SendMessage, SendShards, Tick
 from averaging.rounds.flat_scope import FlatScope
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
-from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, CommitRequest, Plan, VersionIs, Wait
+from averaging.wire.messages import (
+    HISTORY_COMMITS,
+    KEPT_COMMITS,
+    Commit,
+    CommitRequest,
+    Offer,
+    Plan,
+    Redirect,
+    VersionIs,
+    Wait,
+)
 from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
 from tests.kit.tiers import sampled, some
 
@@ -316,6 +326,48 @@ def test_a_plan_of_a_round_that_was_committed_elsewhere_is_answered_with_its_com
         assert [type(effect.message) for effect in effects] == [Commit]
         assert effects[0].to == leader
         assert effects[0].message == swarm.members[others[1]].lineage[0]
+
+
+def sent(effects, kind):
+    return [
+        effect.message for effect in effects if isinstance(effect, SendMessage) and isinstance(effect.message, kind)
+    ]
+
+
+def test_a_leader_that_sends_its_member_to_others_again_and_again_is_given_up():
+    swarm = RoundSwarm(5)
+    swarm.work(swarm.names[0])
+    machine = swarm.members[swarm.names[0]].machine
+    first, second = [name for name in machine._ranked() if name != machine.me][:2]
+    machine._join_round(0, 0.0, leader=first)
+    asked = []
+    for _ in range(20):
+        liar = machine.leader
+        if liar == machine.me:
+            break
+        other = second if liar == first else first
+        asked += sent(machine.step(Heard(liar, Redirect(0, 0, other)), 0.0), Offer)
+    # Each is given up once, and no attempt is beyond what others take.
+    assert machine.leader == machine.me
+    assert max(offer.attempt for offer in asked) <= len(swarm.names)
+
+
+def test_an_attempt_has_one_plan_whatever_its_leader_sends():
+    """Each plan more would cost the whole contribution once more, and memory for all who are waited for."""
+    swarm = RoundSwarm(3, num_blocks=2)
+    leader = swarm.members[swarm.names[0]].machine._ranked()[0]
+    name = next(name for name in swarm.names if name != leader)
+    for worker in swarm.names:
+        swarm.work(worker)
+    machine = swarm.members[name].machine
+    drain(swarm, until=lambda: machine.plan is not None)
+    plan, num_reductions = machine.plan, len(machine._reducing.reductions)
+    for attempt in range(10):
+        other = dataclasses.replace(plan, attempt=attempt, commit_deadline_seconds=99.0 + attempt)
+        effects = machine.step(Heard(leader, other), swarm.now)
+        assert not any(isinstance(effect, SendShards) for effect in effects)
+    assert machine.plan == plan
+    assert len(machine._reducing.reductions) == num_reductions
 
 
 def rounds_without(swarm, absent, num_rounds):
