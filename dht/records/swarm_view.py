@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dht.host import PeerId
 from dht.records.lineages import Side, heaviest_side
 from dht.records.signed_records import PeerRecord
+
+MAX_SESSIONS: Final = 8
+"""Of one peer that are kept, those that started last. A restart leaves one more for minutes; beyond that only a peer
+that makes them up has many."""
 
 
 class _Session(NamedTuple):
@@ -77,7 +81,7 @@ class SwarmView:
                 held = sessions.get(record.session)
                 if held is not None and held.record is record:
                     continue
-                changed[peer_id] = {**sessions, record.session: _fold(held, record)}
+                changed[peer_id] = _newest_of({**sessions, record.session: _fold(held, record)})
             else:
                 current = newest[peer_id] if peer_id in newest else self._current.get(peer_id)
                 if current is record:
@@ -217,6 +221,13 @@ class SwarmView:
                     for record in records:
                         found[record.peer_id] = (*found.get(record.peer_id, ()), fragment)
         return found
+
+
+def _newest_of(sessions: dict[int, _Session]) -> dict[int, _Session]:
+    """Without the one that started first, where there is one too many."""
+    if len(sessions) > MAX_SESSIONS:
+        del sessions[min(sessions, key=lambda number: _session_age(sessions[number]))]
+    return sessions
 
 
 def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
-from dht.records.swarm_view import SwarmView
+from dht.records.swarm_view import MAX_SESSIONS, SwarmView
 from tests.kit.any_records import any_records
 from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record
 
@@ -122,6 +122,20 @@ def test_the_session_that_started_last_wins() -> None:
         make_record(session=9, sequence=1, started_at=50.0), make_record(session=3, sequence=900, started_at=40.0)
     )
     assert view.members(NOW)[0].session == 9
+
+
+def test_of_many_sessions_of_one_peer_the_last_few_are_kept_in_whatever_order_they_come() -> None:
+    records = [make_record(session=number, started_at=float(number)) for number in range(1, 50)]
+    for ordered in (records, records[::-1]):
+        view = SwarmView(RUN_ID)
+        for record in ordered:
+            view = view.merge([record], NOW)
+        assert len(view._several[PeerId("A")]) == MAX_SESSIONS
+        assert view.members(NOW)[0].session == 49
+    # All of them go on beside each other: whose key it is is told.
+    for record in records:
+        view = view.merge([dataclasses.replace(record, sequence=9, expires_at=record.expires_at + 9)], NOW)
+    assert view.duplicate_sessions(PeerId("A"), NOW) == tuple(range(50 - MAX_SESSIONS, 50))
 
 
 def test_records_expire() -> None:
