@@ -34,7 +34,7 @@ from dht.records.signed_records import (
 )
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
-from dht.streams.fair_turns import StreamCounts
+from dht.streams.fair_turns import Allowances, StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.member_counts import Head, MemberTally
 
@@ -51,6 +51,10 @@ MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
 MAX_INTRODUCTIONS_PER_PEER = 8
 """Streams on which one remote introduces itself at once: a member has one, those of its last lives hang for a while."""
+INTRODUCTIONS_AT_ONCE = 24
+"""Of one remote. One that leaves introduces itself a dozen times, until somebody has what it has."""
+INTRODUCTION_SECONDS = 5.0
+"""Until it may once more: each may bring a member or take one away, which all fragments and the event log hear of."""
 ANSWER_SECONDS = 1.0
 """For how long a record answers introductions, if this peer's state and anchors stay what they are."""
 MOST_SHOWN_AT_ONCE = 64
@@ -120,6 +124,7 @@ class Membership:
         """Of the members of `view`, this peer among them."""
         self._is_to_show = asyncio.Event()
         self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
+        self._allowances = Allowances(INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
         self.host.handle(RECORD_PROTOCOL, self._serve)
 
     @property
@@ -338,6 +343,8 @@ class Membership:
             raise
 
     async def _hear_introduction(self, stream: Stream) -> None:
+        if not self._allowances.spend(stream.remote, asyncio.get_running_loop().time()):
+            raise PeerUnreachable(stream.remote, "introduces itself again and again; its record comes from others")
         await greet_incoming(stream, self.doorkeeper)
         try:
             async with asyncio.timeout(OPEN_SECONDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
 from collections import Counter
@@ -11,6 +12,8 @@ from functools import cache
 
 import pytest
 
+from averaging.lanes.greeting import open_greeted_stream
+from averaging.rounds.round_facts import Fact
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
@@ -23,7 +26,12 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
+from peer.network.membership.membership import (
+    ANSWER_SECONDS,
+    RECORD_PROTOCOL,
+    SHOW_SECONDS_PER_MEMBER,
+    Membership,
+)
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
@@ -80,6 +88,7 @@ def membership_of(
     host: MemoryHost,
     on_view: Callable[[], None] = lambda: None,
     describe: Callable[[], PeerRecord] | None = None,
+    report: Callable[[Fact], None] = lambda fact: None,
 ) -> Membership:
     described = record_of(identity)
     rule = AccessRule(RUN_ID, described.manifest_hash, "0.1.0")
@@ -96,7 +105,7 @@ def membership_of(
         wall_clock=now,
         randomness=random.Random(1),
         on_view=on_view,
-        report=lambda fact: None,
+        report=report,
         on_refused=lambda peer_id, reason: None,
         verified=VERIFIED,
     )
@@ -128,6 +137,35 @@ def test_changes_among_many_are_shown_together_and_soon() -> None:
         assert len(shown) < 10
         assert len(membership.members()) == NUM_PEERS - 100
         showing.cancel()
+
+    run_virtual(main(), START)
+
+
+def test_a_remote_that_comes_and_goes_all_the_time_is_heard_of_seldom() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now, verified=VERIFIED)
+        me, other = Identity.generate(), crowd()[0]
+        host, restless = MemoryHost(records.network, me.peer_id), MemoryHost(records.network, other.peer_id)
+        told: list[Fact] = []
+        membership_of(me, CountingStore(records, host), host, report=told.append)
+        knocks = RunDoorkeeper(AccessRule(RUN_ID, record_of(other).manifest_hash, "0.1.0"), other.peer_id, "trainer")
+        num_heard = 0
+        for number in range(200):
+            state = "left" if number % 2 else "training"
+            record = record_of(other, sequence=number, state=state, expires_at=now() + 90.0)
+            with contextlib.suppress(PeerFault):
+                stream = await open_greeted_stream(restless, knocks, me.peer_id, RECORD_PROTOCOL)
+                await stream.send(encode_peer_record(record, other))
+                await stream.receive(2000)
+                num_heard += 1
+                await stream.close()
+            await asyncio.sleep(0.1)
+        assert 10 <= num_heard <= 40
+        assert 10 <= len(told) <= num_heard
+        # It is heard again once it has been quiet for a while.
+        await asyncio.sleep(10.0)
+        stream = await open_greeted_stream(restless, knocks, me.peer_id, RECORD_PROTOCOL)
+        await stream.close()
 
     run_virtual(main(), START)
 
