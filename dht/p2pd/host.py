@@ -440,7 +440,8 @@ class P2pdHost:
         """Whether another stream fits; where all places are taken, one of who has most of them ends for it."""
         if self._incoming.total() < MAX_INCOMING_STREAMS:
             return True
-        greatest = gives_way(self._incoming, remote)
+        # Without those that were cut and whose handlers still wait for something.
+        greatest = gives_way(Counter(stream.remote for stream in self._served), remote)
         if greatest is None:
             return False
         newest = next(stream for stream in reversed(self._served) if stream.remote == greatest)

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from dht.errors import PeerUnreachable
+from dht.host import Stream
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd import host
@@ -58,6 +59,38 @@ def test_who_has_all_streams_gives_way_to_another_remote(monkeypatch: pytest.Mon
                         await stream.send(b"hello")
                         answered[caller] += await stream.receive(5) == b"hello"
             assert answered == {greedy: 6, modest: 1}
+
+    asyncio.run(scene())
+
+
+def test_streams_whose_handlers_do_not_end_give_way_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_INCOMING_STREAMS", 3)
+
+    async def scene() -> None:
+        goes_on = asyncio.Event()
+
+        async def busy(stream: Stream) -> None:
+            await stream.send(b"here")
+            await goes_on.wait()
+
+        async with (
+            P2pdHost(Identity.generate(), [LOOPBACK]) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as greedy,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as modest,
+        ):
+            called.handle(ECHO, busy)
+            served, kept = [], []
+            for caller, number in ((greedy, 3), (modest, 4)):
+                await caller.connect(called.addresses()[0], 20.0)
+                for _ in range(number):
+                    stream = await caller.open_stream(called.peer_id, ECHO, 20.0)
+                    kept.append(stream)
+                    with contextlib.suppress(PeerUnreachable):
+                        assert await stream.receive(4) == b"here"
+                        served.append(caller)
+            # Each has an answer or an end, also when there is nobody left who could give way.
+            assert served == [greedy] * 3 + [modest]
+            goes_on.set()
 
     asyncio.run(scene())
 
