@@ -110,7 +110,7 @@ class Audits:
         self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(MAX_REMEMBERED)
         self._defences: Newest[tuple[int, int, int], Defence] = Newest(MAX_REMEMBERED)
         self._told: Newest[Key, set[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
-        """Of an own mean that was accused: those that have its defence; the digest is that of the commit."""
+        """Of a mean of this peer that was accused: those that have its defence; the digest is that of the commit."""
         self._budgets = AuditBudgets(context.rule.audit_fraction)
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
