@@ -35,7 +35,7 @@ from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record, run_key
-from dht.streams.fair_turns import StreamCounts
+from dht.streams.fair_turns import Allowances, StreamCounts
 
 OPEN_SECONDS: Final = 5.0
 """A caller has given up by then."""
@@ -50,9 +50,17 @@ which hivemind does for one invalid entry. Readers filter by their own clock aft
 MAX_CALLS_PER_PEER: Final = 128
 """Of one remote at once: a poll for all peers asks for 16 keys together, of few holders, beside stores of its own."""
 MAX_KEYS_PER_REQUEST: Final = 1024
-"""Of one DHT call."""
+"""Of a DHT call that stores something."""
+MAX_KEYS_SOUGHT: Final = 16
+"""Of one that looks for something: hivemind asks for no more. Each may be answered with a whole dictionary."""
+RECORD_BYTES: Final = 256
+"""A record in a dictionary takes so much at least, as it travels; checking one takes 0.15 ms."""
+RECORDS_AT_ONCE: Final = 4096
+"""That one remote may have checked here: what a member hands to a new holder is a few dictionaries."""
+SECONDS_PER_RECORD: Final = 1 / 64
+"""Until one more is checked for it: a member publishes about one in ten seconds at each holder."""
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
-"""A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
+"""A whole dictionary with its msgpack framing, in a request or an answer; checking more would block the loop."""
 
 MAX_PROVEN_PEERS: Final = 1024
 """Members that have shown a proof to this process; others are greeted before they are asked anything."""
@@ -177,6 +185,7 @@ class Gate:
         self._proven: Newest[bytes, None] = Newest(MAX_PROVEN_PEERS)
         self._is_open = asyncio.Event()
         self._calls = StreamCounts(MAX_CALLS_PER_PEER)
+        self._checks = Allowances(RECORDS_AT_ONCE, SECONDS_PER_RECORD)
         self.peer_id = p2p.peer_id
 
     def open(self) -> None:
@@ -191,6 +200,7 @@ class Gate:
             nonce = self._admit_caller(remote, request)
             self._check_remote(remote, request.peer.node_id)
             _check_size(request)
+            self._count_records(remote, request)
             with contextlib.ExitStack() as counted:
                 try:
                     counted.enter_context(self._calls.one_more(_text_of(remote)))
@@ -204,6 +214,12 @@ class Gate:
             return response
 
         await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
+
+    def _count_records(self, remote: bytes, request: Any) -> None:
+        """Before any is checked: all of a request are checked in one go, which holds up everything else."""
+        count = sum(max(1, len(value) // RECORD_BYTES) for value in getattr(request, "values", ()))
+        if count and not self._checks.spend(_text_of(remote), asyncio.get_running_loop().time(), count):
+            raise GateRefusal(f"{count} records more within a minute; expected fewer; store them later")
 
     async def _wait_open(self) -> None:
         try:
@@ -225,6 +241,8 @@ class Gate:
         self._check_remote(remote, response.peer.node_id)
         for result in getattr(response, "results", ()):
             self._drop_false_neighbours(result)
+            if len(result.value) > MAX_VALUE_BYTES:
+                result.type, result.value = dht_pb2.NOT_FOUND, b""
         return response
 
     @property
@@ -298,8 +316,9 @@ def _text_of(remote: bytes) -> PeerId:
 
 def _check_size(request: Any) -> None:
     keys = getattr(request, "keys", ())
-    if len(keys) > MAX_KEYS_PER_REQUEST:
-        raise GateRefusal(f"{len(keys)} keys in one request; expected at most {MAX_KEYS_PER_REQUEST}")
+    most = MAX_KEYS_PER_REQUEST if hasattr(request, "values") else MAX_KEYS_SOUGHT
+    if len(keys) > most:
+        raise GateRefusal(f"{len(keys)} keys in one request; expected at most {most}")
     longest_bytes = max(map(len, getattr(request, "values", ())), default=0)
     if longest_bytes > MAX_VALUE_BYTES:
         raise GateRefusal(f"a value of {longest_bytes} bytes; expected at most {MAX_VALUE_BYTES}")

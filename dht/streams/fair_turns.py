@@ -198,10 +198,10 @@ class Allowances:
         self._left: Newest[PeerId, tuple[float, float]] = Newest(MAX_REMEMBERED)
         """Times, and when that was so."""
 
-    def spend(self, remote: PeerId, now: float) -> bool:
-        """Whether `remote` may do it now, which counts then."""
+    def spend(self, remote: PeerId, now: float, count: int = 1) -> bool:
+        """Whether `remote` may do it now, so many times, which count then."""
         left, at = self._left.pop(remote, (float(self._burst), now))
         left = min(self._burst, left + max(0.0, now - at) / self._seconds)
-        is_allowed = left >= 1
-        self._left[remote] = (left - is_allowed, now)
+        is_allowed = left >= count
+        self._left[remote] = (left - count * is_allowed, now)
         return is_allowed

@@ -32,6 +32,7 @@ pytest.importorskip("hivemind")
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 from dht.kademlia.bounded_storage import (
@@ -41,7 +42,11 @@ from dht.kademlia.bounded_storage import (
 from dht.kademlia.dht_guards import (
     MAX_CALLS_PER_PEER,
     MAX_KEYS_PER_REQUEST,
+    MAX_KEYS_SOUGHT,
     MAX_VALUE_BYTES,
+    RECORD_BYTES,
+    RECORDS_AT_ONCE,
+    SECONDS_PER_RECORD,
     Gate,
     GateRefusal,
     SignedRecords,
@@ -403,11 +408,54 @@ def test_the_gate_drops_false_neighbours() -> None:
 
 @pytest.mark.parametrize(
     "request_fields",
-    [{"keys": [b""] * (MAX_KEYS_PER_REQUEST + 1)}, {"keys": [b""], "values": [bytes(MAX_VALUE_BYTES + 1)]}],
+    [
+        # Each key that is looked for may be answered with a whole dictionary.
+        {"keys": [b""] * (MAX_KEYS_SOUGHT + 1)},
+        {"keys": [b""] * (MAX_KEYS_PER_REQUEST + 1), "values": []},
+        {"keys": [b""], "values": [bytes(MAX_VALUE_BYTES + 1)]},
+    ],
 )
 def test_the_gate_refuses_what_is_too_large(request_fields: dict[str, list[bytes]]) -> None:
     with pytest.raises(GateRefusal, match="expected at most"):
         _check_size(SimpleNamespace(**request_fields))
+    _check_size(SimpleNamespace(keys=[b""] * MAX_KEYS_SOUGHT))
+    _check_size(SimpleNamespace(keys=[b""] * MAX_KEYS_PER_REQUEST, values=[]))
+
+
+def test_the_gate_has_so_many_records_checked_for_a_remote_and_others_have_theirs() -> None:
+    async def play() -> None:
+        gate, whole = gate_of(ALICE, BOB), bytes(MAX_VALUE_BYTES // 2)
+        in_request = SimpleNamespace(values=[b"short"] * 100 + [whole])
+        each = 100 + len(whole) // RECORD_BYTES
+        for _ in range(RECORDS_AT_ONCE // each):
+            gate._count_records(peer_bytes(BOB), in_request)
+        with pytest.raises(GateRefusal, match="expected fewer"):
+            gate._count_records(peer_bytes(BOB), in_request)
+        gate._count_records(peer_bytes(OWNER), in_request)
+        await asyncio.sleep(each * SECONDS_PER_RECORD)
+        gate._count_records(peer_bytes(BOB), in_request)
+        gate._count_records(peer_bytes(BOB), SimpleNamespace(keys=[b""]))
+
+    run_virtual(play())
+
+
+def test_an_answer_with_more_than_a_holder_keeps_counts_as_none() -> None:
+    async def play() -> None:
+        results = [
+            dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=bytes(num_bytes))
+            for num_bytes in (MAX_VALUE_BYTES, MAX_VALUE_BYTES + 1)
+        ]
+
+        async def answer(*_: Any) -> Any:
+            return dht_pb2.FindResponse(results=results)
+
+        gate = gate_of(ALICE, BOB)
+        gate._p2p.call_protobuf_handler = answer
+        found = await gate.call_protobuf_handler(PeerID(peer_bytes(BOB)), "find", dht_pb2.FindRequest(), None)
+        assert [result.type for result in found.results] == [dht_pb2.FOUND_DICTIONARY, dht_pb2.NOT_FOUND]
+        assert not found.results[1].value
+
+    run_virtual(play())
 
 
 def test_calls_of_one_remote_at_once_are_counted_and_others_are_answered() -> None:
