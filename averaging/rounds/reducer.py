@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from averaging.rounds.events import ReduceShard
 from averaging.rounds.round_facts import DeadlineExpired, Effect
@@ -51,6 +52,8 @@ class Reducing:
     """Live ones, as far as is known."""
     reductions: dict[Key, PendingReduction] = field(default_factory=dict)
     arrived: dict[Key, set[PeerId]] = field(default_factory=dict)
+    _keys_of: dict[PeerId, list[Key]] = field(default_factory=dict)
+    """What a sender's contributions are for: a heap, the earliest attempt first."""
     _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
     _past: dict[Key, float] = field(default_factory=dict)
 
@@ -75,15 +78,25 @@ class Reducing:
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:
         """A contribution for the current version is here."""
+        keys = self._keys_of.setdefault(sender, [])
+        while keys and keys[0][0] < key[0]:
+            # As its shards do (`ShardStore`): a member is in one attempt at a time.
+            self._forget(sender, heappop(keys))
         senders = self.arrived.setdefault(key, set())
         if sender in senders:
             return
         senders.add(sender)
+        heappush(keys, key)
         reduction = self.reductions.get(key)
         if reduction is not None:
             reduction.stop_waiting_for(sender)
             if any(entry.peer_id == sender for entry in reduction.plan.roster):
                 self.timing.contribution.observe(sender, now - reduction.planned_at)
+
+    def _forget(self, sender: PeerId, key: Key) -> None:
+        self.arrived[key].discard(sender)
+        if not self.arrived[key]:
+            del self.arrived[key]
 
     def on_late(self, sender: PeerId, key: Key, now: float) -> None:
         """A contribution for the previous version is here: of no use, but it tells how long its sender takes."""
@@ -140,3 +153,4 @@ class Reducing:
         self._missed = {mark for mark in self._missed if any(key[:2] == mark[:2] for key in self._past)}
         self.reductions.clear()
         self.arrived.clear()
+        self._keys_of.clear()

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from averaging.rounds.events import Heard, Lost, Repair, SendMessage, SendShards, Tick
+from averaging.rounds.events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
 from averaging.rounds.flat_scope import FlatScope
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
@@ -368,6 +368,20 @@ def test_an_attempt_has_one_plan_whatever_its_leader_sends():
         assert not any(isinstance(effect, SendShards) for effect in effects)
     assert machine.plan == plan
     assert len(machine._reducing.reductions) == num_reductions
+
+
+def test_of_one_sender_the_contributions_to_one_attempt_are_remembered():
+    """A shard of a kilobyte for each of ten thousand attempts is no reason to keep ten thousand."""
+    swarm = RoundSwarm(3)
+    machine = swarm.members[swarm.names[0]].machine
+    for attempt in range(1000):
+        for shard in range(3):
+            machine.step(ContributionArrived(swarm.names[1], attempt, swarm.names[2], shard), swarm.now)
+    machine.step(ContributionArrived(swarm.names[2], 5, swarm.names[2], 0), swarm.now)
+    assert machine._reducing.arrived == {
+        **{(999, swarm.names[2], shard): {swarm.names[1]} for shard in range(3)},
+        (5, swarm.names[2], 0): {swarm.names[2]},
+    }
 
 
 def rounds_without(swarm, absent, num_rounds):
