@@ -26,13 +26,21 @@ from averaging.rounds.events import Advanced, ContributionArrived, Event, Heard,
 from averaging.rounds.round_facts import AppliedCommit, Fact
 from averaging.trust.guard import Guard
 from averaging.wire import messages
-from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
+from averaging.wire.cell_messages import CellOffer
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, CommitRequest, Message, Offer
 from dht.background import Background
 from dht.host import PeerId
+from dht.streams.fair_turns import Allowances
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 """(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine hears it too."""
 Perform = Callable[[FragmentRuntime, Any], None]
+QUESTIONS_AT_ONCE = 256
+"""Of one remote, which are answered with commits: those of all fragments, for one that was away for some rounds."""
+QUESTION_SECONDS = 1 / 8
+"""Until one more is answered. The commit of a large round takes a thousand times the bytes of a question."""
+_ASKING = (Offer, messages.Plan, CellOffer)
+"""What is answered with the commit of its round when that is over."""
 
 
 class Exchange:
@@ -55,6 +63,7 @@ class Exchange:
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
         self._views: dict[int, View] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._questions = Allowances(QUESTIONS_AT_ONCE, QUESTION_SECONDS)
         self._closed = False
         self._background = Background()
         context = Context(
@@ -122,6 +131,8 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
+        if self._is_one_question_too_many(sender, message, fragment.machine.version):
+            return
         if reason := self.guard.objection(sender, message, fragment.machine):
             self._refuse(fragment, sender, message, reason)
         elif _row(self._hear, message)(fragment, sender, message, payload, frame_bytes):
@@ -138,6 +149,11 @@ class Exchange:
         await self._background.close()
 
     # ------------------------------------------------------------------------------------------------------ details
+
+    def _is_one_question_too_many(self, sender: PeerId, message: Message, version: int) -> bool:
+        """Whether a message is answered with a commit, and its sender had as many as anybody needs."""
+        asks = isinstance(message, CommitRequest) or (isinstance(message, _ASKING) and message.version < version)
+        return asks and not self._questions.spend(sender, asyncio.get_running_loop().time())
 
     def _refuse(self, fragment: FragmentRuntime, sender: PeerId, message: Message, reason: str) -> None:
         if isinstance(message, Offer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 from dht.host import PeerId
@@ -106,16 +107,27 @@ def members(most: int) -> Check:
     def check(value: Any, _limits: Limits) -> tuple[int, ...]:
         if type(value) is not bytes or len(value) > most // 8 or value.endswith(b"\0"):
             raise fail(value, f"a mask of at most {most // 8} bytes, the last one not zero")
-        mask = int.from_bytes(value, "little")
-        return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
+        return _numbers_in(value)
 
     return check
 
 
+_NUMBERS_IN_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
+
+
+@lru_cache(maxsize=1024)
+def _numbers_in(mask: bytes) -> tuple[int, ...]:
+    """A commit of many has a mask for each shard, and mostly the same."""
+    return tuple(8 * place + bit for place, byte in enumerate(mask) for bit in _NUMBERS_IN_BYTE[byte])
+
+
+@lru_cache(maxsize=1024)
 def mask_of(members: tuple[int, ...]) -> bytes:
     """Roster numbers as the mask that stands for them on the wire."""
-    mask = sum(1 << index for index in set(members))
-    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+    mask = bytearray(max(members, default=-1) // 8 + 1)
+    for index in members:
+        mask[index >> 3] |= 1 << (index & 7)
+    return bytes(mask)
 
 
 _CHECKS: dict[type[Any], dict[str, Check]] = {}

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from averaging.exchange.applying import stored_result
+from averaging.exchange.exchange import QUESTIONS_AT_ONCE
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames
-from averaging.wire.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
+from averaging.wire.messages import DIGEST_BYTES, CommitRequest, Contribution, Offer, Result, ResultRequest, VersionIs
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
@@ -285,6 +286,34 @@ def test_nothing_is_left_behind_after_many_rounds():
                 assert len(fragment.digests) <= 5
                 assert len(fragment.store._inbound) <= 2
         assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("old_offer", [False, True])
+def test_a_remote_gets_so_many_commits_and_no_more(old_offer):
+    """A question has 23 bytes, and the commit of a round of 256 members 80,000."""
+
+    async def play():
+        swarm = Swarm(2)
+        await swarm.train(3)
+        await swarm.settle()
+        peer, remote = swarm.live()[0], named(66)
+        version = peer.fragments[0].state.version - 1
+        question = Offer(0, version, 0, bytes(DIGEST_BYTES), 0, 1, 1, 1, 0.0, True) if old_offer else None
+        sent = []
+        peer.links.send = lambda to, message, payload=(): sent.append(message) or 0
+
+        def ask():
+            peer.exchange.on_message(remote, question or CommitRequest(0, version), memoryview(b""), 23)
+
+        for _ in range(2 * QUESTIONS_AT_ONCE):
+            ask()
+        assert sent == [peer.fragments[0].machine.known_commit(version)] * QUESTIONS_AT_ONCE
+        await asyncio.sleep(1.0)
+        ask()
+        assert len(sent) == QUESTIONS_AT_ONCE + 1
         return swarm
 
     scenario(play)
