@@ -12,6 +12,7 @@ Every room may import the files of this folder, the ports and the error tree:
     ending.py         ends tasks, without waiting for one that does not
     background.py     tasks that nobody waits for
     newest.py         a dictionary that keeps its newest entries
+    allowances.py     how often each remote may do something (pure)
     waiting.py        waits for one of two things
     regular_files.py  reads files without waiting: no pipes, no devices; writes them whole
 

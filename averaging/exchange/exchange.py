@@ -28,9 +28,9 @@ from averaging.trust.guard import Guard
 from averaging.wire import messages
 from averaging.wire.cell_messages import CellOffer
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, CommitRequest, Message, Offer
+from dht.allowances import Allowances
 from dht.background import Background
 from dht.host import PeerId
-from dht.streams.fair_turns import Allowances
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 """(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine hears it too."""

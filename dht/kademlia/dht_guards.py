@@ -26,6 +26,7 @@ from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.proofs import nonce_of
+from dht.allowances import Allowances
 from dht.errors import PeerFault, UsageFault
 from dht.fields import pack, unpack
 from dht.host import PeerId
@@ -35,7 +36,7 @@ from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record, run_key
-from dht.streams.fair_turns import Allowances, StreamCounts
+from dht.streams.fair_turns import StreamCounts
 
 OPEN_SECONDS: Final = 5.0
 """A caller has given up by then."""

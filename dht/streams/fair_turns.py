@@ -15,7 +15,6 @@ from typing import Final
 
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.newest import Newest
 
 LEAST_BYTES: Final = 256 * 1024
 """A piece of a frame, as streams count them."""
@@ -26,8 +25,6 @@ TURN_SECONDS: Final = 20.0
 """Longest turn while others wait: four turns of a MiB each at once on a line of 2 Mbit/s take 17 s."""
 LOOK_SECONDS: Final = 0.5
 """Between checks for lost turns, while a remote waits."""
-MAX_REMEMBERED: Final = 4096
-"""Remotes whose allowance is known; of more the one that was seen least recently begins anew."""
 FORGET_SECONDS: Final = 60.0
 """What a remote has used counts for this long: as long as two turns of the slowest."""
 
@@ -183,25 +180,3 @@ class StreamCounts:
             self._num_open[remote] -= 1
             if not self._num_open[remote]:
                 del self._num_open[remote]
-
-
-class Allowances:
-    """How often each remote may do something: so many times at once, then one more in so many seconds.
-
-    Args:
-        burst: times at once.
-        seconds: until one more.
-    """
-
-    def __init__(self, burst: int, seconds: float) -> None:
-        self._burst, self._seconds = burst, seconds
-        self._left: Newest[PeerId, tuple[float, float]] = Newest(MAX_REMEMBERED)
-        """Times, and when that was so."""
-
-    def spend(self, remote: PeerId, now: float, count: int = 1) -> bool:
-        """Whether `remote` may do it now, so many times, which count then."""
-        left, at = self._left.pop(remote, (float(self._burst), now))
-        left = min(self._burst, left + max(0.0, now - at) / self._seconds)
-        is_allowed = left >= count
-        self._left[remote] = (left - count * is_allowed, now)
-        return is_allowed

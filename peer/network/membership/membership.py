@@ -20,6 +20,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from averaging.lanes.greeting import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
+from dht.allowances import Allowances
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity.keys import Identity
@@ -34,7 +35,7 @@ from dht.records.signed_records import (
 )
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
-from dht.streams.fair_turns import Allowances, StreamCounts
+from dht.streams.fair_turns import StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.member_counts import Head, MemberTally
 
