@@ -384,6 +384,11 @@ class RunManifest(Section):
         return (said[-1] if said else self.page) or None
 
     @property
+    def end_version(self) -> int | None:
+        """The version at which the run ends; None: not known yet."""
+        return min((change.at_version for change in self.changes if change.ends_run), default=None)
+
+    @property
     def buffers_fragment(self) -> int | None:
         """Which fragment the running statistics of the model are; None where they are not averaged."""
         return self.averaging.num_fragments if self.model.buffers == "mean" else None

@@ -24,7 +24,7 @@ from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_second
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.memory.base_bits import check_base_bits
-from peer.network.membership.manifest_revisions import end_version, minimum_software_at
+from peer.network.membership.manifest_revisions import minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
@@ -193,7 +193,7 @@ def _run_facts(
     manifest = observer.manifest
     version = min((min(record.versions, default=0) for record in records), default=0)
     newer = [record.software for record in records if is_older(SOFTWARE, record.software)]
-    ends = end_version(manifest)
+    ends = manifest.end_version
     return ReportedRun(
         run_id=observer.run_id,
         manifest_hash=manifest.hash.hex(),

@@ -68,10 +68,9 @@ def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | 
         data_dir: of this machine's peer; its log tells whether the last version was reached here.
         whence: the manifest is, in two or three words.
     """
-    ends = [change.at_version for change in manifest.changes if change.ends_run]
-    if not ends:
+    first = manifest.end_version
+    if first is None:
         return None
-    first: int = min(ends)
     when = f"from version {first} on" if first else "at once"
     known = f"the owner of {run_id} has ended it ({when}, says revision {manifest.revision} of its manifest, {whence})"
     is_over = not first or _has_seen_end(data_dir / "events.jsonl")

@@ -82,12 +82,6 @@ def minimum_software_at(manifest: RunManifest, version: int) -> str:
     return wanted[-1] if wanted else ""
 
 
-def end_version(manifest: RunManifest) -> int | None:
-    """The version at which the run ends; None: not known yet."""
-    ends = [change.at_version for change in manifest.changes if change.ends_run]
-    return min(ends) if ends else None
-
-
 def is_successor(newer: RunManifest, held: RunManifest) -> bool:
     """Whether a running peer that holds `held` can go on with `newer`: a later revision that only adds changes."""
     return newer.revision > held.revision and newer.hash == held.hash
@@ -211,7 +205,7 @@ class Revisions:
                 f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
                 f"is {SOFTWARE}; update it and join again"
             )
-        end = end_version(self.manifest)
+        end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:
             self.has_ended = True
             self.report(RunEnded(end))

@@ -38,7 +38,6 @@ from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
     Revisions,
     describe_changes,
-    end_version,
     member_rules,
     outer_lr_at,
 )
@@ -392,7 +391,7 @@ def test_changes_count_from_their_version() -> None:
     members = [member_rules(changed, OWNER.public_key, version).members for version in (4, 5, 9)]
     assert members == [{ALICE.peer_id}, {ALICE.peer_id, BOB.peer_id}, {BOB.peer_id}]
     assert member_rules(changed, OWNER.public_key, WHEN_JOINING).revoked_tickets == {bytes(8)}
-    assert end_version(changed) == 9
+    assert changed.end_version == 9
     assert "outer_lr 0.3 from version 5" in describe_changes(changed, manifest())
 
 
