@@ -422,8 +422,7 @@ class FragmentState:
         return work
 
     def _overlay(self, work: F32, start: int, end: int) -> F32 | None:
-        velocity = self._velocity_slice(start, end)
-        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
+        return overlay_of(self.rule, work, self._velocity_slice(start, end), self.shown_share)
 
     def _show_less_overlay(self, sent: Sent, start: int, end: int, part: F32) -> None:
         """`part` becomes the work that travels without what the live parameters go on showing of it."""

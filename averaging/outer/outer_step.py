@@ -62,11 +62,10 @@ def outer_step_into(
         kernels.outer_step(anchor, momentum, gradient, outer_lr, outer_momentum, change)
 
 
-def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:
-    """Coefficients (on the work itself, on this peer's velocity after it) of each pending contribution in the overlay
-    O.
+def overlay_terms(rule: OuterRule, own_share: float) -> tuple[float, float]:
+    """Coefficients a, b of the overlay O = a D + b u: of the work under way, and of this peer's velocity after it.
 
-    The velocity of pending contribution k is u_k = beta u_(k-1) + D_k, and O = sum_k (a_k D_k + b_k u_k).
+    The velocity after its k-th contribution is u_k = beta u_(k-1) + D_k.
 
     - sync, streaming, delayed: O = 0; sent work disappears until its round is committed.
     - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c its share of the weights.
@@ -83,35 +82,30 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
     - carry: |O_i - O_j| <= overlay_gain * |D_i^0 - D_j^0|.
     """
     if rule.mode == "carry":
-        return [(rule.overlay_gain, 0.0)] * num_pending
+        return rule.overlay_gain, 0.0
     if rule.mode in VELOCITY_MODES:
-        share = own_share if rule.mode == "eager" else rule.own_weight
-        return [(outer_lr * share, outer_lr * share * rule.outer_momentum)] * num_pending
-    return [(0.0, 0.0)] * num_pending
+        on_work = rule.outer_lr * (own_share if rule.mode == "eager" else rule.own_weight)
+        return on_work, on_work * rule.outer_momentum
+    return 0.0, 0.0
 
 
-def overlay_of(
-    rule: OuterRule, pending: Sequence[F32], velocity: F32 | None, outer_lr: float, own_share: float
-) -> F32 | None:
+def overlay_of(rule: OuterRule, work: F32, velocity: F32 | None, own_share: float) -> F32 | None:
     """The overlay O, float32 [n], or None when it is zero.
 
     Args:
-        pending: own sent and uncommitted work, oldest first, each [n].
+        work: own sent and uncommitted work, [n].
         velocity: own velocity u after the last committed own work, [n]; needed by eager and own.
     """
-    overlay: F32 | None = None
-    running = velocity
-    for work, (on_work, on_velocity) in zip(
-        pending, overlay_terms(rule, len(pending), outer_lr, own_share), strict=True
-    ):
-        if on_velocity:
-            assert running is not None, "eager overlays need this peer's velocity"
-            running = running * np.float32(rule.outer_momentum)
-            running += work
-        for coefficient, term in ((on_work, work), (on_velocity, running)):
-            if coefficient and term is not None:
-                part = term * np.float32(coefficient)
-                overlay = part if overlay is None else np.add(overlay, part, out=overlay)
+    on_work, on_velocity = overlay_terms(rule, own_share)
+    if not on_work:
+        return None
+    overlay = work * np.float32(on_work)
+    if on_velocity:
+        assert velocity is not None, "eager overlays need this peer's velocity"
+        after = velocity * np.float32(rule.outer_momentum)
+        after += work
+        after *= np.float32(on_velocity)
+        overlay += after
     return overlay
 
 

@@ -113,8 +113,10 @@ def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta, shar
             for peer in range(num_peers):
                 velocities[peer] = beta * velocities[peer] + committed[peer]
         for peer in range(num_peers):
-            overlay = overlay_of(rule, list(pending[peer]), velocities[peer], eta, share)
-            live[peer] = anchor - overlay
+            live[peer], velocity = anchor.copy(), velocities[peer]
+            for work in pending[peer]:
+                live[peer] -= overlay_of(rule, work, velocity, share)
+                velocity = beta * velocity + work
         trajectory.append([values.copy() for values in live])
     return trajectory
 
@@ -344,7 +346,7 @@ def test_each_mode_shows_what_it_says(seed, eta, beta, share):
 
     def overlay(mode, **options):
         rule = OuterRule(mode, eta, beta, **options)
-        found = overlay_of(rule, [work], velocity, eta, share)
+        found = overlay_of(rule, work, velocity, share)
         return np.zeros(10) if found is None else found
 
     for mode in ("sync", "streaming", "delayed"):
