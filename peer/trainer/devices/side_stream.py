@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +16,8 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 
-class Arrival(Protocol):
-    """The end of some copies."""
-
-    def query(self) -> bool:
-        """Whether all of them are done."""
-
-    def synchronize(self) -> None:
-        """Wait until they are."""
-
-    @property
-    def total(self) -> float:
-        """Sum of what was copied, once it is: finite only if every value is, but for sums that overflow."""
-
-
-class CudaArrival:
-    """An event of a stream, and memory of the host to which a sum was copied before it."""
+class Arrival:
+    """The end of some copies: an event of their stream, and memory of the host to which a sum was copied before it."""
 
     def __init__(self, event: Any, total: Tensor) -> None:
         self._event = event
@@ -47,7 +33,7 @@ class CudaArrival:
 
     @property
     def total(self) -> float:
-        """Sum of what was copied, once it is."""
+        """Sum of what was copied, once it is: finite only if every value is, but for sums that overflow."""
         return float(self._total)
 
 
@@ -96,7 +82,7 @@ class SideStream:
         self._sums = []
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        return CudaArrival(event, total)
+        return Arrival(event, total)
 
     def close(self) -> None:
         """Wait for all copies and let go of the memory; copies begun later still take place."""
