@@ -11,6 +11,7 @@ Every room may import the files of this folder, the ports and the error tree:
     clocks.py         the clock that nobody sets and that goes on while the machine sleeps
     ending.py         ends tasks, without waiting for one that does not
     background.py     tasks that nobody waits for
+    compute.py        port Compute: where heavy arithmetic runs
     newest.py         a dictionary that keeps its newest entries
     allowances.py     how often each remote may do something (pure)
     waiting.py        waits for one of two things

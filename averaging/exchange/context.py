@@ -8,7 +8,7 @@ from typing import Any
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.lanes.links import Links
 from averaging.outer.change_buffers import Change, Deliver, Lend
 from averaging.outer.outer_rule import OuterRule
@@ -19,6 +19,7 @@ from averaging.rounds.leader import Leading
 from averaging.rounds.round_facts import Report
 from averaging.trust.guard import Guard
 from averaging.wire.messages import Message
+from dht.compute import Compute
 from dht.host import PeerId
 
 Reduce = Callable[

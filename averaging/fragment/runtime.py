@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
@@ -14,14 +13,6 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.chains import Chain
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
-
-T = TypeVar("T")
-
-
-class Compute(Protocol):
-    """Port: where heavy arithmetic runs; a thread in real life, inline in virtual time."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @dataclass

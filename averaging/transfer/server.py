@@ -32,6 +32,7 @@ from averaging.transfer.messages import (
     unpack,
 )
 from averaging.wire import frames as wire
+from dht.compute import Compute, compute_inline
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
@@ -100,7 +101,7 @@ class StateServer:
         doorkeeper: Doorkeeper,
         source: snapshots.StateSource,
         num_fragments: int,
-        compute: snapshots.SnapshotCompute = snapshots.compute_inline,
+        compute: Compute = compute_inline,
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
         max_transfers: int = MAX_TRANSFERS,
         on_served: Callable[[PeerId, int], None] = lambda _remote, _num_bytes: None,

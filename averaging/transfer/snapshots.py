@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from averaging.arrays import F32
 from averaging.codec.digests import digest_of
 from averaging.outer.outer_step import DIGEST_CHUNK_BYTES
 from averaging.transfer.messages import FRAME_SECONDS, chunks_of
 from averaging.wire.messages import Commit
+from dht.compute import Compute, compute_inline
 from dht.host import PeerId
 
 HOLD_SECONDS = 30.0
@@ -39,8 +40,6 @@ MOST_URGENT = 4
 """So many times that after having waited so many times `HOLD_SECONDS`: 1.1 Mbit/s, less than a good donor gives."""
 ASKS_WITHIN_SECONDS = 10.0
 """A remote that waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
-
-T = TypeVar("T")
 
 
 def _nothing() -> None:
@@ -77,16 +76,6 @@ class StateSource(Protocol):
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
-
-
-class SnapshotCompute(Protocol):
-    """Port: where heavy work runs; a thread in real life, inline in virtual time."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-async def compute_inline(work: Callable[[], T], /) -> T:
-    return work()
 
 
 @dataclass(eq=False)
@@ -139,7 +128,7 @@ class _Wait:
 class HeldSnapshots:
     """All copies of one donor."""
 
-    def __init__(self, source: StateSource, compute: SnapshotCompute = compute_inline) -> None:
+    def __init__(self, source: StateSource, compute: Compute = compute_inline) -> None:
         self._source = source
         self._compute = compute
         self._held: list[HeldSnapshot] = []

@@ -25,9 +25,10 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.blocks import Buffer
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.transfer.snapshots import MAX_SNAPSHOTS
 from averaging.wire.messages import Commit
+from dht.compute import Compute
 
 LEAST_BYTES = 1 << 20
 """Of one commit of one fragment; what is less stays in memory."""

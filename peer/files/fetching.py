@@ -14,8 +14,8 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import Doorkeeper
 from averaging.transfer.client import fetch_file_header
 from averaging.transfer.many_donors import Transfer
-from averaging.transfer.snapshots import SnapshotCompute
 from averaging.wire.file_chunks import num_file_chunks
+from dht.compute import Compute
 from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
@@ -58,7 +58,7 @@ class FileFetcher:
     manifest: RunManifest
     donors: Callable[[], Awaitable[Sequence[PeerId]]]
     patience_seconds: float
-    compute: SnapshotCompute
+    compute: Compute
     on_bytes: Callable[[int, int], None] = lambda arrived, total: None
     on_waiting: Callable[[str, float], None] = lambda reason, seconds: None
 

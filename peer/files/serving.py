@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from averaging.codec.digests import digest_of
-from averaging.transfer.snapshots import SnapshotCompute, compute_inline
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES
+from dht.compute import Compute, compute_inline
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.files.store import files_folder, measure_file
@@ -28,7 +28,7 @@ class ServedFiles:
     """
 
     known: dict[bytes, tuple[Path, tuple[bytes, ...]]]
-    compute: SnapshotCompute = compute_inline
+    compute: Compute = compute_inline
 
     def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
         return self.known[digest][1] if digest in self.known else ()

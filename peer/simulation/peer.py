@@ -16,8 +16,8 @@ from typing import Any
 
 from averaging.arrays import F32
 from averaging.signing.notary import Notary, Scope
-from averaging.transfer.snapshots import compute_inline
 from dht.admission.hello import AccessRule
+from dht.compute import compute_inline
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.simulated.host import MemoryHost, MemoryNetwork

@@ -208,7 +208,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.simulation": (
         "dht.identity dht.records dht.admission dht.simulated averaging averaging.signing averaging.outer "
-        "averaging.rounds averaging.transfer peer peer.mailbox peer.config peer.events peer.trainer.data "
+        "averaging.rounds peer peer.mailbox peer.config peer.events peer.trainer.data "
         "peer.trainer.model peer.trainer.loop peer.network.membership peer.network.node peer.simulation.*",
         False,
         "numpy torch",

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import Fact
+from dht.compute import Compute
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.commits import OtherAnchorError, read_commits

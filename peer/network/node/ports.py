@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from averaging.exchange.context import HONEST, RoundParts
-from averaging.fragment.runtime import Compute
 from averaging.lanes.links import MAX_QUEUED_BYTES
 from averaging.transfer.server import FileSource
+from dht.compute import Compute
 from dht.host import Host
 from dht.identity.keys import Identity
 from dht.records.signed_records import VerifiedRecords

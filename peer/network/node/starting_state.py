@@ -9,11 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import own_ranges
+from dht.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
 from peer.mailbox.mailbox import Mailbox

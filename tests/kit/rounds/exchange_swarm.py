@@ -27,6 +27,7 @@ from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
+from dht.compute import compute_inline
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
@@ -69,10 +70,6 @@ class OpenDoor:
         return False
 
 
-async def inline(work):
-    return work()
-
-
 def now():
     return asyncio.get_running_loop().time()
 
@@ -83,7 +80,7 @@ class Peer:
     def __init__(self, swarm, number, rule, codec):
         self.swarm, self.name = swarm, named(number)
         self.reports, self.refused = [], []
-        self.compute, self.reduce, self.chance = inline, reduce_shard, lambda: 1.0
+        self.compute, self.reduce, self.chance = compute_inline, reduce_shard, lambda: 1.0
         self.codec = make_codec(codec, swarm.block_size)
         watch = GuardPorts(now, self._report, on_exclusion=lambda: self.exchange.exclude())
         self.guard = Guard(self.name, rule.staleness_limit, watch, is_strict=rule.is_strict)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_rule import OuterRule
+from dht.compute import compute_inline
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
@@ -38,15 +39,10 @@ from peer.trainer.model.muon import Muon
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.saved_states import facts_to
 
-T = TypeVar("T")
 ME = PeerId("12D3KooWMe")
 SECTION = AveragingSection(sync_every=4, num_fragments=3)
 RULE = OuterRule("carry", 0.7, 0.5)
 NUM_SAMPLES, BATCH = 64, 8
-
-
-async def inline(work: Callable[[], T], /) -> T:
-    return work()
 
 
 class Net(torch.nn.Module):
@@ -120,7 +116,7 @@ class Peer:
         self.seen: list[Event] = []
         self.folder = CheckpointFolder(folder, self.owner, 60.0, open_file=options.get("network_open", open_new))
         self.keeper = CheckpointKeeper(
-            self.folder, self.fragments, self.mailbox, self.desk, inline, facts_to(self.seen)
+            self.folder, self.fragments, self.mailbox, self.desk, compute_inline, facts_to(self.seen)
         )
         self.reads: list[list[int]] = []
         self.training.__enter__()

@@ -13,12 +13,13 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
+from dht.compute import compute_inline
 from dht.host import PeerId
 from peer.events.peer_events import Event
 from peer.network.anchors.fetcher import Fetched
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import Start
-from tests.kit.trainer.checkpoint_peer import ME, Peer, inline
+from tests.kit.trainer.checkpoint_peer import ME, Peer
 
 OTHER = PeerId("12D3KooWOther")
 
@@ -55,7 +56,7 @@ def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:
         reporter = Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, seen.append)
         options: dict[str, Any] = {
             "trains": True,
-            "compute": inline,
+            "compute": compute_inline,
             "look_seconds": 1.0,
         }
         start = Start(

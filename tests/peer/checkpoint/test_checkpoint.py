@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import CommittedShard, Ranges
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
+from dht.compute import Compute, compute_inline
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
@@ -328,10 +329,6 @@ def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
 # --- the keeper ---
 
 
-async def inline(work: Callable[[], T], /) -> T:
-    return work()
-
-
 class Disk:
     """Takes `room` files, then half of the next one, and reports that the disk is full."""
 
@@ -361,7 +358,7 @@ def keeper_of(
     folder: CheckpointFolder,
     runtimes: list[FragmentRuntime],
     seen: list[Event],
-    compute: Compute = inline,
+    compute: Compute = compute_inline,
 ) -> CheckpointKeeper:
     mailbox = Mailbox.in_process(folder.owner.sizes)
     return CheckpointKeeper(folder, runtimes, mailbox, None, compute, facts_to(seen))

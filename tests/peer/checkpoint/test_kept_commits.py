@@ -20,6 +20,7 @@ from averaging.signing.notary import Scope
 from averaging.wire.checks import Limits
 from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
+from dht.compute import compute_inline
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
 from dht.simulated.lines import LineSettings
@@ -41,7 +42,7 @@ from peer.simulation.simulation import simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
-from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
+from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, run
 from tests.kit.trainer.returning_peer import LaterState, return_to
 
 NEVER = 1e9
@@ -340,7 +341,7 @@ def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_co
         peer.keeper,
         Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
         trains=True,
-        compute=inline,
+        compute=compute_inline,
         look_seconds=1.0,
     )
     run(start.run())

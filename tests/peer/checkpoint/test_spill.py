@@ -17,12 +17,13 @@ from averaging.exchange.applying import stored_result
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
+from dht.compute import compute_inline
 from peer.checkpoint import spill
 from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, STATE_SECONDS, NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
-from tests.kit.rounds.exchange_swarm import Swarm, inline, scenario
+from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
 HALF = LEAST_BYTES // 2
 
@@ -153,7 +154,7 @@ async def spill_all(swarm, folder):
     """Every commit that is still known, of every fragment at every peer."""
     for peer in swarm.live():
         for fragment in peer.fragments:
-            past = RoundSpill(SpillFiles(folder), inline)
+            past = RoundSpill(SpillFiles(folder), compute_inline)
             for version in sorted(fragment.machine.history):
                 await past.spill(fragment, fragment.machine.history[version])
 
@@ -243,7 +244,7 @@ def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path: Path, monkeypatc
             fragment.state.recent = []
             return keep(parts)
 
-        past = RoundSpill(SimpleNamespace(keep=lose_then_keep), inline)
+        past = RoundSpill(SimpleNamespace(keep=lose_then_keep), compute_inline)
         await past.spill(fragment, fragment.machine.history[version])
         assert not fragment.store._results
         assert not fragment.state.recent

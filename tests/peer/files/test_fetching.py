@@ -16,8 +16,8 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import greet_incoming
 from averaging.transfer.messages import FRAME_SECONDS, STATE_PROTOCOL, unpack
 from averaging.transfer.server import StateServer
-from averaging.transfer.snapshots import compute_inline
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
+from dht.compute import compute_inline
 from dht.errors import LocalFault, NobodyReachable, PeerFault
 from dht.fields import pack
 from dht.host import PeerId, Stream

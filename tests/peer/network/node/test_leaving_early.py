@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
 from dht.admission.hello import AccessRule
+from dht.compute import compute_inline
 from dht.identity.keys import Identity
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
@@ -22,12 +21,7 @@ from peer.simulation.scenarios.spec import tiny_manifest
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network
 
-T = TypeVar("T")
 RUN_ID = "tiny.abcdefghij234567abcd"
-
-
-async def inline(work: Callable[[], T], /) -> T:
-    return work()
 
 
 @pytest.mark.parametrize("role", ["seed", "trainer"])
@@ -48,7 +42,7 @@ def test_it_leaves_at_once(role: str) -> None:
             RunDoorkeeper(AccessRule(RUN_ID, manifest.hash, "test"), identity.peer_id, role),
             lambda: 1e9 + loop.time(),
             loop.time,
-            inline,
+            compute_inline,
             seen.append,
             random.Random(1),
         )

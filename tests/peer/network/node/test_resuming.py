@@ -19,6 +19,7 @@ from averaging.outer.contributions import CommittedShard
 from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
+from dht.compute import compute_inline
 from dht.host import PeerId
 from peer.mailbox.slots import MergeKind
 from peer.network.node.fragment_memory import build_fragments, persist
@@ -26,7 +27,7 @@ from peer.network.node.node_checkpoints import CheckpointKeeper, pauses
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import Start
 from tests.kit.notaries import notary_of
-from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, inline, saved_pair
+from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, saved_pair
 from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to
 from tests.kit.trainer.saved_states import facts_to
 
@@ -179,7 +180,7 @@ def network_process(peer: Peer) -> list[FragmentRuntime]:
         None,
         None,  # type: ignore[arg-type]
         trains=True,
-        compute=inline,
+        compute=compute_inline,
         look_seconds=1.0,
     )
     assert all(start._resume(fragment) for fragment in fragments)
@@ -286,7 +287,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
             peer.mailbox,
             notary_of(ME),
         )
-        keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, inline, facts_to(peer.seen))
+        keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, compute_inline, facts_to(peer.seen))
         start = Start(
             peer.mailbox,
             fragments,
@@ -296,7 +297,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
             keeper,
             Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
             trains=True,
-            compute=inline,
+            compute=compute_inline,
             look_seconds=1.0,
         )
         starting = asyncio.create_task(start.run())
