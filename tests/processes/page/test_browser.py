@@ -26,18 +26,22 @@ STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .car
     .map((each) => each.textContent)"""
 """What reaches over the edge of its card; cells of one pixel are for screen readers only."""
 TALL = {"width": 390, "height": 844}
+LAPTOP = {"width": 1280, "height": 800}
 LOOKS: list[tuple[Literal["light", "dark"], dict[str, int]]] = [
     ("light", TALL),
     ("dark", TALL),
     ("light", {"width": 820, "height": 1180}),
     ("dark", {"width": 820, "height": 1180}),
-    ("dark", {"width": 1280, "height": 800}),
-    ("light", {"width": 1280, "height": 800}),
+    ("dark", LAPTOP),
+    ("light", LAPTOP),
     ("light", {"width": 1920, "height": 1080}),
     ("dark", {"width": 1920, "height": 1080}),
     ("light", {"width": 320, "height": 700}),
 ]
 """Schemes and sizes of windows; every fourth is looked at in `make test`."""
+FIRST_SCREEN = """[...document.querySelectorAll("h1, .goal, .quickly, .writes-card, .figures > :first-child")]
+    .map((each) => Math.round(each.getBoundingClientRect().bottom))"""
+"""Where the parts end that say what the run is, how far it is, how to join, what it writes, and how well it guesses."""
 MAX_SCREENS = 8
 """Of a phone, for each tab of a run of 300 people."""
 
@@ -169,6 +173,11 @@ def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "d
     async def check(visit: Visit) -> None:
         page = await visit.open(scheme=scheme, size=size)
         await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        if size in (TALL, LAPTOP):
+            bottoms = await page.evaluate(FIRST_SCREEN)
+            assert len(bottoms) == 5
+            assert max(bottoms) <= size["height"]
+        await expect(page.get_by_role("link", name="Mail them to me")).to_be_visible(visible=size["width"] < 704)
         for tab in ("Overview", "People", "Model", "Engine room"):
             await page.get_by_role("link", name=tab, exact=True).click()
             if tab == "Engine room":
