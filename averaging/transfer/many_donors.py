@@ -143,7 +143,7 @@ class Transfer:
                 began = loop.time()
                 for index in part:
                     await self._receive(stream, donor, index, patient=patient)
-                chunk_seconds = (loop.time() - began) / len(part)
+                chunk_seconds, num_busy = (loop.time() - began) / len(part), 0
         finally:
             self._give_back(donor)
             await stream.close()

@@ -38,6 +38,9 @@ from dht.fields import pack
 from dht.host import Host, PeerId, Stream
 from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
 
+LONGEST_PAUSE_SECONDS = FRAME_SECONDS / 2
+"""Before a chunk of a transfer that has begun: a joiner waits twice as long for it."""
+
 
 class FileSource(Protocol):
     """Port: the files of the run that a donor gives away, by the digests in the manifest."""
@@ -170,6 +173,9 @@ class StateServer:
         """Let a transfer have its turn; when there is none, or no room, tell its remote to ask somebody else."""
         try:
             async with self._transfers.turn(guest.remote, guest.moved_bytes, QUEUE_SECONDS) as turn:
+                if self._wait_seconds > LONGEST_PAUSE_SECONDS:
+                    # A joiner that sees nothing for longer takes this donor for dead: more would go beyond the limit.
+                    raise NoTurn
                 await send(turn)
         except (NoTurn, snapshots.NoRoom):
             await guest.send(BUSY)
@@ -269,14 +275,16 @@ class StateServer:
 
     async def _pause(self, num_bytes: int, turn: Turn) -> None:
         """Keep to what all transfers together may take of the line."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        begins_at = max(now, self._free_at)
-        self._free_at = begins_at + 8 * num_bytes / self._most_bits_per_second()
-        if begins_at > now:
-            # A joiner that sees nothing for longer takes this donor for dead.
-            await asyncio.sleep(min(begins_at - now, FRAME_SECONDS / 2))
+        loop, wait_seconds = asyncio.get_running_loop(), self._wait_seconds
+        self._free_at = loop.time() + wait_seconds + 8 * num_bytes / self._most_bits_per_second()
+        if wait_seconds > 0:
+            await asyncio.sleep(min(wait_seconds, LONGEST_PAUSE_SECONDS))
             turn.rested(loop.time())
+
+    @property
+    def _wait_seconds(self) -> float:
+        """Until the line is free for transfers, with all that they were given so far."""
+        return max(0.0, self._free_at - asyncio.get_running_loop().time())
 
 
 def _are_counts(*values: int) -> bool:

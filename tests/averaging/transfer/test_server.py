@@ -316,3 +316,25 @@ def test_serving_keeps_within_its_share_of_the_line() -> None:
         return (now() - began) / undisturbed
 
     assert 1.8 < in_scene(1, play) < 2.2
+
+
+def test_what_a_donor_may_give_is_not_exceeded_however_many_ask() -> None:
+    """A chunk takes eight seconds of what the owner allows, and no joiner waits half a minute for one."""
+    limit = 1e6
+
+    async def play(scene: Scene) -> None:
+        for donor in scene.donors:
+            donor.server._most_bits_per_second = lambda: limit
+        joiners = [scene.joiner(100 + number) for number in range(4)]
+        began = now()
+        fetched = await asyncio.gather(
+            *(joiner.fetch(0, NUM_VALUES, joiner.donors.best_first(0)) for joiner in joiners),
+        )
+        assert all(fetched)
+        seconds = now() - began
+        for donor in scene.donors:
+            assert 8 * scene.network.sent_bytes(donor.peer_id) < 1.1 * limit * seconds
+            # Who comes next does not pay for what was given before.
+            assert donor.server._wait_seconds < 2 * server.LONGEST_PAUSE_SECONDS
+
+    in_scene(2, play)
