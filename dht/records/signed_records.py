@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Final, Literal, TypeVar
 
 from dht.errors import PeerFault, UsageFault
@@ -162,6 +162,8 @@ _REALS = (
     *("tokens_per_second", "upload_bits_per_second", "download_bits_per_second"),
 )
 _LOSSES = ("train_loss", "held_out_loss")
+_SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))
+"""Fields that no round depends on, and what says nothing; the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,21 @@ def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:
             f"{MAX_PEER_RECORD_BYTES}; use fewer fragments or a shorter name"
         )
     return data
+
+
+def fitting_peer_record(record: PeerRecord, identity: Identity) -> tuple[PeerRecord, bytes]:
+    """The record and its bytes; what it says in passing is left out where all of it is too much.
+
+    Versions and tokens take more bytes as they grow, also such as a liar has made up. A peer must not fall silent then.
+
+    Raises:
+        ValueError: as `encode_peer_record`.
+    """
+    for name, nothing in _SAID_IN_PASSING:
+        if HEAD_BYTES + len(_pack_peer_record(record)) <= MAX_PEER_RECORD_BYTES:
+            break
+        record = replace(record, **{name: nothing})
+    return record, encode_peer_record(record, identity)
 
 
 def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: VerifiedRecords | None = None) -> PeerRecord:

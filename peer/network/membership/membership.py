@@ -31,7 +31,7 @@ from dht.records.signed_records import (
     PeerRecord,
     VerifiedRecords,
     decode_peer_record,
-    encode_peer_record,
+    fitting_peer_record,
 )
 from dht.records.swarm_view import SwarmView
 from dht.store import RecordStore
@@ -256,9 +256,8 @@ class Membership:
 
     async def announce(self) -> None:
         """Publish this peer's record in the DHT."""
-        record = self.next_record()
+        record, encoded = self._next_sealed()
         self._fold_in([record])
-        encoded = encode_peer_record(record, self.identity)
         levels = self._levels.publish_levels()
         await self.store.publish_peer(self.run_id, record.peer_id, encoded, record.expires_at, levels)
 
@@ -290,7 +289,7 @@ class Membership:
         Returns:
             Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
         """
-        encoded = encode_peer_record(self.next_record(), self.identity)
+        _, encoded = self._next_sealed()
         chosen = to or self._whom_to_meet()
         answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
         refusals = [answer for answer in answers if answer]
@@ -368,9 +367,12 @@ class Membership:
         says = (described.state, described.versions, described.digests)
         answered_at, said, encoded = self._answered
         if said != says or not 0 <= now - answered_at < ANSWER_SECONDS:
-            encoded = encode_peer_record(self.next_record(), self.identity)
+            _, encoded = self._next_sealed()
             self._answered = (now, says, encoded)
         return encoded
+
+    def _next_sealed(self) -> tuple[PeerRecord, bytes]:
+        return fitting_peer_record(self.next_record(), self.identity)
 
     def next_record(self) -> PeerRecord:
         """This peer's record as of now, newer than all before it."""

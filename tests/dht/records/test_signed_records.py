@@ -32,6 +32,7 @@ from dht.records.signed_records import (
     decode_run_record,
     encode_peer_record,
     encode_run_record,
+    fitting_peer_record,
     run_key,
     sign_run_record,
 )
@@ -299,6 +300,33 @@ def test_too_large() -> None:
         encode_peer_record(record, ALICE)
     with pytest.raises(PeerFault, match="of 1281 bytes; expected"):
         decode(bytes(1281))
+
+
+@pytest.mark.parametrize(
+    ("number", "kept"),
+    [
+        (2**32 - 1, {"reading", "newest_round", "device", "name"}),
+        (2**50, {"device", "name"}),
+    ],
+)
+def test_as_its_numbers_grow_a_record_leaves_out_what_no_round_depends_on(number: int, kept: set[str]) -> None:
+    """With as many fragments as a run may have, of which one member claims any version that may be fetched."""
+    record = make_record(
+        versions=(number,) * 32,
+        digests=(bytes(8),) * 32,
+        lineage_tokens=(number,) * 32,
+        device="d" * 40,
+        name="n" * 40,
+        site="s" * 40,
+        contributor_key=bytes(32),
+        reading=bytes(READING_BYTES),
+        newest_round=RoundTimes(31, number, NOW, 60.0, 5.0, 5.0, 1.0),
+    )
+    fitting, data = fitting_peer_record(record, ALICE)
+    assert decode(data) == fitting
+    said = {name for name in ("reading", "newest_round", "device", "name") if getattr(fitting, name)}
+    assert said == kept
+    assert (fitting.versions, fitting.lineage_tokens) == (record.versions, record.lineage_tokens)
 
 
 def test_verified_records_remember_signatures_and_nothing_else() -> None:
