@@ -56,9 +56,12 @@ def init(
         str | None,
         typer.Option("--adapter", metavar="KIND", help="Train an adapter beside the weights of --model: lora or dora."),
     ] = None,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Of the adapter; default: 16.")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=1, max=1024, metavar="N", help="Of the adapter; default: 16.")
+    ] = None,
     alpha: Annotated[
-        int | None, typer.Option("--alpha", metavar="N", help="Of the adapter; default: twice the rank.")
+        int | None,
+        typer.Option("--alpha", min=1, max=65536, metavar="N", help="Of the adapter; default: twice the rank."),
     ] = None,
     targets: Annotated[
         str | None,

@@ -168,10 +168,11 @@ def train_tokenizer(
     complaints = Complaints()
     tell(f"reading {plural(len({path for part in parts for path, _, _ in part.pieces}), 'file')}")
     texts = _told(_texts(parts, text_field, complaints), vocab_size, tell, clock)
-    made = make_tokenizer(texts, vocab_size, out)
-    if complaints.counts:
-        say(f"left out or mended: {complaints.text()}")
-    return made
+    try:
+        return make_tokenizer(texts, vocab_size, out)
+    finally:  # where there is no text at all, too: it says why
+        if complaints.counts:
+            say(f"left out or mended: {complaints.text()}")
 
 
 def _told(

@@ -145,9 +145,9 @@ def checked_hub_name(name: str) -> tuple[str, str]:
     if not _REPOSITORY.fullmatch(repository):
         raise UsageFault(f"{name!r} is no folder and no model of the hub; expected DIR or org/name@REVISION.")
     if not _REVISION.fullmatch(revision) or revision in BRANCHES:
-        got = f"the branch {revision!r}" if revision in BRANCHES else "no revision"
+        got = f"has the branch {revision!r}" if revision in BRANCHES else "is no folder here, and has no revision"
         raise UsageFault(
-            f"{name!r} has {got}; expected a commit or a tag, which stays the same, such as {repository}@v1.0; give one"
+            f"{name!r} {got}; expected a commit or a tag, which stays the same, such as {repository}@v1.0; give one"
         )
     return repository, revision
 

@@ -50,6 +50,14 @@ def test_a_person_is_told_how_far_it_is(tmp_path):
     assert told[1:] == ["5000 letters read", "5000 letters read; choosing 300 tokens"]
 
 
+def test_what_was_left_out_is_said_where_nothing_is_left(tmp_path):
+    (tmp_path / "picture.txt").write_bytes(bytes(100))
+    said = []
+    with pytest.raises(UsageFault, match="there is no text"):
+        train_tokenizer([str(tmp_path / "picture.txt")], 300, tmp_path / "made", say=said.append)
+    assert said == ["left out or mended: binary files (1)"]
+
+
 def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
