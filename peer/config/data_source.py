@@ -134,18 +134,24 @@ def reads_bytes(source: str) -> bool:
     return source.startswith((LIBRARY, TEXT))
 
 
-def source_here(named: str, own: str | None, tokenizer: str | None = None) -> str:
+def source_here(named: str, own: str | None, tokenizer: str | None = None, digest: str | None = None) -> str:
     """What this machine reads: its owner's choice, or what the manifest names if every machine has that.
 
     Args:
         named: `data.source` of the manifest.
         own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
         tokenizer: `data.reader` of the manifest.
+        digest: `data.digest` of the manifest, where what is read is trained on.
 
     Raises:
         UsageFault: the volunteer has to say which data, or said another kind.
     """
     if own is not None:
+        if digest is not None and not own.startswith((TOKENS, WEB)):
+            raise UsageFault(
+                f"everybody trains this run on the same prepared shards (data.digest), and --data {own} is other data; "
+                f"expected those; give --data {TOKENS}PATH with the folder of the run's owner"
+            )
         if not own.startswith((TOKENS, WEB)) and tokenizer is None:
             if not reads_bytes(named):
                 raise UsageFault(

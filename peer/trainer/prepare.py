@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -82,67 +83,68 @@ def prepare_data(
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
         settings["examples"] = json.loads(json.dumps(asdict(examples)))
-    done = _begin(out, settings)
-    num_processes = num_processes or os.cpu_count() or 1
-    suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
-    orders = [
-        TokenizeOrder(
-            part,
-            text_field,
-            held_out_fraction,
-            out / f"part-{number:05d}.{suffix}",
-            out / f"held-{number:05d}.{suffix}",
-            examples,
-        )
-        for number, part in enumerate(parts)
-    ]
-    if done:
-        say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
-    progress = _Progress(len(parts), done, say)
-    try:
-        with writing(out), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
+    with _alone_in(out):
+        done = _begin(out, settings)
+        num_processes = num_processes or os.cpu_count() or 1
+        suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
+        orders = [
+            TokenizeOrder(
+                part,
+                text_field,
+                held_out_fraction,
+                out / f"part-{number:05d}.{suffix}",
+                out / f"held-{number:05d}.{suffix}",
+                examples,
+            )
+            for number, part in enumerate(parts)
+        ]
+        if done:
+            say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
+        progress = _Progress(len(parts), done, say)
+        try:
+            with writing(out), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
 
-            def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
-                for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
-                    done[number] = answer
-                    state.write(json.dumps({"number": number, **answer}) + "\n")
-                    state.flush()
-                    progress.show()
+                def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
+                    for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
+                        done[number] = answer
+                        state.write(json.dumps({"number": number, **answer}) + "\n")
+                        state.flush()
+                        progress.show()
 
-            finish([(number, order) for number, order in enumerate(orders) if number not in done])
-            if held_out_fraction and not any(answer["held_out"] for answer in done.values()):
-                # Of few documents none may be below the fraction: the one with the smallest hash is held out.
-                least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
-                if least < 1:  # 1: there is no document at all
-                    finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
-    except UsageFault:
-        if not done:
-            # Nothing is lost, and the same folder may be given with the right field.
-            (out / _STATE_NAME).unlink(missing_ok=True)
-        raise
-    for answer in done.values():
-        complaints.counts.update(answer["complaints"])
-    if complaints.counts:
-        say(f"left out or mended: {complaints.text()}")
-    try:
-        rows = None if examples is None else Rows(num_values=examples.num_values, labels=examples.labels)
-        meta = _meta_of(done, tokenizer, held_out_fraction, rows)
-    except UsageFault:
-        # A call with other files may take this folder.
+                finish([(number, order) for number, order in enumerate(orders) if number not in done])
+                if held_out_fraction and not any(answer["held_out"] for answer in done.values()):
+                    # Of few documents none may be below the fraction: the one with the smallest hash is held out.
+                    least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
+                    if least < 1:  # 1: there is no document at all
+                        finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
+        except UsageFault:
+            if not done:
+                # Nothing is lost, and the same folder may be given with the right field.
+                (out / _STATE_NAME).unlink(missing_ok=True)
+            raise
         for answer in done.values():
-            for shard in filter(None, (answer["training"], answer["held_out"])):
-                (out / shard["name"]).unlink(missing_ok=True)
+            complaints.counts.update(answer["complaints"])
+        if complaints.counts:
+            say(f"left out or mended: {complaints.text()}")
+        try:
+            rows = None if examples is None else Rows(num_values=examples.num_values, labels=examples.labels)
+            meta = _meta_of(done, tokenizer, held_out_fraction, rows)
+        except UsageFault:
+            # A call with other files may take this folder.
+            for answer in done.values():
+                for shard in filter(None, (answer["training"], answer["held_out"])):
+                    (out / shard["name"]).unlink(missing_ok=True)
+            (out / _STATE_NAME).unlink(missing_ok=True)
+            raise
+        digest = write_meta(out, meta)
         (out / _STATE_NAME).unlink(missing_ok=True)
-        raise
-    digest = write_meta(out, meta)
-    (out / _STATE_NAME).unlink(missing_ok=True)
-    held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
-    if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
-        say(
-            f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few documents "
-            "one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has one a line)"
-        )
-    return meta, digest
+        held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
+        if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
+            say(
+                f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few documents "
+                "one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has one a line)"
+            )
+        return meta, digest
 
 
 def train_tokenizer(
@@ -211,11 +213,35 @@ def _settings(
     }
 
 
+@contextlib.contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """While one call writes there. The system takes the lock back however that ends.
+
+    Raises:
+        UsageFault: another one does.
+        LocalFault: the folder cannot be made.
+    """
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: there its owner has to take care
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageFault(
+                    f"another `peer data prepare` writes into {out}; expected one at a time; wait until it is done, "
+                    "or choose another --out"
+                ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """What an earlier call with the same settings has done."""
     path = out / _STATE_NAME
     with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_new(path, (json.dumps(settings) + "\n").encode())
             return {}

@@ -175,7 +175,7 @@ def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None =
     Raises:
         UsageFault: the volunteer has to say which data, or it is not what the run needs.
     """
-    source = source_here(manifest.data.source, own, manifest.data.reader)
+    source = source_here(manifest.data.source, own, manifest.data.reader, manifest.data.digest)
     facts = _read_here(manifest, source)
     is_kept = source.startswith((HUB, WEB)) or (manifest.data.reader and not source.startswith(TOKENS))
     if limit_bytes is None or not is_kept:

@@ -67,6 +67,15 @@ def test_bytes_are_not_trained_on_as_tokens_of_a_tokenizer() -> None:
     assert source_here("text:", "tokens:bytes.u16") == "tokens:bytes.u16"
 
 
+def test_a_run_that_names_its_shards_takes_no_other_data() -> None:
+    for own in ("text:books", "jsonl:rows", "stdlib:", "hf:org/name@v1"):
+        with pytest.raises(UsageFault, match=r"same prepared shards \(data\.digest\).*give --data tokens:PATH"):
+            source_here("tokens:", own, "tokenizer.json", "0" * 64)
+    assert source_here("tokens:", "tokens:mine", "tokenizer.json", "0" * 64) == "tokens:mine"
+    # A loss may be measured on any text, and shards that are named by nobody may give way to text.
+    assert source_here("tokens:", "text:books", "tokenizer.json") == "text:books"
+
+
 def test_library_text_needs_no_choice() -> None:
     assert source_here("stdlib:", None) == "stdlib:"
 

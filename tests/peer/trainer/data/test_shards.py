@@ -162,9 +162,14 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
         choices = {"held_out_fraction": 0.1, "num_processes": 1, "part_bytes": 30_000, **changes}
         return prepare_data([str(corpus)], made[3].path, tmp_path / "out", say=tell, **choices)
 
+    def stop_beside_another(text: str) -> None:
+        with pytest.raises(UsageFault, match="another `peer data prepare` writes into .*; expected one at a time"):
+            again(say.append)
+        stop(text)
+
     # The first word is said when all parts are done, and before anything says so in the folder.
     with pytest.raises(Stop):
-        again(stop)
+        again(stop_beside_another)
     (tmp_path / "out" / "part-00001.u16").unlink()
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.u16")}
     with pytest.raises(UsageFault, match=r"other files, tokenizer or settings \(--shard-megabytes\)"):
