@@ -84,8 +84,6 @@ def load_harness() -> tuple[Any, Any]:
     Raises:
         UsageFault: the harness, or a library that it needs, is not installed.
     """
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # bars are for terminals
     with needing("`peer evaluate --tasks`", "lm-eval", "eval"):
         import lm_eval
         import transformers  # noqa: F401  (the harness loads it late, and the model by it)
@@ -145,12 +143,18 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What libraries print goes to standard error, and only warnings of theirs, so that the output is ours."""
+    """What libraries print goes to standard error, and only warnings of theirs, so that the output is ours.
+
+    They draw bars there, some whatever the environment says. Those are for terminals; elsewhere all of it goes nowhere.
+    """
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.ExitStack() as stack:
+            if not sys.stderr.isatty():
+                stack.enter_context(contextlib.redirect_stderr(stack.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
             yield
     finally:
         logger.setLevel(before)
