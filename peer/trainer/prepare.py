@@ -141,8 +141,9 @@ def prepare_data(
         held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
         if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
             say(
-                f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few documents "
-                "one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has one a line)"
+                f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few "
+                "documents one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has "
+                "one a line)"
             )
         return meta, digest
 

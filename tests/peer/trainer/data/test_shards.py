@@ -163,7 +163,7 @@ def test_prepare_goes_on_where_it_was_stopped(made, tmp_path, monkeypatch):
         return prepare_data([str(corpus)], made[3].path, tmp_path / "out", say=tell, **choices)
 
     def stop_beside_another(text: str) -> None:
-        with pytest.raises(UsageFault, match="another `peer data prepare` writes into .*; expected one at a time"):
+        with pytest.raises(UsageFault, match=r"another `peer data prepare` writes into .*; expected one at a time"):
             again(say.append)
         stop(text)
 
