@@ -99,7 +99,7 @@ class OwnRows:
             "tokens_per_second": None if report is None else report.tokens_per_second,
             "wait_fraction": None if report is None else report.wait_fraction,
             "run_tokens": None if report is None else report.run_tokens,
-            "versions": sum(self._state.versions),
+            "versions": sum(self._state.versions) if self._state.versions else None,  # not a member yet
             "rounds": self._state.rounds_committed,
             "round_seconds": sum(seconds) / len(seconds) if seconds else None,
         }
