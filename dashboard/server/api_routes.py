@@ -19,8 +19,9 @@ from pydantic import BaseModel
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api, api_model
 from dashboard.server.api_schema import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
+from dashboard.server.conditional_answers import respond
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
-from dashboard.server.site import SITE, Site, problem, respond
+from dashboard.server.site import SITE, Site, problem
 
 MAX_DOWNLOADS: Final = 8
 """Proofs and exports under way; each reads the file page by page as fast as its reader takes it."""

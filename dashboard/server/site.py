@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import hashlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 from aiohttp import web
@@ -22,6 +19,7 @@ from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_schema import Problem
+from dashboard.server.conditional_answers import Body, encoded
 from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live import Live
 from dashboard.share.card_cache import CardCache
@@ -29,26 +27,8 @@ from dht.newest import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
-MIN_COMPRESSED_BYTES: Final = 1024
 HUNG_SECONDS: Final = 60.0
 """A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
-
-_AGES: Final = {"observed_at", "heard_at"}
-"""Fields that change without anything having happened; they do not count for the ETag."""
-
-
-@dataclass(frozen=True)
-class Body:
-    """An answer that was encoded once for everybody who asks before the next look."""
-
-    published: int
-    content: bytes
-    etag: str
-
-    @cached_property
-    def compressed(self) -> bytes:
-        # Level 1: half the time of the usual one for answers that live two seconds.
-        return gzip.compress(self.content, 1, mtime=0)
 
 
 @dataclass
@@ -89,7 +69,7 @@ class Site:
             found = self._bodies.get(key)
             if found is None or found.published != self.live.num_published:
                 published = self.live.num_published
-                found = self._bodies[key] = _encoded(await make(), published)
+                found = self._bodies[key] = encoded(await make(), published)
             return found
 
     @contextlib.contextmanager
@@ -131,19 +111,6 @@ class Site:
 SITE: Final = web.AppKey("site", Site)
 
 
-def respond(request: web.Request, answer: Body, headers: Mapping[str, str]) -> web.Response:
-    """The answer, or 304 when the client has it already."""
-    headers = {"ETag": answer.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", **headers}
-    known = request.headers.get("If-None-Match", "")
-    if answer.etag.removeprefix("W/") in known or known.strip() == "*":
-        return web.Response(status=304, headers=headers)
-    body = answer.content
-    if len(body) >= MIN_COMPRESSED_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        body = answer.compressed
-        headers["Content-Encoding"] = "gzip"
-    return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
-
-
 def html_answer(html: str) -> web.Response:
     """A whole page, compressed; browsers ask again each time."""
     response = web.Response(
@@ -164,14 +131,3 @@ def problem(request: web.Request, status: int, title: str, detail: str = "") -> 
         return response
     text = f"{status} {title}. {detail or 'The page is at /'}\n"
     return web.Response(status=status, text=text)
-
-
-def _encoded(answer: BaseModel | str, published: int) -> Body:
-    if isinstance(answer, str):
-        ages, lasting = "", answer
-    else:
-        ages = answer.model_dump_json(include=_AGES, ensure_ascii=True)[1:-1]
-        lasting = answer.model_dump_json(exclude=_AGES, ensure_ascii=True)
-    # Weak: the bytes may differ in the ages.
-    etag = f'W/"{hashlib.sha256(lasting.encode()).hexdigest()[:20]}"'
-    return Body(published, ("{" + ages + "," + lasting[1:] if ages else lasting).encode(), etag)

@@ -2,10 +2,11 @@
 
 The files, each built on those above it:
 
-    lineages.py        whose anchor counts: the one rule
-    key_levels.py      under which keys peer records stand, and which of them one look reads
-    data_reading.py    which data a peer reads
-    signed_records.py  PeerRecord and RunRecord: what a peer says of itself, and the owner of the run
-    profiles.py        what a person with machines says in public
-    swarm_view.py      SwarmView: the fold of all valid records at one time
+    lineages.py         whose anchor counts: the one rule
+    key_levels.py       under which keys peer records stand, and which of them one look reads
+    data_reading.py     which data a peer reads
+    signed_records.py   PeerRecord and RunRecord: what a peer says of itself, and the owner of the run
+    profiles.py         what a person with machines says in public
+    member_sessions.py  the sessions of one member: a restart, or two processes with one key
+    swarm_view.py       SwarmView: the fold of all valid records at one time
 """

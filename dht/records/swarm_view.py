@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
 
 from dht.host import PeerId
 from dht.records.lineages import Side, heaviest_side
+from dht.records.member_sessions import (
+    Session,
+    is_newer,
+    issued_at,
+    session_age,
+    sessions_together,
+    with_record,
+    without_oldest,
+)
 from dht.records.signed_records import PeerRecord
-
-MAX_SESSIONS: Final = 8
-"""Of one peer that are kept, those that started last. A restart leaves one more for minutes; beyond that only a peer
-that makes them up has many."""
-
-
-class _Session(NamedTuple):
-    record: PeerRecord
-    """The newest of the session."""
-    first_issued: float
-    """Of the earliest record seen of it; see `_issued`."""
 
 
 class SwarmView:
@@ -43,8 +40,8 @@ class SwarmView:
         self._is_sorted = True
         """Whether `_current` is in the order of the PeerIds."""
         self._first_issued: Mapping[PeerId, float] = {}
-        """Of the earliest record seen of that session; see `_issued`."""
-        self._several: Mapping[PeerId, Mapping[int, _Session]] = {}
+        """Of the earliest record seen of that session; see `issued_at`."""
+        self._several: Mapping[PeerId, Mapping[int, Session]] = {}
         """All sessions of the peers that have more than one."""
         self._expires_at = math.inf
         """Nothing expires before."""
@@ -63,7 +60,7 @@ class SwarmView:
         Raises:
             ValueError: a record belongs to another run.
         """
-        changed: dict[PeerId, dict[int, _Session]] = {}
+        changed: dict[PeerId, dict[int, Session]] = {}
         expires_at = self._expires_at
         if now >= expires_at:
             changed, expires_at = self._without_expired(now)
@@ -81,22 +78,22 @@ class SwarmView:
                 held = sessions.get(record.session)
                 if held is not None and held.record is record:
                     continue
-                changed[peer_id] = _newest_of({**sessions, record.session: _fold(held, record)})
+                changed[peer_id] = without_oldest({**sessions, record.session: with_record(held, record)})
             else:
                 current = newest[peer_id] if peer_id in newest else self._current.get(peer_id)
                 if current is record:
                     continue
                 first = first_issued[peer_id] if peer_id in first_issued else self._first_issued.get(peer_id, math.inf)
                 if current is not None and current.session != record.session:
-                    live = {current.session: _Session(current, first), record.session: _fold(None, record)}
+                    live = {current.session: Session(current, first), record.session: with_record(None, record)}
                     newest.pop(peer_id, None)
                     first_issued.pop(peer_id, None)
                     changed[peer_id] = live
                 else:
-                    if current is None or _is_newer(record, current):
+                    if current is None or is_newer(record, current):
                         newest[peer_id] = record
-                    if _issued(record) < first:
-                        first_issued[peer_id] = _issued(record)
+                    if issued_at(record) < first:
+                        first_issued[peer_id] = issued_at(record)
             if record.expires_at < expires_at:
                 expires_at = record.expires_at
         view = SwarmView(self.run_id)
@@ -115,7 +112,7 @@ class SwarmView:
         before: SwarmView,
         newest: Mapping[PeerId, PeerRecord],
         first_issued: Mapping[PeerId, float],
-        changed: Mapping[PeerId, Mapping[int, _Session]],
+        changed: Mapping[PeerId, Mapping[int, Session]],
     ) -> None:
         """Hold what `before` holds, but for peers with a `newest` record or whose live sessions are `changed`."""
         current = {**before._current, **newest}
@@ -125,7 +122,7 @@ class SwarmView:
                 del current[peer_id]
                 issued[peer_id] = None
             else:
-                current[peer_id], issued[peer_id] = max(live.values(), key=_session_age)
+                current[peer_id], issued[peer_id] = max(live.values(), key=session_age)
         # A dictionary keeps its order when a value changes; only new keys come last.
         known = before._current.keys()
         self._is_sorted = before._is_sorted and newest.keys() <= known and changed.keys() <= known
@@ -135,16 +132,16 @@ class SwarmView:
         self._first_issued = _changed(before._first_issued, issued) if issued else before._first_issued
         self._members = None
 
-    def _sessions_of(self, peer_id: PeerId) -> Mapping[int, _Session]:
+    def _sessions_of(self, peer_id: PeerId) -> Mapping[int, Session]:
         """Session -> what is known of it."""
         if peer_id in self._several:
             return self._several[peer_id]
         lone = self._current.get(peer_id)
-        return {} if lone is None else {lone.session: _Session(lone, self._first_issued[peer_id])}
+        return {} if lone is None else {lone.session: Session(lone, self._first_issued[peer_id])}
 
-    def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
+    def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, Session]], float]:
         """What is left of the peers of which something has expired, and when the next of all others does."""
-        changed: dict[PeerId, dict[int, _Session]] = {}
+        changed: dict[PeerId, dict[int, Session]] = {}
         expires_at = math.inf
         for peer_id, record in self._current.items():
             if peer_id not in self._several:
@@ -176,29 +173,8 @@ class SwarmView:
         return record if record is not None and record.expires_at > now and record.state != "left" else None
 
     def duplicate_sessions(self, peer_id: PeerId, now: float) -> tuple[int, ...]:
-        """The sessions of `peer_id` that are alive together, the earliest started first; empty when all is well.
-
-        A restarted peer has two unexpired records for a while, and that is no duplicate. In a duplicate the older
-        session has published again after the newer one began. Expiry times show that, because all records of a run live
-        equally long but for what they say that they live longer. Two or more sessions mean several processes with one
-        key file.
-        """
-        live = sorted(
-            (
-                session
-                for session in self._sessions_of(peer_id).values()
-                if session.record.expires_at > now and session.record.state != "left"
-            ),
-            key=_session_age,
-        )
-        together = {
-            number
-            for position, newer in enumerate(live)
-            for older in live[:position]
-            if _issued(older.record) > newer.first_issued
-            for number in (older.record.session, newer.record.session)
-        }
-        return tuple(session.record.session for session in live if session.record.session in together)
+        """The sessions of `peer_id` that are alive together; see `sessions_together`."""
+        return sessions_together(self._sessions_of(peer_id).values(), now)
 
     def differing(self, now: float) -> dict[PeerId, tuple[int, ...]]:
         """Fragments of which a member announces another digest than the heaviest side at the very same version.
@@ -223,13 +199,6 @@ class SwarmView:
         return found
 
 
-def _newest_of(sessions: dict[int, _Session]) -> dict[int, _Session]:
-    """Without the one that started first, where there is one too many."""
-    if len(sessions) > MAX_SESSIONS:
-        del sessions[min(sessions, key=lambda number: _session_age(sessions[number]))]
-    return sessions
-
-
 def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:
     """`before` with other values of some keys; None takes the key out."""
     after = dict(before)
@@ -239,29 +208,3 @@ def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | No
         else:
             after[key] = value
     return after
-
-
-def _fold(held: _Session | None, record: PeerRecord) -> _Session:
-    issued = _issued(record)
-    if held is None:
-        return _Session(record, issued)
-    newest = record if _is_newer(record, held.record) else held.record
-    return _Session(newest, held.first_issued if held.first_issued <= issued else issued)
-
-
-def _issued(record: PeerRecord) -> float:
-    """Unix seconds at which it was signed, later by what every record of the run lives."""
-    return record.expires_at - record.longer_seconds
-
-
-def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:
-    if record.sequence != than.sequence:
-        return record.sequence > than.sequence
-    if record == than:
-        return False
-    # A faulty peer may sign two records with one sequence; any fixed choice keeps the fold independent of order.
-    return (record.expires_at, repr(record)) > (than.expires_at, repr(than))
-
-
-def _session_age(session: _Session) -> tuple[float, int]:
-    return (session.record.started_at, session.record.session)

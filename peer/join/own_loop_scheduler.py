@@ -13,7 +13,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from dht.errors import UsageFault
-from peer.trainer.loop.optimizers import innermost
+from peer.trainer.loop.several_optimizers import innermost
 
 Optimizer = torch.optim.Optimizer
 

@@ -6,7 +6,8 @@ The files, each built on those above it:
     example_run.py     a run.toml to begin with
     new_run.py         `peer init`
     owned_run.py       a run in its owner's hands: invites, revocations, signed revisions
-    publish.py         the owner's errands in the network
-    revision_start.py  where the run is, before the owner signs when something begins
+    errand.py          a connection of the owner to members
+    revision_start.py  when a revision may begin, by where the run is
+    publish.py         a signed revision given to the members
     member_list.py     `peer members`
 """

@@ -1,4 +1,4 @@
-"""Where the run is, asked of its members before the owner signs when something begins: version, and the run's clock.
+"""When a revision may begin: where the run is now, version and clock, and how far ahead of that a change must be.
 
 A cool-down begins at a number of tokens. A peer that comes later could not know how many were committed at a version.
 """
@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import zip_longest
 from statistics import median_high
 
-from dht.errors import NobodyReachable
-from dht.records.signed_records import PeerRecord
+from dht.errors import NobodyReachable, UsageFault
+from dht.records.signed_records import PeerRecord, RunRecord
+from peer.config.manifest import RunManifest
+from peer.owner.errand import live_records
 from peer.owner.owned_run import OwnedRun
-from peer.owner.publish import live_records
 from peer.run_clock import usual_clock
+
+LEAST_LEAD_VERSIONS = 2
+"""A change of the outer rate must reach every peer before the round that it counts from."""
 
 
 def version_of(records: Sequence[PeerRecord]) -> int | None:
@@ -65,3 +70,31 @@ def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout
     if at_version <= now:
         return f"as soon as this is published: version {at_version} is past, the run is at {now}"
     return f"at version {at_version}; the run is at {now} now"
+
+
+def check_lead(owned: OwnedRun, held: RunRecord | None, records: Sequence[PeerRecord]) -> None:
+    """Refuse a new change of the outer rate that could not reach every peer before the round that it counts from.
+
+    Args:
+        held: the revision that members have.
+        records: of the members that are online.
+
+    Raises:
+        UsageFault: it counts from a version that is too near.
+    """
+    newest_version = _furthest_version([record.versions for record in records])
+    known = [] if held is None else RunManifest.from_bytes(held.manifest).model_dump(mode="json")["changes"]
+    for change in owned.manifest.changes:
+        is_new = change.model_dump(mode="json") not in known
+        if is_new and change.outer_lr is not None and change.at_version < newest_version + LEAST_LEAD_VERSIONS:
+            raise UsageFault(
+                f"outer_lr {change.outer_lr:g} counts from version {change.at_version}, and the run is at version "
+                f"{newest_version}; expected at least {newest_version + LEAST_LEAD_VERSIONS}, so that it reaches every "
+                "peer before that round; edit with a later --at-version and sign again"
+            )
+
+
+def _furthest_version(versions: Sequence[tuple[int, ...]]) -> int:
+    """The version that most members have reached, of the fragment that is furthest: one that boasts stops no change."""
+    per_fragment = zip_longest(*(known for known in versions if known))
+    return max((median_high(one for one in known if one is not None) for known in per_fragment), default=0)

@@ -153,7 +153,7 @@ class HostileSwarm:
 
     @contextlib.asynccontextmanager
     async def on_errand(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        """In place of `peer.owner.publish.on_errand`."""
+        """In place of `peer.owner.errand.on_errand`."""
         yield self, None
 
     def _serve(self, host: MemoryHost, who: Identity) -> None:

@@ -391,7 +391,7 @@ class Node:
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, PeerRefused):
-            self.reporter.refused(report)
+            self.reporter.refusals.add(report)
         elif isinstance(report, RepairNeeded):
             self._background.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
         elif isinstance(report, CommitTaken):

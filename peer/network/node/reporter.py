@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
+from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted, SentContribution
 from dht.host import PeerId
-from dht.newest import Newest
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.catch_up_meter import CatchUpMeter
+from peer.network.node.refusal_reports import RefusalReports
 from peer.network.node.round_clock import RoundClock
 from peer.network.node.training_pulse import TrainingPulse
-
-REFUSAL_SECONDS = 10.0
-"""Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
-MAX_REFUSED_PEERS = 1000
-
-
-@dataclass
-class _Refused:
-    """What was reported of one remote, when last, and what came too soon after that."""
-
-    at: float
-    kinds: set[str] = field(default_factory=set)
-    held_back: PeerRefused | None = None
 
 
 @dataclass(eq=False)
@@ -51,7 +38,7 @@ class Reporter:
         self._spent_before = 0.0
         self._evaluated = -1
         self._data_waits = (0, 0)
-        self._refused = Newest[PeerId, _Refused](MAX_REFUSED_PEERS)
+        self.refusals = RefusalReports(self.clock, self.wall_clock, self.report)
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
@@ -82,36 +69,6 @@ class Reporter:
         self._before = before
         self.mailbox.network.rounds_contributed = before.rounds_contributed
 
-    def refused(self, report: PeerRefused) -> None:
-        """A remote was turned away; reported at most once in `REFUSAL_SECONDS`, or it could fill the log.
-
-        The last refusal is reported in any case, later, so that the counts come out right. What a remote did for the
-        first time, and that it is left out from now on, is rare and reported at once.
-        """
-        now, remote = self.clock(), report.peer_id
-        kinds = {kind for kind, _ in report.counts}
-        before = self._refused.get(remote, _Refused(-math.inf))
-        is_news = report.is_left_out or not kinds <= before.kinds
-        if not is_news and now - before.at < REFUSAL_SECONDS:
-            before.held_back = report
-            return
-        self._refused[remote] = _Refused(now, kinds | before.kinds)
-        self.report(
-            events.RefusedPeer(
-                remote=remote,
-                reason=report.reason,
-                kinds=tuple(kind for kind, _ in report.counts),
-                num_times=tuple(count for _, count in report.counts),
-                left_out_until=self.wall_clock() + report.left_out_seconds if report.is_left_out else None,
-            )
-        )
-
-    def _report_held_back(self) -> None:
-        now = self.clock()
-        for one in list(self._refused.values()):
-            if one.held_back is not None and now - one.at >= REFUSAL_SECONDS:
-                self.refused(one.held_back)
-
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
         """All is there; `donors` of each fragment, those who sent most first."""
         places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
@@ -129,7 +86,7 @@ class Reporter:
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""
-        self._report_held_back()
+        self.refusals.report_held_back()
         trainer = self.mailbox.trainer
         elapsed = max(self.clock() - self._joined_at, 1e-9)
         spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before

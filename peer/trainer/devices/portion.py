@@ -4,11 +4,6 @@ Alone, or data-parallel, a process holds whole parameters. Sharded (FSDP2, `torc
 holds some rows of each, a contiguous range of the flattened parameter, and nothing here needs the others' ranges.
 Per element there is one float32 reference, `ref`: the point from which local work is measured; see
 `peer.trainer.loop.mailbox_link`.
-
-A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. Beside each such
-element there is `error`, what rounding left out, so that x = live + error in float32. Merges add up in it. The
-optimizer's own steps, which are in the live values, are measured to the last bit. Other types have no `error`; the
-reference of a float64 parameter is float64 too.
 """
 
 from __future__ import annotations
@@ -24,10 +19,9 @@ from torch import Tensor
 from averaging.outer.layout import Fragment, FragmentLayout
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
+from peer.trainer.devices.rounding_errors import ROUNDED, HeldPiece
 from peer.trainer.devices.side_stream import SideStream
 
-ROUNDED = (torch.bfloat16, torch.float16)
-"""They hold x only rounded."""
 CARRIED = (torch.float32, torch.float64, *ROUNDED)
 """A fragment's values travel as float32: what these types hold comes through as far as that goes."""
 
@@ -83,27 +77,6 @@ def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
     """First row of a rank's shard and the row behind its last: equal shares, the last ones shorter or empty."""
     share = -(-num_rows // num_ranks)
     return min(rank * share, num_rows), min((rank + 1) * share, num_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPiece:
-    """Some consecutive values: live, reference, error of rounding (None: exact), and their place in the fragment."""
-
-    live: Tensor
-    ref: Tensor
-    error: Tensor | None
-    place: slice
-
-    def exact(self) -> Tensor:
-        """x, of the reference's type, on its device; perhaps a view of the live values."""
-        live = self.live.to(self.ref.device, self.ref.dtype)
-        return live if self.error is None else live.add_(self.error)  # of another type, so a copy
-
-    def put(self, values: Tensor) -> None:
-        """x := `values`, on the reference's device."""
-        self.live.copy_(values)
-        if self.error is not None:
-            torch.sub(values, self.live.to(self.ref.device, torch.float32), out=self.error)
 
 
 class Portion:

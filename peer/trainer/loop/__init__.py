@@ -5,7 +5,7 @@ The files, each built on those above it:
     step_speed.py          how fast the usual inner step is; a gap is no sample (pure)
     frozen.py              whether what is not trained is what it was
     optimizer_options.py   which options of an optimizer its owner changed since a checkpoint (pure)
-    optimizers.py          the optimizers of one module as one: when an inner step is over
+    several_optimizers.py  the optimizers of one module as one: when an inner step is over
     inner_step.py          one inner step on all of a peer's devices
     work_sender.py         local work on its way into the outbox
     mailbox_link.py        measures local work, sends it, merges what comes back

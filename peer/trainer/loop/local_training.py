@@ -29,7 +29,7 @@ from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import Groups, OneGroup
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state, warn_of_schedule
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.loop.optimizers import Optimizer, Optimizers
+from peer.trainer.loop.several_optimizers import Optimizer, Optimizers
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.evaluation import evaluating
 from peer.trainer.order.block_order import BlockOrder, OrderKind, PermutedOrder, RandomOrder

@@ -19,7 +19,8 @@ from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
+from peer.network.node.refusal_reports import REFUSAL_SECONDS
+from peer.network.node.reporter import Reporter
 from peer.observe.status import local_facts, local_lines
 from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.scene.state import PanelState, fold
@@ -38,7 +39,7 @@ class Scene:
         self.events: list[Event] = []
         mailbox = Mailbox.in_process((8,), (32,))
         self.reporter = Reporter(ME, mailbox, lambda: self.now, lambda: self.now, self.events.append)
-        self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refused))  # type: ignore[arg-type]
+        self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refusals.add))  # type: ignore[arg-type]
 
     def refusals(self) -> list[RefusedPeer]:
         return [event.fact for event in self.events if isinstance(event.fact, RefusedPeer)]

@@ -32,7 +32,7 @@ from peer.join.connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
 from peer.owner.own_module import check_frozen_digest
-from peer.trainer.loop.optimizers import innermost
+from peer.trainer.loop.several_optimizers import innermost
 from tests.kit.trainer.lone_swarm import LoneSwarm
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dht.errors import LocalFault
-from peer.trainer.loop.optimizers import MAX_STEPS_ALONE, Optimizers
+from peer.trainer.loop.several_optimizers import MAX_STEPS_ALONE, Optimizers
 
 
 def module_of() -> nn.Sequential:
