@@ -208,7 +208,11 @@ class ShardStore:
         return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
 
     def settle(self, commit: Commit) -> None:
-        """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
+        """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast.
+
+        Of that version the results of the commit stay, which others may ask for. What else came as one goes: it would
+        be another version's worth of memory for each remote.
+        """
         for shard in commit.results:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
             if not digest or digest != shard.digest:
@@ -216,6 +220,10 @@ class ShardStore:
             self._errors.pop((shard.start, shard.end), None)
             if error is not None:
                 self._errors[(shard.start, shard.end)] = error
+        committed = {(commit.version, index, result.digest) for index, result in enumerate(commit.results)}
+        self._results = {
+            key: payload for key, payload in self._results.items() if key[0] != commit.version or key in committed
+        }
         cuts = {(result.start, result.end) for result in commit.results}
         self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}
         self._tentative.clear()

@@ -100,7 +100,7 @@ class LinePace:
                 # Too few frames to slow down for, but no reason to go faster.
                 self._num_steps = min(self._num_steps, 0)
         if self._num_steps <= 0:
-            self.bytes_per_second = self._line
+            self.bytes_per_second = None if self._line is None else max(self._line, SLOWEST_BYTES_PER_SECOND)
         self._samples.clear()
         self._before = Sample(now, passed_bytes, 0.0)
         self._began_at = now

@@ -34,6 +34,8 @@ class ServedFiles:
         return self.known[digest][1] if digest in self.known else ()
 
     async def chunk(self, digest: bytes, index: int) -> bytes:
+        if digest not in self.known:
+            return b""  # another remote's chunk of it was damaged meanwhile
         path, digests = self.known[digest]
         chunk = await self.compute(partial(_read, path, index))
         if digest_of(chunk) == digests[index]:

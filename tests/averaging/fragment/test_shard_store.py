@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
+from averaging.fragment import shard_store
 from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
@@ -131,7 +132,8 @@ def test_one_sender_can_only_hold_so_much(make_message):
     store.take_contribution(PEERS[1], contribution(1, version=8), payload(store, normal(1)))
 
 
-def test_of_many_results_of_one_sender_the_oldest_make_room_and_a_flood_is_refused():
+def test_of_many_results_of_one_sender_the_oldest_make_room_and_a_flood_is_refused(monkeypatch):
+    monkeypatch.setattr(shard_store, "MAX_RESULT_ROUNDS", 12)
     store = store_of()
     size = store.codec.encoded_num_bytes(CUT)
     most = 2 * store.codec.encoded_num_bytes(SIZE) + 32_768
@@ -142,11 +144,11 @@ def test_of_many_results_of_one_sender_the_oldest_make_room_and_a_flood_is_refus
     def flood():
         for number in range(200_000):
             message = Result(0, 7, number % 1024, 0, CUT)
-            digests.append(store.take_result(PEERS[1], message, memoryview(number.to_bytes(size, "little"))))
+            digests.append(store.take_result(PEERS[1], message, memoryview(number.to_bytes(size, "big"))))
 
-    with pytest.raises(PeerFault, match=f"expected at most {64 * most}"):
+    with pytest.raises(PeerFault, match=f"expected at most {12 * most}"):
         flood()
-    assert len(digests) * size > 63 * most
+    assert len(digests) * size > 11 * most
     held = [number for number, digest in enumerate(digests) if store.result(7, number % 1024, digest)]
     assert held == list(range(held[0], len(digests))), "it is not the newest that are kept"
     assert most - ENTRY_BYTES < len(held) * ENTRY_BYTES <= most
@@ -239,6 +241,17 @@ def test_results_are_found_by_their_digest_alone():
     assert store.result(7, 0, digest) == bytes(data)
 
 
+def test_of_a_version_that_is_over_the_results_of_its_commit_stay_and_no_others():
+    store, found = store_of(), []
+    for version in range(7, 12):
+        for seed in range(3):
+            found.append(store.take_result(PEERS[seed], Result(0, version, 0, 0, CUT), payload(store, normal(seed))))
+        result = ShardResult(0, CUT, 0, found[-1], (0,), bytes(64))
+        store.settle(Commit(0, version, 0, PEERS[0], bytes(16), ROSTER, (result,)))
+        store.prune(version + 1, version - 2)
+    assert sorted(store._results) == [(version, 0, found[-1]) for version in range(9, 12)]
+
+
 def test_old_versions_are_pruned():
     store = store_of()
     for version in (5, 6, 7):
@@ -307,7 +320,7 @@ def test_an_own_result_stays_also_when_another_was_first_with_the_same_bytes():
     assert copied_first.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), memoryview(data))
     copied_first.add_reduction(7, 0, 0, CUT, reduction)
     for number in range(3000):
-        copied_first.take_result(PEERS[1], Result(0, 7, 1, CUT, SIZE), memoryview(number.to_bytes(len(data), "little")))
+        copied_first.take_result(PEERS[1], Result(0, 7, 1, CUT, SIZE), memoryview(number.to_bytes(len(data), "big")))
     assert copied_first.own_result(Result(0, 7, 0, 0, CUT)) == data
 
 

@@ -312,6 +312,18 @@ def test_a_few_frames_do_not_slow_down(num_frames):
     assert pace.bytes_per_second is None
 
 
+def test_no_pause_makes_the_pace_slower_than_a_remote_may_be():
+    """A frame of a MiB would take longer than its deadline, and its remote be given up."""
+    pace = LinePace()
+    pace.resumed(0.0, 0)
+    greeted(pace, 0.0)
+    for number in range(1, 100):
+        written(pace, 2.0 * number, passed=1e3 * number, queue=1.5)
+        assert (pace.bytes_per_second or math.inf) >= SLOWEST_BYTES_PER_SECOND
+    pace.resumed(300.0, 1e5)
+    assert pace.bytes_per_second == SLOWEST_BYTES_PER_SECOND
+
+
 def test_a_little_data_brings_a_slow_pace_back():
     sender = Sender(Line(50 * MBIT), LinePace())
     play(sender, num_rounds=3)

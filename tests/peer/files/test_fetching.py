@@ -412,6 +412,16 @@ def test_two_processes_may_fetch_into_one_folder(tmp_path: Path) -> None:
     in_scene(tmp_path, play)
 
 
+def test_a_file_that_is_damaged_while_two_read_it_is_none_for_both(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        files = ServedFiles(read_served(scene.owner, scene.manifest))
+        digest, (path, _) = next(iter(files.known.items()))
+        path.write_bytes(b"other")
+        assert [await files.chunk(digest, 0), await files.chunk(digest, 0)] == [b"", b""]
+
+    in_scene(tmp_path, play)
+
+
 def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         files = ServedFiles(read_served(scene.owner, scene.manifest))
