@@ -36,7 +36,7 @@ class FolderInUse(LocalFault):
     def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
             f"the data folder {folder} is in use by {holder}; expected a folder for each peer, because two in one "
-            "would lose each other's work; end that process, or give this one another --data-dir (in Python data_dir)"
+            "would lose each other's work; end that process, or give this one another --data-dir"
         )
         self.holder = holder
 
@@ -98,7 +98,7 @@ class FolderLock:
                 # What else is to be written says so, too, and goes on when there is room.
                 self._warn(error)
                 return
-            raise unwritable(path, error, "give another --data-dir (in Python data_dir)") from error
+            raise unwritable(path, error, "give another --data-dir") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -110,7 +110,7 @@ class FolderLock:
             if not isinstance(error, BlockingIOError):
                 raise LocalFault(
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
-                    "give another --data-dir (in Python data_dir)"
+                    "give another --data-dir"
                 ) from error
             raise FolderInUse(self._folder, holder) from error
         self._descriptor = descriptor

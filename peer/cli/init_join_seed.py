@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -254,8 +255,37 @@ def seed(
     plain: options.AsPlain = False,
     verbose: options.IsVerbose = False,
 ) -> int:
-    """Help a run without training: be an address to join at, and serve its state to newcomers."""
-    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=True)
+    """Help a run without training: be an address to join at, and serve its state to newcomers.
+
+    Without RUN it seeds the run whose folder you are in, or which alone has a folder in it.
+    """
+    flags = _flags(context, run, as_json, plain, verbose)
+    if (flags.get("run_id"), flags.get("data_dir"), config, invite) == (None,) * 4:
+        flags |= _run_in_this_folder()
+    return _run_peer(flags, config, invite, seed_only=True)
+
+
+def _run_in_this_folder() -> dict[str, object]:
+    """Run id and data folder, told to the person, if the working folder is that of one run, or holds one such folder.
+
+    Nothing is checked here: what is in the folder is, before anything is done with it.
+    """
+    from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id
+    from dht.regular_files import read_regular
+    from peer.config.peer_config import RUN_RECORD_NAME
+
+    here = Path.cwd()
+    found: dict[Path, str] = {}
+    with contextlib.suppress(OSError):
+        for folder in (here, *sorted(one for one in here.iterdir() if one.is_dir())):
+            with contextlib.suppress(OSError):
+                run_id = claimed_run_id(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES))
+                found |= {} if run_id is None else {folder: run_id}
+    if len(found) != 1:
+        return {}
+    ((folder, run_id),) = found.items()
+    say(f"Seeding {run_id}, whose folder is {folder}.")
+    return {"run_id": run_id, "data_dir": str(folder)}
 
 
 def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool, verbose: bool) -> dict[str, object]:

@@ -428,7 +428,7 @@ def make_data_dir(config: PeerConfig) -> None:
     Raises:
         LocalFault: it cannot be made.
     """
-    make_secret_folder(config.data_dir, "give another --data-dir (in Python data_dir)")
+    make_secret_folder(config.data_dir, "give another --data-dir")
 
 
 def read_cached_peers(path: Path) -> list[str]:

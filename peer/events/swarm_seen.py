@@ -21,6 +21,14 @@ SHARE_SECONDS = 3600.0
 SHARE_STEP_SECONDS = 60.0
 """Work is added up for this long before it counts as one piece of the last hour. No share is shown before, because
 others say only with their next record what they did."""
+PROFILES_SECONDS = 600.0
+"""Between two looks at what people say of themselves, which seldom changes."""
+FIRST_PROFILES_SECONDS = 10.0
+"""After joining: not while the state comes."""
+NEWCOMER_PROFILES_SECONDS = 30.0
+"""At least, between two looks for the sake of newcomers: a flood of made-up ones costs no more than that."""
+LOOKS_PER_NEWCOMER = 2
+"""For a profile that names it: the first look may come before the profile, and a claim may have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,28 @@ class SwarmSeen:
         return cls(**{**fields, "rows": rows, "names": names, "relayed": tuple(fields["relayed"])})
 
 
+class ProfileLooks:
+    """When profiles are looked at: regularly, and soon after a machine came that says it is somebody's.
+
+    Args:
+        now: when this peer joined; seconds of a steady clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._regular_at = self._soon_at = now + FIRST_PROFILES_SECONDS
+        self._num_looks: dict[PeerId, int] = {}
+
+    def is_due(self, strangers: Iterable[PeerId], now: float) -> bool:
+        """Whether to look now, which counts as done. `strangers`: as `SwarmWatch.strangers` gives them."""
+        num_looks = {one: self._num_looks.get(one, 0) for one in strangers}
+        is_new = any(num < LOOKS_PER_NEWCOMER for num in num_looks.values())
+        if now < (self._soon_at if is_new else self._regular_at):
+            return False
+        self._regular_at, self._soon_at = now + PROFILES_SECONDS, now + NEWCOMER_PROFILES_SECONDS
+        self._num_looks = {one: num + 1 for one, num in num_looks.items()}
+        return True
+
+
 @dataclass(eq=False)
 class SwarmWatch:
     """Adds up what records say, look after look.
@@ -129,6 +159,10 @@ class SwarmWatch:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
 
+    def strangers(self, records: Iterable[PeerRecord]) -> set[PeerId]:
+        """Machines that say they are somebody's whose profile does not name them, as far as it is known."""
+        return {one.peer_id for one in records if one.contributor_key and self._said(one) is None}
+
     def look(
         self,
         records: Iterable[PeerRecord],
@@ -148,7 +182,8 @@ class SwarmWatch:
         if len(self._names) + len(new_names) > MAX_PEOPLE:
             self._names.clear()
         self._names.update(new_names)
-        own = next((self._person(one) for one in here if one.peer_id == self.me), b"")
+        mine = next((one for one in here if one.peer_id == self.me), None)
+        own = b"" if mine is None else self._person(mine)
         trainers = [one for one in here if one.role == "trainer"]
         self._count_work(trainers, own, now)
         people = self._rank(trainers, own)
@@ -156,7 +191,7 @@ class SwarmWatch:
         work, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
-            own_name=self.own_name,
+            own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
             own_id=self.own_id or self.me,
             num_training=sum(one.state == "training" for one in trainers),
             num_resting=sum(one.state == "serving" for one in trainers),

@@ -9,5 +9,6 @@ The files, each built on those above it:
     join.py                `peer join`
     seed.py                `peer seed`, the same in one process and without torch
     own_loop_scheduler.py  learning-rate schedulers that go by the run's clock
+    python_words.py        faults for a reader of Python: arguments in place of flags
     session.py             `join` for your own training loop
 """

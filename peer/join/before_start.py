@@ -128,7 +128,7 @@ def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
 
 
 def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
-    """Raises LocalFault: the run has ended, or data or weights that every volunteer brings to it are not named."""
+    """Raises LocalFault: the run has ended, the site is none of its, or this peer did not say which data or weights."""
     # A tenth of a second of classes, which nobody needs if there is no such run.
     from peer.config.data_source import source_here
     from peer.config.manifest import RunManifest
@@ -140,6 +140,10 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
     end = end_in(manifest, config.run_id, config.data_dir, "from a member")
     if end is not None and end.is_over:
         raise end.refusal()
+    if manifest.network.sites:
+        from peer.config.run_rules import check_site
+
+        check_site(manifest, config.site, trains=trains)
     if not trains or manifest.model.kind == "custom":
         return
     source_here(manifest.data.source, config.data, manifest.data.reader, manifest.data.digest)

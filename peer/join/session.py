@@ -37,7 +37,7 @@ from dht.host import PeerId
 from peer.config.layouts import averaged_parts
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, make_data_dir
+from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation import explain
 from peer.events.line_log import LineLog
 from peer.events.log import to_json
@@ -50,11 +50,12 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.files.store import checked_folder
-from peer.folder_lock import FolderLock
 from peer.join.checkpoint_room import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
+from peer.join.python_words import faults_in_python, in_python
 from peer.owner.own_module import check_frozen_digest
+from peer.panel.own_folder import HeldFolder, hold_folder
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
@@ -116,7 +117,8 @@ def join(
     if data_dir is not None:
         fields["data_dir"] = Path(data_dir)
     try:
-        config = PeerConfig.model_validate(fields)
+        with faults_in_python():
+            config = PeerConfig.model_validate(fields)
     except ValidationError as error:
         raise UsageFault(explain(error, PeerConfig)) from error
     return Swarm(config, module, optimizer, on_event, stop, state)
@@ -146,7 +148,7 @@ class Swarm:
         self._stop = stop
         self._lock = threading.Lock()
         self._log: LineLog | None = None
-        self._folder: FolderLock | None = None
+        self._held: HeldFolder | None = None
         self._restore_signal: Callable[[], object] = lambda: None
         self._connection: RunConnection | None = None
         self._training: LocalTraining | None = None
@@ -154,6 +156,7 @@ class Swarm:
         self._claimed: set[int] = set()
         self._schedulers: RunSchedulers | None = None
 
+    @faults_in_python()
     def __enter__(self) -> Self:
         """Find the run, check the module, take the swarm's parameters.
 
@@ -164,12 +167,13 @@ class Swarm:
         """
         if self._connection is not None:
             raise UsageFault("this Swarm was entered before; call join() again for another session")
-        make_data_dir(self._config)
-        self._folder = FolderLock(self._config.data_dir, "a training loop")
+        self._config, self._held = hold_folder(self._config, "a training loop")
+        if self._held.sentence is not None:
+            log.info("%s", in_python(self._held.sentence))
         try:
             self._connection = RunConnection(self._config, self._show, log.info)
         except BaseException:
-            self._folder.close()
+            self._held.give_up()
             raise
         self._restore_signal = ending_on_signals()
         try:
@@ -221,6 +225,7 @@ class Swarm:
         while manifest.starts_at is not None and time.time() < manifest.starts_at and not self.should_stop:
             time.sleep(min(0.5, max(0.0, manifest.starts_at - time.time())))
 
+    @faults_in_python()
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -254,8 +259,9 @@ class Swarm:
             if self._log is not None:
                 self._log.close()
                 self._log = None
-        if self._folder is not None:
-            self._folder.close()
+        if self._held is not None:
+            has_trained = self._training is not None or self._config.checkpoints_path.exists()
+            self._held.let_go(has_trained=has_trained)
 
     @property
     def peer_id(self) -> PeerId:
@@ -409,6 +415,7 @@ class Swarm:
         """
         return self._open_training.anchor()
 
+    @faults_in_python()
     def _stop_or_fault(self) -> bool:
         assert self._connection is not None
         self._connection.network.check()
@@ -418,7 +425,7 @@ class Swarm:
         with self._lock:
             if self._log is not None:
                 self._log.append(to_json(event))
-            problem = None if self._folder is None else self._folder.what_happened()
+            problem = None if self._held is None else self._held.lock.what_happened()
         if problem is not None:
             log.warning("%s", problem)
         try:

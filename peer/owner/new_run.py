@@ -243,7 +243,8 @@ def _asked_manifest(
             fields |= {"data": model.data_section(data)}
         return RunManifest.from_fields(fields)
     except ValueError as error:
-        raise UsageFault(f"{config_path or ('--file' if model is None else '--model')}: {error}") from error
+        where = config_path or ("--file (in Python files)" if model is None else "--model")
+        raise UsageFault(f"{where}: {error}") from error
 
 
 def _with_tokenizer(fields: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,13 @@ class HeldFolder:
         self.lock.close()
         self.fresh.take_back()
 
+    def let_go(self, *, has_trained: bool) -> None:
+        """The session is over: the folder stays, but a spare one in which nobody trained."""
+        if self.is_spare and not has_trained:
+            self.give_up()
+        else:
+            self.lock.close()
+
 
 def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tuple[PeerConfig, HeldFolder]:
     """Lock the data folder of `config`, or a further one beside it (RUN-2, ...) when that is another peer's.
@@ -73,7 +80,9 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
         return config, HeldFolder(FolderLock(config.data_dir, what), fresh)
     usual = config.data_dir
     folders = [usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(2, MOST_FOLDERS + 1))]
-    for folder in _fitting(folders, what):
+    own, unused = _fitting(folders, what)
+    num_stopped = sum(told_holder_of(folder) is None for folder in own)
+    for folder in (*own, *unused):
         chosen = config if folder == usual else _moved(config, folder, folders)
         is_new = folder != usual and not folder.exists()
         is_spare = is_new and what != _SEED and not files
@@ -83,15 +92,16 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
             lock = FolderLock(folder, what)
         except FolderInUse:
             continue
-        return chosen, HeldFolder(lock, fresh, _sentence(config, folder, is_new=is_new), is_spare)
+        sentence = _sentence(config, folder, is_new=is_new, num_stopped=num_stopped)
+        return chosen, HeldFolder(lock, fresh, sentence, is_spare)
     raise LocalFault(
         f"the {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are taken; expected a free one; give "
         "--data-dir to one more"
     )
 
 
-def _fitting(folders: Sequence[Path], what: str) -> list[Path]:
-    """Those that this command used, the latest first, then those that no peer has had."""
+def _fitting(folders: Sequence[Path], what: str) -> tuple[list[Path], list[Path]]:
+    """(those that this command used, the latest first; those that no peer has had)."""
     seeds = what == _SEED
     own, unused = list[Path](), list[Path]()
     for folder in folders:
@@ -100,14 +110,16 @@ def _fitting(folders: Sequence[Path], what: str) -> list[Path]:
             own += [folder] if (last == _SEED) == seeds else []
         else:
             unused.append(folder)
-    return [*sorted(own, key=_last_event_at, reverse=True), *unused]
+    return sorted(own, key=_last_event_at, reverse=True), unused
 
 
-def _sentence(config: PeerConfig, folder: Path, *, is_new: bool) -> str | None:
+def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: int) -> str | None:
     usual = config.data_dir
     if folder != usual and not config.peers and last_use_of(usual) == _SEED and told_holder_of(usual) is None:
         return f"the run's seed on this machine does not run; start it with `{_SEED} {config.run_id}`"
     name = re.sub(r"\.[a-z2-7]{20}", "", folder.name)
+    if num_stopped > 1:
+        return f"of {num_stopped} peers that stopped here the last one goes on ({name}); --data-dir brings another back"
     return f"the usual folder is another peer's; this one has its own ({name})" if is_new else None
 
 

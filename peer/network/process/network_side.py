@@ -44,7 +44,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peer
 from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
-from peer.events.swarm_seen import MAX_PEOPLE, SwarmSeen, SwarmWatch
+from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
@@ -77,10 +77,6 @@ LOOKS_PER_REVISION_LOOK = 3
 SEEN_SECONDS = 2.0
 """Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
 SEEN_SECONDS_PER_MEMBER = 0.01
-PROFILES_SECONDS = 600.0
-"""Between two looks at what people say of themselves, which seldom changes."""
-FIRST_PROFILES_SECONDS = 10.0
-"""After joining: not while the state comes."""
 RELAYED_SECONDS = 20.0
 """Between two looks at whom this peer relays for: a question to its daemon for each home."""
 MAX_RELAYED = 200
@@ -185,6 +181,7 @@ class NetworkSide:
             if found is None:
                 return
             self._record, manifest = found
+            check_site(manifest, self.config.site, trains=self.role == "trainer")
             keep_record(self.config.run_record_path, self._record)
             serve_run(host, self._admission, self._current_record)
             rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
@@ -282,7 +279,6 @@ class NetworkSide:
         self, manifest: RunManifest, mailbox: Mailbox, device: str, doorkeeper: RunDoorkeeper, files: ServedFiles
     ) -> Node:
         config, identity, host = self.config, self._identity, self._host
-        check_site(manifest, config.site, trains=self.role == "trainer")
         who = NodeIdentity(
             *(identity, config.run_id, secrets.randbits(62), self.role, device, config.name, SOFTWARE),
             contributor_key=self._contributor.public_key if self._contributor is not None else b"",
@@ -395,13 +391,12 @@ class NetworkSide:
         if not name and key_path is not None:
             name = read_choice(choice_path(key_path)).name
         watch = SwarmWatch(node.me, name, "" if self._contributor is None else self._contributor.peer_id)
-        asked_at = time.monotonic() - PROFILES_SECONDS + FIRST_PROFILES_SECONDS
+        looks = ProfileLooks(time.monotonic())
         counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
         while True:
-            if time.monotonic() - asked_at > PROFILES_SECONDS:
-                asked_at = time.monotonic()
-                watch.take_profiles(await self._profiles())
             members = [record for record in node.membership.members() if record.peer_id != node.me]
+            if looks.is_due(watch.strangers(members), time.monotonic()):
+                watch.take_profiles(await self._profiles())
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)

@@ -268,7 +268,7 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
             first = best = row.rank
         elif row.rank < best:
             best = row.rank
-            news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} of {seen.num_ranked} now"))
+            news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} now"))
     return _with_news(replace(scene, swarm=seen, names=names, first_rank=first, best_rank=best), news)
 
 

@@ -69,7 +69,8 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
     row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
     row = row if row is not None and row.tokens else None  # no work, no rank
     since_when = ", whole run" if width >= WIDE_HEADER else ""
-    rank = f" · rank {row.rank} of {num_ranked} met{since_when}" if row is not None and num_ranked > 1 else ""
+    # Not of how many: people met are no machines here, and two counts on one screen would seem to disagree.
+    rank = f" · rank {row.rank}{since_when}" if row is not None and num_ranked > 1 else ""
     right = [part(scene.own_name, ACCENT), part(rank)]
     if rank and row is not None and scene.first_rank is not None and scene.first_rank != row.rank:
         moved = scene.first_rank - row.rank

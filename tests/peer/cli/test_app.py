@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -296,6 +297,27 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
     ((config, _),) = calls
     assert (config.output, config.peers) == ("plain", ())
+
+
+def test_a_seed_takes_the_one_run_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        assert app.run(["init", name, "--out", str(tmp_path / "runs" / name)]) == 0
+    (tmp_path / "runs" / "notes").mkdir()
+    calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
+    monkeypatch.chdir(tmp_path / "runs")
+    assert app.run(["seed"]) == 2
+    assert "Which run?" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "runs" / "two")
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "one"):
+        monkeypatch.chdir(folder)
+        assert app.run(["seed"]) == 0
+        assert f"whose folder is {tmp_path / 'runs' / 'one'}." in capsys.readouterr().err
+    for config, _ in calls:
+        assert config.run_id.startswith("one.")
+        assert config.data_dir == tmp_path / "runs" / "one"
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

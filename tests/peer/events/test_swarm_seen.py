@@ -11,7 +11,7 @@ import pytest
 from dht.host import PeerId
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord
-from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, SwarmSeen, SwarmWatch
+from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 
 ME = PeerId("me")
@@ -99,7 +99,27 @@ def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
     watch.take_profiles(said("Kiran", "NL", (PeerId("a"),)))
     seen = watch.look([record("a", 1, **key), record("thief", 2, name="I am Kiran", **key), record("b", 3)], 1.0)
     assert dict(seen.names) == {"a": "Kiran", "thief": "I am Kiran"}
+    assert seen.own_name == ""
+    # Of one whose key came to this machine without the file beside it.
+    watch.take_profiles(said("Kiran", "NL", (PeerId("a"), ME)))
+    assert watch.look([record("me", 1, **key)], 2.0).own_name == "Kiran"
     assert seen.num_countries == 1
+
+
+def test_a_newcomer_of_somebody_is_looked_up_soon_and_a_flood_is_not_followed() -> None:
+    watch, key = SwarmWatch(ME), {"contributor_key": b"k" * 32}
+    watch.take_profiles(said("Kiran", "NL", (PeerId("a"),)))
+    looks = ProfileLooks(0.0)
+    known = watch.strangers([record("a", 1, **key), record("b", 1)])
+    assert known == set()
+    assert [now for now in range(1300) if looks.is_due(known, now)] == [10, 610, 1210]
+    # Kiran's second machine, which the profile names a little later, or never.
+    newcomer = watch.strangers([record("a", 1, **key), record("second", 1, **key)])
+    assert [now for now in range(1300, 1900) if looks.is_due(newcomer, now)] == [1300, 1330]
+    flood = [{PeerId(str(number))} for number in range(300)]
+    asked = [number for number, made_up in enumerate(flood) if looks.is_due(made_up, 1900 + number)]
+    assert asked == list(range(0, 300, 30))
+    assert not any(ProfileLooks(0.0).is_due(newcomer, now) for now in range(10)), "while the state comes"
 
 
 def test_the_loss_is_that_of_the_newest_version() -> None:

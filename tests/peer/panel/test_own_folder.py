@@ -92,6 +92,9 @@ def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig,
     _, alice = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert start_and_stop("peer join", last_event_at=2000) == "-3"
     alice.lock.close()
+    _, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert held.sentence == "of 2 peers that stopped here the last one goes on (own-3); --data-dir brings another back"
+    held.lock.close()
     assert start_and_stop("peer join", last_event_at=1000) == "-3"
     # A start that fails there changes nothing of what the folder is for.
     bob, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")

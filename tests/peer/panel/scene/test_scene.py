@@ -101,7 +101,7 @@ def test_a_better_rank_is_news_and_a_note_is_said_once() -> None:
     for rank in (3, 2, 2, 1):
         scene = with_update(scene, seen(5.0, rank, ()))
     scene = with_note(with_note(scene, "the disk is full", 6.0), "the disk is full", 7.0)
-    assert said(scene)[-2:] == ["You are rank 1 of 14 now", "the disk is full"]
+    assert said(scene)[-2:] == ["You are rank 1 now", "the disk is full"]
     assert said(scene).count("the disk is full") == 1
     assert scene.first_rank == 3
 
