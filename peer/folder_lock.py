@@ -31,14 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class FolderInUse(LocalFault):
-    """Another process holds the folder; `holder` says which."""
-
-    def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(
-            f"the data folder {folder} is in use by {holder}; expected a folder for each peer, because two in one "
-            "would lose each other's work; end that process, or give this one another --data-dir"
-        )
-        self.holder = holder
+    """Another process holds the folder."""
 
 
 class FolderLock:
@@ -112,7 +105,10 @@ class FolderLock:
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
                     "give another --data-dir"
                 ) from error
-            raise FolderInUse(self._folder, holder) from error
+            raise FolderInUse(
+                f"the data folder {self._folder} is in use by {holder}; expected a folder for each peer, because two "
+                "in one would lose each other's work; end that process, or give this one another --data-dir"
+            ) from error
         self._descriptor = descriptor
         if self._what is None:
             return

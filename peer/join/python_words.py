@@ -24,5 +24,7 @@ def faults_in_python() -> Iterator[None]:
     try:
         yield
     except LocalFault as fault:
-        fault.args = (in_python(str(fault)),)
-        raise
+        told = in_python(str(fault))
+        if told == str(fault):
+            raise
+        raise type(fault)(told) from fault
