@@ -32,6 +32,7 @@ def demo(
             "--minutes",
             min=0.1,
             max=1440,
+            metavar="N",
             help="How long all train, 40 s at least; starting and measuring come besides.",
         ),
     ] = 2.0,

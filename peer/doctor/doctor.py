@@ -123,7 +123,8 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
             limit_bytes = int(config.data_limit_gib * 2**30)
             run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data, limit_bytes))
         except LocalFault as fault:
-            run = replace(run, data_fault=str(fault))
+            code = 0 if config.data is None else fault.exit_code
+            run = replace(run, data_fault=str(fault), data_fault_code=code)
         run = await asyncio.to_thread(_with_weights, run, observer.manifest, config)
     facts = replace(facts, run=run, line=line, step_seconds=step_seconds)
     if prediction is None or step_seconds is None:

@@ -99,6 +99,7 @@ class ReportedRun:
         model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
         data: what this machine would train on; empty for a model from its owner's own code.
         data_fault: what is missing; empty: nothing.
+        data_fault_code: of the `data_fault`; 0: nobody said which data.
         bits_fault: why the run's weights or moments may not have so few bits; empty: they may, or nobody asked.
         weights: the given ones that the run stands on, and where this machine has them; empty: it needs none.
         weights_fault: why they cannot be had here; empty: they can.
@@ -118,6 +119,7 @@ class ReportedRun:
     model_fault: str = ""
     data: str = ""
     data_fault: str = ""
+    data_fault_code: int = 0
     weights: str = ""
     weights_fault: str = ""
     weights_fault_code: int = 0

@@ -114,7 +114,9 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding("model", "note", "from its owner's own code, which `peer join` does not have", run.own_code_hint)
     if run.model_fault:
         yield Finding("model", "stop", run.model_fault, "", Incompatible.exit_code)
-    if run.data_fault:
+    if run.data_fault_code:
+        yield Finding("data", "stop", run.data_fault, "", run.data_fault_code)
+    elif run.data_fault:
         yield Finding("data", "note", run.data_fault, "docs/volunteer/join.md says what --data takes")
     elif run.data:
         yield Finding("data", "ok", run.data)

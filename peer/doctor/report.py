@@ -67,8 +67,10 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         return "Nothing here stands in the way. Name a run to see the rest: peer doctor RUN"
     if facts.run.own_code_hint:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
+    faults = {"--data": facts.run.data_fault, "--base": facts.run.weights_fault}
+    to_give = " and ".join(flag for flag, fault in faults.items() if fault)
     share = facts.share_of_rounds
     rounds = "" if share is None else f": this peer would make about {100 * share:.0f} % of the rounds"
     if rounds and facts.pace is not None:
         rounds += own_part(facts.pace)
-    return f"Joining makes sense{rounds}."
+    return f"Joining makes sense{to_give and f' with {to_give}'}{rounds}."

@@ -53,7 +53,9 @@ AsPlain = Annotated[
 IsVerbose = Annotated[bool, typer.Option("-v", "--verbose", help="Plain lines about every event.")]
 PAGE_PORT: Final = 8080
 """Of a page on this machine, unless somebody says otherwise."""
-Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, metavar="N", help="Port of the page; 0 takes a free one.")
+]
 
 
 def output_of(as_json: bool, plain: bool, verbose: bool = False) -> str | None:

@@ -59,7 +59,8 @@ def write_folder(
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise cannot_be_written(folder, anchors.num_bytes, error) from error
+        is_all = not merge and not anchors.manifest.model.frozen
+        raise cannot_be_written(folder, anchors.num_bytes if is_all else None, error) from error
     return facts
 
 

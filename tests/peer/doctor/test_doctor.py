@@ -183,6 +183,8 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
     ("manifest", changed("run", own_manifest_hash="cd" * 32), "note", "cdcdcdcdcdcdcdcd here", "--data-dir", 0),
     ("manifest", changed("run", num_others=2), "note", "2 of them with another manifest", "owner", 0),
+    ("data", changed("run", data_fault="give --data tokens:PATH"), "note", "give --data", "join.md", 0),
+    ("data", changed("run", data_fault="no such file", data_fault_code=2), "stop", "no such file", "", 2),
     ("weights", changed("run", weights_fault="--base is missing"), "note", "--base is missing", "--base DIR", 0),
     (
         *("weights", changed("run", weights_fault="their digest is another", weights_fault_code=4), "stop"),
@@ -315,6 +317,17 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).end(findings, facts, exit_code_of(findings))
     assert "Joining makes sense" not in shown.getvalue()
     assert shown.getvalue().splitlines()[-1].startswith("`peer join` cannot join this run; the code of its owner can")
+
+
+def test_the_verdict_says_what_is_still_to_be_given() -> None:
+    for faults, ending in (
+        ({}, "Joining makes sense"),
+        ({"data_fault": "no"}, "Joining makes sense with --data"),
+        ({"data_fault": "no", "weights_fault": "no"}, "Joining makes sense with --data and --base"),
+    ):
+        facts, shown = changed("run", **faults), io.StringIO()
+        Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).end(diagnose(facts), facts, 0)
+        assert re.split(r"[:.]", shown.getvalue().splitlines()[-1])[0] == ending
 
 
 def test_json_has_the_findings_and_addresses_as_text() -> None:
