@@ -34,14 +34,21 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """x: [batch, length, d_model]; cosine, sine: [length, head width / 2]."""
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, past: list[Tensor] | None = None) -> Tensor:
+        """x: [batch, length, d_model]; cosine, sine: [length, head width / 2].
+
+        `past`: keys and values of the tokens before, empty at first; those of `x` are added.
+        """
         batch, length, d_model = x.shape
         packed = self.query_key_value(x).view(batch, length, 3, self.num_heads, d_model // self.num_heads)
         query, key, value = packed.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head width]
-        mixed = F.scaled_dot_product_attention(
-            _rotated(query, cosine, sine), _rotated(key, cosine, sine), value, is_causal=True
-        )
+        key = _rotated(key, cosine, sine)
+        is_first = not past
+        if past is not None:
+            if past:
+                key, value = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
+            past[:] = key, value
+        mixed = F.scaled_dot_product_attention(_rotated(query, cosine, sine), key, value, is_causal=is_first)
         joined: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, d_model))
         return joined
 
@@ -72,9 +79,9 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
         self.feed_forward = FeedForward(d_model)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """x: [batch, length, d_model]."""
-        x = x + self.attention(self.attention_norm(x), cosine, sine)
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, past: list[Tensor] | None = None) -> Tensor:
+        """x: [batch, length, d_model]; `past`: as in `Attention`."""
+        x = x + self.attention(self.attention_norm(x), cosine, sine, past)
         result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return result
 
@@ -116,9 +123,31 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, cosine, sine, use_reentrant=False)
             else:
                 x = block(x, cosine, sine)
+        logits = self._logits(x)
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def _logits(self, x: Tensor) -> Tensor:
         x = self.norm(x)
         logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
-        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return logits
+
+    def continued(self, tokens: Tensor, past: list[list[Tensor]] | None) -> tuple[Tensor, list[list[Tensor]]]:
+        """Logits [batch, vocab_size] behind `tokens` (int64 [batch, length]), which follow what `past` has seen.
+
+        Args:
+            past: what the call before returned, which is used up; None: nothing has been seen, and several tokens may
+                come at once. After that they come one by one.
+
+        Returns:
+            the logits, and keys and values of each block for all tokens so far; at most `context` of them.
+        """
+        past = past or [[] for _ in self.blocks]
+        start = past[0][0].shape[2] if past[0] else 0
+        x = self.embedding(tokens)
+        cosine, sine = (one[start : start + tokens.shape[1]].to(x.dtype) for one in (self.cosine, self.sine))
+        for block, seen in zip(self.blocks, past, strict=True):
+            x = block(x, cosine, sine, seen)
+        return self._logits(x[:, -1]), past
 
     def recompute_activations(self) -> None:
         """Keep only what goes into each block for the backward pass, and compute the rest again."""

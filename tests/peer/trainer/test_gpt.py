@@ -28,6 +28,17 @@ def test_the_same_seed_gives_the_same_bits_everywhere(shape, digest):
     assert parameters_digest(build_model(shape, seed=8)).hex() != digest
 
 
+@pytest.mark.parametrize("shape", [TINY, UNTIED])
+@torch.no_grad()
+def test_what_is_kept_of_a_text_gives_the_logits_of_the_whole(shape):
+    model = build_model(shape, seed=1)
+    tokens = torch.randint(shape.vocab_size, (2, shape.context), generator=torch.Generator().manual_seed(0))
+    past = None
+    for start, end in ((0, 4), *((at, at + 1) for at in range(4, shape.context))):
+        logits, past = model.continued(tokens[:, start:end], past)
+        torch.testing.assert_close(logits, model(tokens[:, :end])[:, -1], rtol=1e-4, atol=1e-5)
+
+
 def test_initialisation_does_not_depend_on_how_it_is_chunked(monkeypatch):
     expected = parameters_digest(build_model(TINY, seed=1))
     monkeypatch.setattr("peer.trainer.model.uniform._AT_ONCE", 1000)
