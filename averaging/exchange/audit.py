@@ -55,7 +55,7 @@ DEFENCE_SECONDS = 10.0
 HOLD_SECONDS = 15.0
 """A commit with a suspicious mean is held back this long at most; its members have the same reason to answer."""
 MAX_OPEN = 8
-"""Audits of one fragment under way here; each holds at most one encoded fragment."""
+"""Audits of one fragment under way here, and as many more that others accused; each holds one encoded fragment."""
 MAX_EARLY = 256
 """Requests that wait for a commit, one of each auditor and fragment."""
 KEPT_MEANS = 3
@@ -73,6 +73,8 @@ class _Audit:
     commit: Commit
     shard: int
     mean: Buffer
+    is_own: bool
+    """Begun without anybody's accusation."""
     accusers: set[PeerId] = field(default_factory=set)
     shares: dict[int, tuple[AuditShare, bytes]] = field(default_factory=dict)
     defence: Defence | None = None
@@ -235,12 +237,14 @@ class Audits:
                 self._open[key].accusers.add(accuser)
             return
         held = self._means.get((fragment.index, commit.version))
-        num_open = sum(other[0] == fragment.index for other in self._open)
+        is_own = accuser is None
+        num_open = sum(other[0] == fragment.index and audit.is_own == is_own for other, audit in self._open.items())
         if key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
             return
-        if not self._spend(self._context.me, fragment, commit, OWN_BUDGET):
+        # Who accuses pays for it: what this peer suspects itself must not be passed over because others cried wolf.
+        if not self._spend(self._context.me if accuser is None else accuser, fragment, commit, OWN_BUDGET):
             return
-        audit = _Audit(commit, index, held[1][index], set() if accuser is None else {accuser})
+        audit = _Audit(commit, index, held[1][index], is_own, set() if accuser is None else {accuser})
         audit.wanted = frozenset(commit.shards[index].included)
         # The accused answers everybody, and may be heard before the accuser.
         audit.defence = self._defences.get(key[:3])

@@ -205,6 +205,34 @@ def test_an_accused_reducer_defends_a_mean_once_to_everybody():
     scenario(play)
 
 
+def test_false_accusations_do_not_use_up_what_others_look_at_before_they_apply_it():
+    async def play():
+        swarm = swarm_of(5, replace(RULE, audit_fraction=0.001))
+        slanderer, liar, *honest = swarm.live()
+        applied = slanderer.exchange.audits.applied
+
+        async def accuse(fragment, commit, payloads):
+            await applied(fragment, commit, payloads)
+            for shard in range(len(commit.shards)):
+                said = Accusation(fragment.index, commit.version, shard, frames.commit_digest(commit), bytes(64))
+                said = replace(said, signature=notary_of(slanderer.name).sign_accusation(said))
+                for peer in (liar, *honest):
+                    slanderer.links.post(peer.name, [frames.encode(said)])
+
+        slanderer.exchange.audits.applied = accuse
+        await swarm.train(11)
+        lie_in_means(liar, -10.0)
+        make_every_mean(liar)
+        before = {peer.name: len(peer.closed()) for peer in honest}
+        await swarm.train(2, first_seed=9000)
+        for peer in honest:
+            commits = [closed.commit for closed in peer.closed()[before[peer.name] :]]
+            assert liar.name not in {commit.holder(shard) for commit in commits for shard in range(len(commit.shards))}
+        return swarm
+
+    scenario(play)
+
+
 def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
     async def play():
         swarm = swarm_of(5)
