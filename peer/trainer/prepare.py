@@ -34,6 +34,7 @@ _FLAGS = {
     "text_field": "--field",
     "held_out_fraction": "--held-out",
     "part_bytes": "--shard-megabytes",
+    "division": "another version of this command",
     "examples": "--label, --labels or --max-tokens",
 }
 """Where each setting comes from, for people."""
@@ -211,6 +212,7 @@ def _settings(
         "text_field": text_field,
         "held_out_fraction": fraction,
         "part_bytes": part_bytes,
+        "division": "mixed files",
     }
 
 

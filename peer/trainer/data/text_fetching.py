@@ -273,7 +273,7 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> tu
     part_bytes = min(LARGEST_PART_BYTES, max(SMALLEST_PART_BYTES, sum(sizes) // NUM_UNITS))
     # Names without folders: the same files lie elsewhere on other machines.
     stamps = [(kind, path.name, size) for (kind, path), size in zip(files, sizes, strict=True)]
-    return parts_of(files, part_bytes), identity_of(stamps)
+    return parts_of(files, part_bytes), identity_of("mixed files", stamps)
 
 
 def _hub_ranges(source: str, cache: Path, note: Callable[[str], None]) -> list[tuple[int, int]]:

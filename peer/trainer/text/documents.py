@@ -6,6 +6,7 @@ none reads more than it needs. The same files and part size give the same parts 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -100,17 +101,20 @@ def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> li
 
 
 def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPart]:
-    """Files divided into parts of about `part_bytes` each, in order; small files of one kind share a part.
+    """Files divided into parts of about `part_bytes` each; small files of one kind share a part.
+
+    A peer reads one part for long, and files that lie side by side are alike. So the files of a part come from all over
+    the source, in an order that the same files give everywhere.
 
     Raises:
         UsageFault: a file cannot be read, or is no Parquet file.
         LocalFault: a library is missing.
     """
     parts: list[TextPart] = []
-    for kind, neighbours in groupby(files, key=lambda file: file[0]):
+    for kind, alike in groupby(sorted(files, key=lambda file: KINDS.index(file[0])), key=lambda file: file[0]):
         pieces: list[tuple[str, int, int]] = []
         size = 0
-        for _, path in neighbours:
+        for _, path in _mixed([*alike]):
             for start, stop, num_bytes in _ranges(kind, path, part_bytes):
                 pieces.append((str(path), start, stop))
                 size += num_bytes
@@ -120,6 +124,15 @@ def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPar
         if pieces:
             parts.append(TextPart(kind, tuple(pieces)))
     return parts
+
+
+def _mixed(files: Sequence[T]) -> list[T]:
+    """In an order that their number alone decides."""
+    return [file for _, file in sorted(enumerate(files), key=lambda numbered: _digest_of_number(numbered[0]))]
+
+
+def _digest_of_number(number: int) -> bytes:
+    return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=8).digest()
 
 
 def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterator[tuple[str, bool]]:

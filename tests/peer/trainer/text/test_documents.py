@@ -49,8 +49,21 @@ def test_only_the_last_chunk_of_a_file_ends_a_document(tmp_path):
     (tmp_path / "short.txt").write_text("short")
     parts = parts_of(files_of([str(tmp_path)]), 1 << 20)
     assert len(parts) == 1  # small files share one
-    ends = [ended for part in parts for _, ended in documents(part, "text", Complaints())]
-    assert ends == [False] * 4 + [True, True]
+    told = [(text[:5], ended) for part in parts for text, ended in documents(part, "text", Complaints())]
+    assert [ended for text, ended in told if text != "short"] == [False] * 4 + [True]
+    assert ("short", True) in told
+
+
+def test_each_part_has_files_from_all_over_the_source(tmp_path):
+    for kind in ("manuals", "sources"):
+        for number in range(64):
+            (tmp_path / f"{kind}-{number:02}.txt").write_text(f"{kind} {number}\n" * 50)
+    files = files_of([str(tmp_path)])
+    parts = parts_of(files, 10_000)
+    assert len(parts) > 5
+    assert all(len({name.rpartition("/")[2][:5] for name, _, _ in part.pieces}) == 2 for part in parts[:-1])
+    assert sorted(name for part in parts for name, _, _ in part.pieces) == sorted(str(path) for _, path in files)
+    assert parts == parts_of(files_of([str(tmp_path)]), 10_000)
 
 
 def test_rows_that_are_not_what_they_should_be_are_counted(tmp_path):
