@@ -111,8 +111,8 @@ class Audits:
         self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
         self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(MAX_REMEMBERED)
         self._defences: Newest[tuple[int, int, int], Defence] = Newest(MAX_REMEMBERED)
-        self._told: Newest[Key, set[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
-        """Of a mean of this peer that was accused: those that have its defence; the digest is that of the commit."""
+        self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
+        """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
         self._budgets = AuditBudgets(context.rule.audit_fraction)
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
@@ -428,12 +428,13 @@ class Audits:
             return
         inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
         defence = Defence(fragment.index, said.version, said.shard, inputs)
-        # Each gets it once: an accusation is much shorter than what all of a large swarm is sent.
+        # Once for each accuser: it is much longer than an accusation. And a member may hear it before the commit.
         key = (fragment.index, said.version, said.shard, said.digest)
-        told = self._told.get(key, set())
-        to = {*self._context.members(), sender} - {self._context.me} - told
-        self._told[key] = told | to
-        for peer_id in sorted(to):
+        accusers = self._answered.get(key, frozenset())
+        if sender in accusers:
+            return
+        self._answered[key] = accusers | {sender}
+        for peer_id in sorted({*self._context.members(), sender} - {self._context.me}):
             self._post(peer_id, defence)
 
     def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
