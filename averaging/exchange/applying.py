@@ -154,7 +154,15 @@ class Applying:
 
     def apply(self, fragment: FragmentRuntime, effect: Apply) -> None:
         """Fetch what a commit names, and go to the version that it leads to; beside all else."""
-        self._context.spawn(self._fetch_and_apply(fragment, effect.commit))
+        self._context.spawn(self._fetch_or_give_up(fragment, effect.commit))
+
+    async def _fetch_or_give_up(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        """A fault that nobody foresaw costs this peer a version, and not the fragment for good; it is logged."""
+        try:
+            await self._fetch_and_apply(fragment, commit)
+        except Exception:
+            self._not_applied(fragment, commit)
+            raise
 
     async def _fetch_and_apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
         context, clock = self._context, self._context.ports.clock

@@ -23,6 +23,8 @@ MAX_TIMELINE_SECONDS: Final = 180.0
 MAX_STRIP_ROWS: Final = 24
 MAX_STRIP_LOOKS: Final = 60
 MAX_REASONS: Final = 6
+JOINING_SECONDS: Final = 60.0
+"""From a peer's start until it has the model and is in its first round, generously."""
 
 PHASES: Final = {
     "compute": "computes",
@@ -180,12 +182,20 @@ def num_lone(rounds: Sequence[RoundFacts]) -> int:
     return sum(1 for _ in takewhile(lambda row: len(row.contributors) == 1, known))
 
 
-def lone_words(rounds: Sequence[RoundFacts], num_trainers: int) -> str:
-    """That several train and share nothing; empty while they share, or while their lone rounds may be chance."""
-    number = num_lone(rounds)
-    if number < LONE_ROUNDS or num_trainers < 2:
+def lone_words(rounds: Sequence[RoundFacts], started_at: Sequence[float]) -> str:
+    """That several train and share nothing; empty while they share, or while their lone rounds may be chance.
+
+    Args:
+        rounds: the newest first.
+        started_at: of those who train now, unix seconds. Rounds before the second of them had joined say nothing.
+    """
+    if len(started_at) < 2:
         return ""
-    return f"{num_trainers} machines train, but the newest {number} rounds had one member each: they share nothing"
+    joined_at = sorted(started_at)[1] + JOINING_SECONDS
+    number = num_lone([row for row in rounds if row.seen_at > joined_at])
+    if number < LONE_ROUNDS:
+        return ""
+    return f"{len(started_at)} machines train, but the newest {number} rounds had one member each: they share nothing"
 
 
 def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:

@@ -79,6 +79,7 @@ _PROTOCOLS: Final[dict[str, tuple[int, _Kind]]] = {
 }
 _NAMES: Final = {code: name for name, (code, _) in _PROTOCOLS.items()}
 _EXAMPLE = "expected something like /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."
+"""Of somebody to dial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,11 @@ class Multiaddr:
         return b"".join(_encode_part(name, value) for name, value in self.parts)
 
 
-def parse_multiaddr(text: str) -> Multiaddr:
+def parse_multiaddr(text: str, example: str = _EXAMPLE) -> Multiaddr:
     """Read the text form.
+
+    Args:
+        example: what to say when it is none.
 
     Raises:
         UsageFault: not a multiaddr, or one with a protocol that is not used here.
@@ -156,7 +160,7 @@ def parse_multiaddr(text: str) -> Multiaddr:
             raise ValueError(f"{len(text)} characters")
         return _parse(text)
     except ValueError as error:
-        raise UsageFault(f"{text[:120]!r} is not a multiaddr: {error}; {_EXAMPLE}") from error
+        raise UsageFault(f"{text[:120]!r} is not a multiaddr: {error}; {example}") from error
 
 
 def parse_peer_multiaddr(text: str) -> tuple[PeerId, Multiaddr]:

@@ -116,9 +116,13 @@ def _members(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_ports(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    example = "expected something like /ip4/0.0.0.0/tcp/4001"
     for address in addresses:
-        if _as_value_error(parse_multiaddr, address).transport is None:
-            raise ValueError(f"{address!r} has no port; expected something like /ip4/0.0.0.0/tcp/4001")
+        parsed = _as_value_error(lambda text: parse_multiaddr(text, example), address)
+        if parsed.transport is None:
+            raise ValueError(f"{address!r} has no port; {example}")
+        if parsed.peer_id is not None:
+            raise ValueError(f"{address!r} names a peer; {example}, because this peer's id follows by itself")
     return addresses
 
 

@@ -86,6 +86,7 @@ class LoggedRefusals:
     refusals: tuple[Refusals, ...]
     lone_rounds: int = 0
     """The newest rounds in a row that had one member."""
+    is_seed: bool = False
 
 
 def refusals_in_log(path: Path) -> LoggedRefusals | None:
@@ -105,4 +106,4 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
         known, last = with_refusal(known, event), event
         is_seed = event.fact.device == "seed" if isinstance(event.fact, JoinedRun) else is_seed
         lone_rounds = 0 if isinstance(event.fact, JoinedRun) else lone_rounds_after(lone_rounds, event, is_seed=is_seed)
-    return None if last is None else LoggedRefusals(last.peer_id, last.at, known, lone_rounds)
+    return None if last is None else LoggedRefusals(last.peer_id, last.at, known, lone_rounds, is_seed)

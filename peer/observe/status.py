@@ -85,7 +85,8 @@ def local_lines(event_log: Path, now: float) -> list[str]:
     who = f"The peer on this machine, {speakable_name(logged.peer_id)}, as it said {age} ago,"
     lines = []
     if logged.lone_rounds >= LONE_ROUNDS:
-        lines.append(f"{who} trains alone: its last {logged.lone_rounds} rounds had one member.")
+        verb = "saw one member in each of" if logged.is_seed else "was alone in"
+        lines.append(f"{who} {verb} the last {logged.lone_rounds} rounds.")
     if logged.refusals:
         lines += [f"{who} refused:", *(f"  {one.sentence(now)}" for one in logged.refusals)]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -55,6 +56,8 @@ class Scene:
     """What others type to join here, as far as it was said."""
     same_again: Callable[[updates.LineLimits], str] = lambda limits: ""
     """The command that brings this peer back as it is, with these limits; empty: a plain one does."""
+    met_at: float = -math.inf
+    """When this peer saw others train with whom rounds can be shared, after a time without any."""
     joined_at: float | None = None
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
@@ -113,8 +116,12 @@ class Scene:
 
     @property
     def lone_rounds(self) -> int:
-        """The newest rounds in a row that had one member, once they are too many for chance."""
-        return self.state.lone_rounds if self.state.lone_rounds >= LONE_ROUNDS else 0
+        """The newest rounds in a row that had one member, once they are too many for chance.
+
+        Rounds before anybody else was there do not count, nor do the first moments with others.
+        """
+        is_chance = self.state.lone_rounds < LONE_ROUNDS or self.swarm.at - self.met_at < SETTLE_SECONDS
+        return 0 if is_chance else self.state.lone_rounds
 
     @property
     def own_name(self) -> str:
@@ -261,6 +268,9 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
         kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
         names = MappingProxyType(kept | dict(seen.names))
         scene = replace(scene, state=replace(scene.state, recent=_renamed(scene.state.recent, seen.names)))
+    sharing = 2 if scene.is_seed else 1
+    if scene.swarm.num_other_trainers < sharing <= seen.num_other_trainers:
+        scene = replace(scene, met_at=seen.at, state=replace(scene.state, lone_rounds=0))
     row, news = seen.own_row, []
     first, best = scene.first_rank, scene.best_rank
     if row is not None and scene.session_tokens > 0:

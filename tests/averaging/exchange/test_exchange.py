@@ -12,6 +12,7 @@ import pytest
 from averaging.exchange.applying import stored_result
 from averaging.exchange.exchange import QUESTIONS_AT_ONCE
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
+from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
@@ -254,6 +255,32 @@ def test_a_reducer_that_signs_a_mean_of_no_numbers_holds_up_nobody_else_for_long
         return swarm
 
     scenario(play)
+
+
+def test_a_fault_while_a_commit_is_applied_costs_a_peer_a_version_and_not_the_fragment(monkeypatch, caplog):
+    honest = FragmentState.apply
+    failed = []
+
+    def fails_once(state, *args):
+        if state is failing and state.version == 1 and not failed:
+            failed.append(state.version)
+            raise RuntimeError("nobody foresaw this")
+        return honest(state, *args)
+
+    async def play():
+        nonlocal failing
+        swarm = Swarm(4)
+        failing = swarm.live()[1].fragments[0].state
+        monkeypatch.setattr(FragmentState, "apply", fails_once)
+        await swarm.train(6)
+        await swarm.settle()
+        swarm.assert_agreement(least_version=5)
+        return swarm
+
+    failing = None
+    scenario(play)
+    assert failed
+    assert "nobody foresaw this" in caplog.text
 
 
 def test_work_that_nobody_may_apply_any_more_is_dropped_and_leaves_the_live_parameters():

@@ -21,7 +21,7 @@ from dashboard.page.formats import age_text, choices_text, share_text
 from dashboard.page.page import Frame, PageLink, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
 from dashboard.page.result import result_of
-from dashboard.page.rounds import LAGS, MAX_LANES, heat, lone_words
+from dashboard.page.rounds import JOINING_SECONDS, LAGS, MAX_LANES, heat, lone_words
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events.lone_rounds import LONE_ROUNDS
@@ -169,10 +169,14 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     assert words in text_of("status", history)
     assert words in text_of("health", history)
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
-    assert not lone_words(shared.rounds, num_trainers)
+    starts = [row.record.started_at for row in state_of().trainers]
+    assert lone_words(lone, starts)
+    assert not lone_words(shared.rounds, starts)
     assert "they share nothing" not in text_of("status", shared) + text_of("health", shared)
-    assert not lone_words(lone, 1)
-    assert not lone_words(lone[: LONE_ROUNDS - 1], num_trainers)
+    assert not lone_words(lone, starts[:1])
+    assert not lone_words(lone[: LONE_ROUNDS - 1], starts)
+    # The first was alone until a moment ago: its rounds before that are nobody's fault.
+    assert not lone_words(lone, [starts[0], max(row.seen_at for row in lone) - JOINING_SECONDS])
 
 
 def test_an_anchor_of_one_peer_is_equal_to_nothing() -> None:

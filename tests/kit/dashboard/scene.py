@@ -63,6 +63,7 @@ def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
         records.append(
             replace(
                 record,
+                started_at=now - 3600.0 * (1 + index),
                 name=NAMES[index % len(NAMES)],
                 device=DEVICES[index % len(DEVICES)],
                 tokens=round(SCALE * 3.1e6 / (1 + index)),

@@ -79,7 +79,15 @@ def test_file_faults_name_the_file_and_the_field(tmp_path: Path, text: str, sent
         ({"run_id": "x", "device": "cpu"}, "--run-id: 'x' is not a run id"),
         ({"announce": ["/ip4/203.0.113.5/tcp/0"]}, "--announce: '/ip4/203.0.113.5/tcp/0' has port 0"),
         ({"listen": ["/ip4/0.0.0.0"]}, "--listen: '/ip4/0.0.0.0' has no port"),
-        ({"listen": ["0.0.0.0:4001"]}, "--listen: '0.0.0.0:4001' is not a multiaddr"),
+        (
+            {"listen": ["0.0.0.0:4001"]},
+            "--listen: '0.0.0.0:4001' is not a multiaddr: it does not begin with '/'; expected something like "
+            "/ip4/0.0.0.0/tcp/4001",
+        ),
+        (
+            {"listen": ["/ip4/0.0.0.0/tcp/4001/p2p/12D3KooWLRzoSPvLjnytUUFXy3hdc5x5QXiCiPKfPfU9jGn1cqUJ"]},
+            "names a peer; expected something like /ip4/0.0.0.0/tcp/4001, because this peer's id follows by itself",
+        ),
         ({"join_timeout_seconds": -1.0}, "--join-timeout is -1.0; expected a finite number from 0"),
         ({"name": "a\x1b[2J"}, "--name is 'a\\x1b[2J'; expected something like one line of printable text"),
         ({"data": "books.txt"}, "--data is 'books.txt'; expected something like stdlib: or text:PATH"),

@@ -168,6 +168,7 @@ def test_plain_lines_say_that_rounds_have_one_member() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
     view.tick(100.0)
+    view.tell(SwarmSeen(at=80.0, num_others=1, num_other_trainers=3))
     for event in (joined(100.0), *(committed(101.0, (ME,)) for _ in range(9))):
         view.show(event)
     view.tell(SwarmSeen(at=104.0, num_others=1, num_other_trainers=3, num_silent=2, num_silent_trainers=2))

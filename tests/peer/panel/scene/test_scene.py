@@ -9,6 +9,7 @@ import pytest
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.peer_events import (
     Evaluated,
     Event,
@@ -25,7 +26,7 @@ from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.key_bindings import PASTED, Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
-from peer.panel.scene.scene import Scene, scene_of, settled, with_event, with_note, with_update
+from peer.panel.scene.scene import SETTLE_SECONDS, Scene, scene_of, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
 from peer.panel.screens.training_screen import news_lines
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
@@ -87,6 +88,18 @@ def test_a_round_of_two_sites_is_confirmed_where_a_site_has_one_peer() -> None:
     alone = committed(2.0, (ME,))
     scene = after(JOINED, replace(alone, fact=replace(alone.fact, num_cells=2)))
     assert (scene.confirmed_rounds, scene.lone_rounds) == (1, 0)
+
+
+def test_rounds_before_others_came_are_nobodys_fault() -> None:
+    alone = after(JOINED, *(committed(2.0 + number, (ME,)) for number in range(20)))
+    assert alone.lone_rounds == 20
+    met = with_update(alone, SwarmSeen(30.0, num_others=1, num_other_trainers=1))
+    assert met.lone_rounds == 0
+    for number in range(LONE_ROUNDS):
+        met = with_event(met, committed(31.0 + number, (ME,)))
+    assert met.lone_rounds == 0  # it may still be on its way into its first round
+    later = with_update(met, SwarmSeen(30.0 + SETTLE_SECONDS, num_others=1, num_other_trainers=1))
+    assert later.lone_rounds == LONE_ROUNDS
 
 
 def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:

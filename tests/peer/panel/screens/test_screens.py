@@ -31,7 +31,7 @@ from peer.events.swarm_seen import SwarmSeen
 from peer.panel.live_panel import farewell
 from peer.panel.painter import END_OF_LINE, Painter
 from peer.panel.scene.key_bindings import Page
-from peer.panel.scene.scene import Scene, with_event, with_note, with_update
+from peer.panel.scene.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import EndedForGood, Resting
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
@@ -115,7 +115,7 @@ def picture_of(scene: Scene) -> str:
     ],
 )
 def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: str) -> None:
-    scene = with_update(an_evening(), seen)
+    scene = with_update(an_evening(), replace(seen, at=NOW + SETTLE_SECONDS))
     for number in range(LONE_ROUNDS):
         assert told not in picture_of(scene)
         scene = with_event(scene, committed(NOW + number / 10, (ME,)))
@@ -142,6 +142,7 @@ def test_a_seed_says_that_others_train_alone() -> None:
     scene = with_update(an_evening(is_seed=True), SwarmSeen(NOW, num_others=2, num_other_trainers=2))
     for number in range(LONE_ROUNDS):
         scene = with_event(scene, committed(NOW, ((KIRAN, JO)[number % 2],)))
+    scene = with_update(scene, SwarmSeen(NOW + SETTLE_SECONDS, num_others=2, num_other_trainers=2))
     assert "2 train, but the last 8 rounds had one member each" in picture_of(scene)
     with_one = with_update(scene, SwarmSeen(NOW, num_others=1, num_other_trainers=1))
     assert "had one member" not in picture_of(with_one)
