@@ -52,7 +52,8 @@ def export_model(
         return 0
     weights = list(out.glob("*.safetensors")) if form == "hf" else [out]
     num_bytes = sum(path.stat().st_size for path in weights)
-    print(f"Model       {out}  ({bytes_text(num_bytes)}{_kind_text(config)})")
+    beside = "" if form == "hf" else ", and config.json beside it"
+    print(f"Model       {out}{beside}  ({bytes_text(num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"

@@ -206,6 +206,7 @@ def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFi
     assert export_model(CheckpointSource(run_id, folder), out, True, False) == 0
     said = capsys.readouterr()
     assert "version 6" in said.out
+    assert f"{out}, and config.json beside it" in said.out
     # What is old is said to be, and where the newest is.
     assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN in place", said.err)
 
