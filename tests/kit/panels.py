@@ -86,7 +86,7 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
         events.append(committed(at))
     events += [
         Event(NOW - 300, ME, PeerLeft(JO, "it said goodbye")),
-        Event(NOW - 240, ME, ReachabilityFound(KIRAN, True, ("/ip4/203.0.113.5/tcp/4001",))),
+        Event(NOW - 240, ME, ReachabilityFound(KIRAN, True, ("/dns4/home.example.org/tcp/4001",))),
         Event(NOW - 60, ME, PeerJoined(LINDSTROEM)),
         Event(NOW - 4, ME, committed(NOW).fact),
     ]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
 from dht.identity.join_link import join_link
+from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, short_peer
 from peer.events import peer_events as events
@@ -79,7 +80,9 @@ class Scene:
     pace: tuple[tuple[float, int], ...] = ()
     """When the swarm had committed how many tokens."""
     is_reachable: bool | None = None
-    """From outside, as the last member that tried says; None: nobody has tried."""
+    """As the last member that tried says; None: nobody has tried."""
+    is_private_path: bool = False
+    """That member came by a private address, which says nothing about the internet."""
     reachable_at: float | None = None
     relays: tuple[PeerId, ...] = ()
     """Through which others reach this peer."""
@@ -203,7 +206,9 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
                 best_held_out_loss=fact.held_out_loss if best is None else min(best, fact.held_out_loss),
             )
         case ReachabilityFound():
-            scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at)
+            ips = [parse_multiaddr(address).ip for address in fact.addresses]
+            is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
+            scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at, is_private_path=is_private_path)
         case RelayFound():
             scene = replace(scene, relays=fact.relays)
         case RelayLost():

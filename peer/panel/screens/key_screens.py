@@ -58,6 +58,8 @@ def addresses_screen(scene: Scene, command: str, now: float, width: int) -> list
 def reached(scene: Scene, now: float) -> Text:
     """Whether others can dial this machine, as the last one that tried says, and what to do if not."""
     checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
+    if scene.is_reachable and scene.is_private_path:
+        return part(f"from the same private network{checked}; whether from outside is not known", DIM)
     if scene.is_reachable:
         return part(f"from outside ✓{checked}", GOOD)
     if scene.is_reachable is None:

@@ -10,6 +10,7 @@ from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
 from peer.events.lone_rounds import LONE_ROUNDS
+from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import (
     Evaluated,
     Event,
@@ -28,6 +29,7 @@ from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import milestone_between, next_milestone
 from peer.panel.scene.scene import SETTLE_SECONDS, Scene, scene_of, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
+from peer.panel.screens.key_screens import reached
 from peer.panel.screens.training_screen import news_lines
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
 
@@ -88,6 +90,15 @@ def test_a_round_of_two_sites_is_confirmed_where_a_site_has_one_peer() -> None:
     alone = committed(2.0, (ME,))
     scene = after(JOINED, replace(alone, fact=replace(alone.fact, num_cells=2)))
     assert (scene.confirmed_rounds, scene.lone_rounds) == (1, 0)
+
+
+def test_who_is_reached_at_a_private_address_is_not_told_to_be_reached_from_outside() -> None:
+    for address, told in (
+        ("/ip4/192.168.1.7/tcp/4001", "from the same private network"),
+        ("/ip4/8.8.8.8/tcp/4001", "from outside ✓"),
+    ):
+        scene = after(JOINED, Event(2.0, ME, ReachabilityFound(KIRAN, True, (address,))))
+        assert reached(scene, 3.0).plain.startswith(told)
 
 
 def test_rounds_before_others_came_are_nobodys_fault() -> None:
