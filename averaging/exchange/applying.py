@@ -160,7 +160,7 @@ class Applying:
         """A fault that nobody foresaw costs this peer a version, and not the fragment for good; it is logged."""
         try:
             await self._fetch_and_apply(fragment, commit)
-        except Exception:
+        except Exception:  # whatever it is: a commit that stays under way would end this fragment's rounds
             self._not_applied(fragment, commit)
             raise
 

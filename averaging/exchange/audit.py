@@ -293,11 +293,7 @@ class Audits:
             if own is not None:
                 audit.shares[member] = own
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
-        missing = self._missing(audit)
-        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in missing}
-        for peer_id in missing:
-            # Once more: a link broke, or a flood of requests took the place of this one before the commit was there.
-            self._post(peer_id, request)
+        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in self._missing(audit)}
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
     def _missing(self, audit: _Audit) -> list[PeerId]:

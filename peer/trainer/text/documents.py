@@ -114,7 +114,7 @@ def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPar
     for kind, alike in groupby(sorted(files, key=lambda file: KINDS.index(file[0])), key=lambda file: file[0]):
         pieces: list[tuple[str, int, int]] = []
         size = 0
-        for _, path in _mixed([*alike]):
+        for _, path in _mixed(list(alike)):
             for start, stop, num_bytes in _ranges(kind, path, part_bytes):
                 pieces.append((str(path), start, stop))
                 size += num_bytes

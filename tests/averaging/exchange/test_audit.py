@@ -246,26 +246,6 @@ def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
     scenario(play)
 
 
-def test_a_member_that_a_request_did_not_reach_is_asked_once_more():
-    async def play():
-        swarm = swarm_of(5)
-        deaf = swarm.live()[1]
-        answer, heard = deaf.exchange.audits._answer, set()
-
-        def misses_the_first(fragment, sender, request):
-            if (sender, request) in heard:
-                answer(fragment, sender, request)
-            heard.add((sender, request))
-
-        deaf.exchange.audits._answer = misses_the_first
-        await swarm.train(12, interval_seconds=15.0)
-        assert heard
-        assert refusals(swarm) == set()
-        return swarm
-
-    scenario(play)
-
-
 def test_work_that_is_not_signed_is_in_no_mean():
     async def play():
         swarm = swarm_of(4)
