@@ -1,4 +1,4 @@
-"""Pictures for links: what a chat or a social network shows of a page. Pillow is loaded with the first of them.
+"""What visitors take along: pictures for links, codes for phones, a mail. Pillow is loaded with the first picture.
 
 The files, each built on those above it:
 
