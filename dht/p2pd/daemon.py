@@ -41,6 +41,10 @@ MOST_THREADS: Final = 4
 logger = logging.getLogger(__name__)
 
 
+class PortTaken(LocalFault):
+    """Another program has the port that the daemon was to listen on."""
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
     """How the daemon meets the world outside. The defaults suit a volunteer whose reachability is not known yet."""
@@ -158,6 +162,7 @@ class P2pdProcess:
         """Start the daemon and wait until it answers on its control socket.
 
         Raises:
+            PortTaken: another program took a port after `claim_ports` had looked at it.
             LocalFault: it did not come up; the sentence carries its last words.
             UsageFault: it refused an address.
         """
@@ -309,7 +314,7 @@ async def _drain_log(process: asyncio.subprocess.Process, ready: asyncio.Event, 
 def _start_failure(last_lines: deque[str]) -> LocalFault:
     words = " ".join(list(last_lines)[-3:]).strip()[-400:] or "it said nothing"
     if "address already in use" in words:
-        return LocalFault(f"a port to listen on is taken ({words}); expected a free one; choose another with --listen")
+        return PortTaken(f"a port to listen on is taken ({words}); expected a free one; choose another with --listen")
     if "cannot assign requested address" in words:
         return UsageFault(
             f"an address to listen on does not belong to this machine ({words}); expected one of its addresses or "

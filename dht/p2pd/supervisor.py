@@ -19,7 +19,7 @@ from dht.errors import DaemonFault, LocalFault, words_of
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.control import ControlError, P2pdControl
-from dht.p2pd.daemon import DaemonOptions, P2pdProcess, announced_addresses, claim_ports, find_p2pd
+from dht.p2pd.daemon import DaemonOptions, P2pdProcess, PortTaken, announced_addresses, claim_ports, find_p2pd
 from dht.p2pd.odd_addresses import must_announce
 from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
@@ -36,6 +36,9 @@ NUM_MISSED_ANSWERS: Final = 3
 NUM_TRIES_OF_CHANGE: Final = 3
 """A daemon that does not start with other options or addresses runs as before after so many tries. Some of what it is
 told comes from other members, and nobody would be reached without it."""
+
+NUM_TRIES_OF_A_PORT: Final = 3
+"""Between the look for a free port and the daemon's own use of it, another program may take it: seen once in days."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -144,9 +147,8 @@ class P2pdSupervisor:
             LocalFault: a port is taken, or the daemon cannot run or does not answer.
             UsageFault: an address is wrong.
         """
-        self._claim(self._listen)
         try:
-            await self._launch()
+            await self._launch_on_a_free_port()
         except (ControlError, OSError, EOFError) as error:
             raise DaemonFault(
                 f"the network daemon does not answer ({words_of(error)}); expected its PeerId; try again"
@@ -186,6 +188,19 @@ class P2pdSupervisor:
             self._drop_lifeline()
             if self._directory is not None:
                 self._directory.remove()
+
+    async def _launch_on_a_free_port(self) -> None:
+        """Where nobody asked for a certain port, another one does if a program took the first after the look at it."""
+        num_tries = NUM_TRIES_OF_A_PORT if any(address.port == 0 for address in self._wanted) else 1
+        for num_left in reversed(range(num_tries)):
+            self._claim(self._wanted)
+            try:
+                await self._launch()
+                break
+            except PortTaken as fault:
+                if not num_left:
+                    raise
+                logger.info("%s; trying another port", fault)
 
     async def _launch(self) -> None:
         await self._run_daemon(self._announce)

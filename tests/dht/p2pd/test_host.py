@@ -262,6 +262,34 @@ def test_a_port_taken_by_another_daemon_is_a_local_fault() -> None:
     run_on_network(check)
 
 
+def test_a_port_that_another_program_took_after_the_look_is_replaced_unless_somebody_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        of_another = parse_multiaddr(f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
+        num_looks = 0
+
+        def late_look(listen: list[Multiaddr], port_range: range | None) -> list[Multiaddr]:
+            nonlocal num_looks
+            num_looks += 1
+            return [of_another] if num_looks == 1 else claim_ports(listen, port_range)
+
+        monkeypatch.setattr(supervisor, "claim_ports", late_look)
+
+        async def run() -> None:
+            async with P2pdHost(Identity.generate(), LOOPBACK) as host:
+                assert host.daemon.listens[0].port not in (0, of_another.port)
+
+        asyncio.run(run())
+        assert num_looks == 2
+        num_looks = 0
+        with pytest.raises(LocalFault, match="--listen"):
+            start_and_close(P2pdHost(Identity.generate(), [str(of_another)]))
+        assert num_looks == 1
+
+
 def test_an_address_of_another_machine_is_a_usage_fault() -> None:
     with pytest.raises(UsageFault, match="--announce"):
         start_and_close(P2pdHost(Identity.generate(), ["/ip4/192.0.2.77/tcp/0"]))
