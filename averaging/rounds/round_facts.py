@@ -89,7 +89,7 @@ class RoundCommitted(OfVersion):
     """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for.
 
     Bytes up are those of this peer's contribution (offers included), bytes down those of the results that it received.
-    All are 0 when this peer was not in the round.
+    All are 0 when this peer's work was not in the round, and so are the seconds.
     """
 
     contributors: tuple[PeerId, ...]
@@ -104,13 +104,22 @@ class RoundCommitted(OfVersion):
     num_cells: int = 0
     """Of a two-level round, whose `contributors` are those of this peer's cell; 0 in a flat round."""
 
+    @property
+    def has_own_work(self) -> bool:
+        """Whether this peer's work is in it."""
+        return self.seconds > 0
+
     def sentence(self) -> str:
         void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
         void += f", {plural(self.num_cells, 'cell')} altogether" if self.num_cells else ""
+        moved = (
+            f" in {seconds_text(self.seconds)}, {bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down"
+            if self.has_own_work
+            else ""
+        )
         return (
             f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
-            f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "
-            f"{bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down{void}."
+            f"{plural(len(self.contributors), 'peer' if self.has_own_work else 'other peer')}{moved}{void}."
         )
 
 

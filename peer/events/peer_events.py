@@ -5,13 +5,16 @@ In facts about anchors `version` is the version that is now held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from averaging.rounds.round_facts import Fact, bare
 from dht.fields import printable
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+
+_KEY_BEGINS: Final = "12D3KooW"
+"""As the text of each key does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,23 @@ class Event:
     fact: Fact
 
     def sentence(self) -> str:
-        """What happened, without the time and the reporter; reasons may quote a remote, and so it is made printable."""
-        return printable(self.fact.sentence())
+        """What happened, without the time; reasons may quote a remote, and so it is made printable.
+
+        The reporter is "this peer", never the end of its key: the owner is who reads it.
+        """
+        told = printable(self.fact.sentence())
+        if self.peer_id in self.named:
+            own = short_peer(self.peer_id)
+            for key, said in ((f"Peer {own}", "This peer"), (f"peer {own}", "this peer"), (own, "this peer")):
+                told = told.replace(key, said)
+        return told
+
+    @property
+    def named(self) -> set[PeerId]:
+        """Peers whose keys are in the fact."""
+        values = (getattr(self.fact, one.name) for one in fields(self.fact))
+        said = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+        return {PeerId(one) for one in said if isinstance(one, str) and one.startswith(_KEY_BEGINS)}
 
 
 @dataclass(frozen=True, slots=True)

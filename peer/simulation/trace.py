@@ -103,7 +103,7 @@ class Trace:
         version, began_at = self._started.get((index, fact.fragment), (-1, 0.0))
         if version == fact.version:
             self.round_seconds.append(at - began_at)
-        if fact.seconds > 0:
+        if fact.has_own_work:
             self.wait_seconds.append(fact.seconds)
         # Members of different cells of one round know it by what all cells have in common.
         common = fact.tokens if fact.num_cells else fact.contributors

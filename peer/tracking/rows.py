@@ -78,7 +78,7 @@ class OwnRows:
         match fact := event.fact:
             case Evaluated():
                 self._held_out_loss = fact.held_out_loss
-            case RoundCommitted():
+            case RoundCommitted() if fact.has_own_work:
                 self._round_seconds.append(fact.seconds)
             case TrainingProgressed():
                 self._report = fact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
@@ -30,8 +30,6 @@ PACE_SECONDS = 3600.0
 PACE_STEP_SECONDS = 20.0
 SETTLE_SECONDS = 20.0
 """A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
-KEY_BEGINS = "12D3KooW"
-"""Of the text of each key."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 
 
@@ -98,10 +96,8 @@ class Scene:
     def sentence_of(self, event: events.Event) -> str:
         """What an event says, with names in place of the ends of keys."""
         told = event.sentence()
-        for value in (getattr(event.fact, one.name) for one in fields(event.fact)):
-            for said in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
-                if isinstance(said, str) and said.startswith(KEY_BEGINS):
-                    told = told.replace(short_peer(said), self.name_of(PeerId(said)))
+        for peer_id in event.named:
+            told = told.replace(short_peer(peer_id), self.name_of(peer_id))
         return told
 
     @property

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from averaging.rounds.round_facts import AppliedCommit, Fact, OfVersion, RoundCommitted
+from averaging.rounds.round_facts import (
+    AppliedCommit,
+    Fact,
+    LeaderReplaced,
+    OfVersion,
+    RoundCommitted,
+    RoundStarted,
+)
 from dht.host import PeerId
 from peer.events.line_log import MAX_PENDING_LINES, LineLog
 from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
@@ -24,6 +31,7 @@ from peer.events.peer_events import (
     Evaluated,
     Event,
     NetworkRestarted,
+    PeerJoined,
     PeerLeft,
     SwarmLost,
     TrainingProgressed,
@@ -157,6 +165,15 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
     assert "unknown tokens/s" in read.sentence()
 
 
+def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
+    me, other = PeerId("12D3KooWmmmmmmmmmm"), PeerId("12D3KooWoooooooooo")
+    for reporter, leads in ((me, "led by this peer."), (other, "led by mmmmmmmm.")):
+        assert Event(1.0, reporter, RoundStarted(0, 1, me, 2)).sentence().endswith(leads)
+    said = Event(1.0, me, LeaderReplaced(0, 1, 1, other, me, "it was silent")).sentence()
+    assert said == "This peer took over version 2 of fragment 0 from oooooooo: it was silent."
+    assert Event(1.0, me, PeerJoined(other)).sentence() == "Peer oooooooo joined."
+
+
 def test_sentences_read_well() -> None:
     commit = Event(
         1.0,
@@ -178,6 +195,12 @@ def test_sentences_read_well() -> None:
     assert commit.sentence() == (
         "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
     )
+    without = dataclasses.replace(
+        commit.fact, contributors=(PeerId("a"),), num_void_shards=0, seconds=0.0, bytes_up=0, bytes_down=0
+    )
+    assert dataclasses.replace(commit, fact=without).sentence() == (
+        "Fragment 2 reached version 5: 24.6 k tokens from 1 other peer."
+    ), "this peer's work was not in it"
     assert left("said \x1b[2Jgoodbye.").sentence() == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
     assert left("no sign of life for 60 s").sentence() == "Peer abcdefgh left: no sign of life for 60 s."
 

@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from averaging.rounds.round_facts import LeaderReplaced
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
 from peer.events.log import from_json
@@ -188,7 +189,8 @@ def test_one_peer_has_one_name_in_all_lines() -> None:
     view = PlainView(stream, is_verbose=True)
     view.tell(SwarmSeen(at=1.0, names=((KIRAN, "Kiran"),)))
     reason = f"peer {OTHER[-8:]}: cannot open a stream"
-    for fact in (PeerJoined(KIRAN), PeerJoined(OTHER), PathFound(KIRAN, "direct"), PeerLeft(OTHER, reason)):
+    came = PeerJoined(KIRAN), PeerJoined(OTHER), PathFound(KIRAN, "direct"), PeerLeft(OTHER, reason)
+    for fact in (*came, LeaderReplaced(0, 1, 1, KIRAN, ME, "it was silent")):
         view.show(Event(2.0, ME, fact))
     name = speakable_name(OTHER)
     assert told_by(view, stream) == [
@@ -196,6 +198,7 @@ def test_one_peer_has_one_name_in_all_lines() -> None:
         f"Peer {name} joined.",
         "Talks to Kiran directly.",
         f"Peer {name} left: peer {name}: cannot open a stream.",
+        "This peer took over version 2 of fragment 0 from Kiran: it was silent.",
     ]
 
 
