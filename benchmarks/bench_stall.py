@@ -29,7 +29,7 @@ from benchmarks.lines.home_lines import home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import real_swarm
 from dht.errors import DeviceFault
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 
 ARMS = ("apart", "same")
 WARM_UP_SECONDS = 3.0

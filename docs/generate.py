@@ -169,7 +169,7 @@ def manifest_page() -> str:
     from pydantic import BaseModel
 
     from peer.config.access_sections import ChangeSection
-    from peer.config.file_section import FileSection
+    from peer.config.allowed_files import FileSection
     from peer.config.manifest import RunManifest
     from peer.config.validation import section_of
 

@@ -2,44 +2,44 @@
 
 The files of this folder stand under all rooms, but for the entry point:
 
-    version.py          version of this software
-    import_path.py      where our processes take code from: never from the working folder
-    installation.py     how this copy was installed, and what others type to get it
-    process_setup.py    closed streams, a user without a name: put right before anything else
-    user_folders.py     where this software keeps what belongs to one user, and the paths that they write
-    secret_files.py     files of mode 0600
-    folder_lock.py      one process for each data folder
-    fresh_folder.py     what a start writes there, taken back when nothing comes of it
-    extras.py           libraries that only some commands need
-    run_clock.py        tokens that the whole swarm has committed
-    stalled_run.py      when a run, or a machine in it, counts as stalled
-    described_model.py  an architecture of transformers as a manifest has it
-    service_files.py    what keeps a peer running without a terminal (pure)
-    __main__.py         entry point of `python -m peer`
+    version.py           version of this software
+    import_path.py       where our processes take code from: never from the working folder
+    installation.py      how this copy was installed, and what others type to get it
+    process_setup.py     closed streams, a user without a name: put right before anything else
+    user_folders.py      where this software keeps what belongs to one user, and the paths that they write
+    secret_files.py      files of mode 0600
+    folder_lock.py       one process for each data folder
+    fresh_folder.py      what a start writes there, taken back when nothing comes of it
+    extras.py            libraries that only some commands need
+    run_clock.py         tokens that the whole swarm has committed
+    stalled_run.py       when a run, or a machine in it, counts as stalled
+    hf_model_section.py  an architecture of transformers as a manifest has it
+    service_files.py     what keeps a peer running without a terminal (pure)
+    __main__.py          entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
 
-    console/            text on its way to a terminal, and what it shows before anything is loaded
-    data_division/      each block of the data once per epoch over the swarm: who reads what next (pure)
-    mailbox/            shared memory between trainer process and network process
-    config/             what all peers of a run agree on (manifest), and what one volunteer may choose
-    memory/             memory that a peer needs, known before it takes any
-    files/              files of a run, such as its tokenizer, known by digest
-    events/             what can happen, as values; the event log
-    checkpoint/         both processes' state on disk
-    trainer/            the trainer process
-    network/            the network process
-    panel/              what the person at the terminal sees; figures for Prometheus
-    tracking/           values over time for trackio, wandb, tensorboard or a CSV file
-    observe/            looking at a run from outside
-    owner/              what the owner's key is for
-    plan/               `peer plan`: what a run asks of a home (pure)
-    join/               `peer join`, `peer seed`, and `join` for your own training loops
-    export/             `peer export`, `peer sample`, `peer evaluate`
-    doctor/             `peer doctor`
-    simulation/         `peer simulate`: whole swarms in virtual time
-    demo/               `peer demo`
-    cli/                the command line: arguments in, exit code out
+    console/        text on its way to a terminal, and what it shows before anything is loaded
+    data_division/  each block of the data once per epoch over the swarm: who reads what next (pure)
+    mailbox/        shared memory between trainer process and network process
+    config/         what all peers of a run agree on (manifest), and what one volunteer may choose
+    memory/         memory that a peer needs, known before it takes any
+    files/          files of a run, such as its tokenizer, known by digest
+    events/         what can happen, as values; the event log
+    checkpoint/     both processes' state on disk
+    trainer/        the trainer process
+    network/        the network process
+    panel/          what the person at the terminal sees; figures for Prometheus
+    tracking/       values over time for trackio, wandb, tensorboard or a CSV file
+    observe/        looking at a run from outside
+    owner/          what the owner's key is for
+    plan/           `peer plan`: what a run asks of a home (pure)
+    join/           `peer join`, `peer seed`, and `join` for your own training loops
+    export/         `peer export`, `peer sample`, `peer evaluate`
+    doctor/         `peer doctor`
+    simulation/     `peer simulate`: whole swarms in virtual time
+    demo/           `peer demo`
+    cli/            the command line: arguments in, exit code out
 """
 
 # A part of murmuration-swarm: peer/import_path.py looks for this line.

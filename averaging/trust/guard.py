@@ -31,12 +31,12 @@ from averaging.trust.believed_speeds import BelievedSpeeds
 from averaging.trust.exclusions import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.trust.failed_commits import FailedCommits
 from averaging.trust.leader_trust import Leaders
-from averaging.trust.sleep_detection import Wakefulness
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.newest import Newest
+from dht.sleep_detection import Wakefulness
 
 SUCCESSION_OF_PACE = 0.2
 """Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""

@@ -36,7 +36,7 @@ from benchmarks.members.processes import family, role
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event
 from peer.join.session import Swarm, join
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
 

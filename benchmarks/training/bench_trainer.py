@@ -50,8 +50,8 @@ from peer.mailbox.mailbox import Mailbox
 from peer.owner.new_run import NewRun, create_run
 from peer.trainer.computing.choices import ComputeChoices
 from peer.trainer.data.corpus import Corpus, open_corpus
-from peer.trainer.devices.select import select_device
-from peer.trainer.hf.described import describe_model
+from peer.trainer.devices.device_choice import select_device
+from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.calendar import weeks
 from dashboard.page.curves import work_curve
 from dashboard.page.formats import contributor_path
 from dashboard.page.page import Frame, document, round_values
+from dashboard.page.work_calendar import weeks
 from dashboard.people.milestones import next_milestone, reached
 from dashboard.people.ranking_words import percentile_words, share_words
 from dht.identity.speakable import speakable_name

@@ -19,14 +19,15 @@ from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.formats import TEMPLATES, with_ages
-from dashboard.page.news import shown_news
+from dashboard.page.lone_rounds import lone_words
 from dashboard.page.progress import progress_of, when_text
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
 from dashboard.page.result import result_of
-from dashboard.page.rounds import health, lone_words, strip, timeline
+from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.task_scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
+from dashboard.people.shown_news import shown_news
 from dashboard.people.teams import teams
 from dashboard.share.qr_code import qr_code
 from dashboard.share.way_in import mail_to_oneself, repository_of

@@ -9,6 +9,7 @@ The files, each built on those above it:
     live.py                 one rendered snapshot for all viewers
     conditional_answers.py  ETags: what a browser has already is not sent again
     site.py                 what the handlers share; answers made once per look
+    middleware.py           who may read, security headers, faults as answers
     metrics.py              figures for Prometheus
     api.py                  what the API gives: answers as models
     api_model.py            of them, those about the model: what it wrote, its scores

@@ -241,7 +241,7 @@ def _parse(text: str) -> Multiaddr:
 
 
 def _plain(name: str, value: str) -> tuple[str, str]:
-    """A part; a name that is an IP address is that address (`dht/p2pd/odd_addresses.py` says who writes it so)."""
+    """A part; a name that is an IP address is that address (`dht/p2pd/announced_addresses.py` writes it so)."""
     if name in ("dns", "dns4", "dns6") and "%" not in value:
         with contextlib.suppress(ValueError):
             ip = ipaddress.ip_address(value)

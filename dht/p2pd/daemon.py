@@ -23,7 +23,7 @@ from typing import Final, Literal
 from dht.errors import DaemonFault, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.p2pd.odd_addresses import announceable
+from dht.p2pd.announced_addresses import announceable
 
 START_SECONDS: Final = 30.0
 """Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too tight on machines busy with training."""

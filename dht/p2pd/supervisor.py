@@ -18,9 +18,9 @@ from dht.ending import end_tasks
 from dht.errors import DaemonFault, LocalFault, words_of
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
+from dht.p2pd.announced_addresses import must_announce
 from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, P2pdProcess, PortTaken, announced_addresses, claim_ports, find_p2pd
-from dht.p2pd.odd_addresses import must_announce
 from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
 

@@ -137,7 +137,7 @@ def init(
                 "such a file, or org/name@REVISION; check --model."
             )
         with loading("loading what describes models"):
-            from peer.trainer.hf.described import AdapterChoice, describe_model
+            from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 
         chosen = None
         if adapter is not None:

@@ -6,7 +6,7 @@ The files, each built on those above it:
     section.py                 what all sections of a manifest have in common; fields that came later
     learning_rate_schedule.py  the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py         the manifest's sections on access and on changes in a live run
-    file_section.py            the manifest's list of files, which members serve
+    allowed_files.py           the manifest's list of files, which members serve
     hf_config.py               the text that describes a model of the Hugging Face library, and what it may not hold
     model_section.py           the manifest's section on the model
     training_section.py        the manifest's section on the inner loop

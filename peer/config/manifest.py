@@ -18,8 +18,8 @@ from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
+from peer.config.allowed_files import MAX_FILES, FileSection, check_files, named_file
 from peer.config.data_source import DataSection, needs_own
-from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 from peer.config.training_section import TrainingSection

@@ -33,7 +33,7 @@ from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.target import Target
 from peer.trainer.data.prepared import data_facts
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import SOFTWARE, is_older

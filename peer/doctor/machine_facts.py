@@ -28,7 +28,7 @@ from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig
 from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
-from peer.trainer.devices.select import describe_device, select_device
+from peer.trainer.devices.device_choice import describe_device, select_device
 from peer.trainer.examples.rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model

@@ -17,7 +17,7 @@ from peer.export.model_source import ModelSource
 from peer.export.opened_model import loadable_folder, open_model
 from peer.export.task_scores import load_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
 
 

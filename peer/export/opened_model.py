@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from dht.errors import Incompatible, LocalFault
-from peer.config.file_section import named_file
+from peer.config.allowed_files import named_file
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.contents import FolderContents, built_in_contents, contents_of

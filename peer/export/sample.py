@@ -15,7 +15,7 @@ from peer.export.chat import chat_prompt
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import OpenedModel, open_model
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text, write_pieces
 
 

@@ -22,7 +22,7 @@ from dht.fields import printable
 from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written
-from peer.trainer.devices.rank_groups import end_with
+from peer.trainer.devices.rank_rendezvous import end_with
 
 NICENESS = 10
 """A tenth of the processor beside somebody who computes: a sample may take minutes. The lowest priority, 19, gets a

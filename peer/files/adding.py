@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from averaging.wire.file_chunks import MAX_FILE_BYTES
 from dht.errors import LocalFault, UsageFault, reading
 from dht.regular_files import read_regular, write_whole
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.config.validation import explain
 from peer.files.store import files_folder, measure_file, objection_to

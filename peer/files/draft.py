@@ -14,7 +14,7 @@ from typing import Any
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
 from dht.errors import LocalFault
 from dht.regular_files import open_regular, sync
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.files.store import objection_to
 
 

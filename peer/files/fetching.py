@@ -19,7 +19,7 @@ from dht.compute import Compute
 from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.files.draft import FileDraft
 from peer.files.store import files_folder, missing_files, objection_to

@@ -22,7 +22,7 @@ from blake3 import blake3
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
 from dht.errors import LocalFault
 from dht.regular_files import open_regular
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 
 FILES_NAME = "files"

@@ -24,8 +24,8 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild
 from peer.network.process.supervisor import NetworkProcess
-from peer.trainer.devices.ranks import ALONE, Ranks
-from peer.trainer.devices.select import describe_device
+from peer.trainer.devices.device_choice import describe_device
+from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.devices.side_stream import SideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
 

@@ -27,11 +27,11 @@ from peer.config.layouts import OwnModule, shared_buffers, tensor_shapes, traine
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.config.section import Section, is_later
-from peer.described_model import DescribedModel
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.fresh_folder import FreshFolder
+from peer.hf_model_section import DescribedModel
 from peer.owner.own_module import check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here

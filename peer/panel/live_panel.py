@@ -18,10 +18,10 @@ from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_u
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
 from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
-from peer.panel.screens.line_layout import SEPARATOR, flowed, part
+from peer.panel.screens.line_layout import ACCENT, CARE, DIM, SEPARATOR, flowed, part
 from peer.panel.screens.loading_screen import loading_screen
 from peer.panel.screens.seed_screen import seed_screen
-from peer.panel.screens.training_screen import ACCENT, CARE, DIM, header, training_screen
+from peer.panel.screens.training_screen import header, training_screen
 from peer.panel.terminal_keys import Keys
 
 REFRESH_SECONDS = 1.0

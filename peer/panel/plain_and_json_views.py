@@ -144,7 +144,7 @@ def summary(scene: Scene, now: float) -> str:
         return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
     others = scene.others_here
     if scene.lone_rounds and (scene.swarm.num_other_trainers > 1 or not scene.is_seed):
-        from peer.panel.screens.training_screen import lone_words  # with it the library that draws
+        from peer.panel.screens.health_sentence import lone_words  # with it the library that draws
 
         others += f". {lone_words(scene)}"
     if scene.is_seed:

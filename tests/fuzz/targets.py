@@ -56,7 +56,7 @@ from peer.checkpoint.checked_files import read_json, write_json
 from peer.checkpoint.checkpoint_facts import Metadata
 from peer.checkpoint.commits import commits_path, read_commits
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.events.log import from_json, to_json
 from peer.events.peer_events import Event, ManifestRevised

@@ -14,7 +14,7 @@ import murmuration
 from peer import import_path
 from peer.cli import app
 from peer.network.process.child import start_network_child
-from peer.trainer.devices.rank_groups import RankGroup
+from peer.trainer.devices.rank_rendezvous import RankGroup
 
 SHADOWED = ("random", "queue", "peer", "typing", "json", "socket", "numpy", "torch", "hivemind", "dht", "__future__")
 SCRIPT = Path(sys.executable).with_name("peer")

@@ -34,7 +34,7 @@ from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
 from peer.process_setup import SPIN_COUNT, put_right
-from peer.trainer.devices.rank_groups import Place, check_meeting_place
+from peer.trainer.devices.torchrun import Place, check_meeting_place
 
 RUN_ID = "any.aaaaaaaaaaaaaaaaaaaa"
 SCRIPT = str(Path(sys.executable).with_name("peer"))

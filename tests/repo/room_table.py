@@ -70,7 +70,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
-    "peer.described_model": ("averaging.outer peer.config", True, ""),
+    "peer.hf_model_section": ("averaging.outer peer.config", True, ""),
     "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
         "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
@@ -100,7 +100,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.described_model peer.trainer.examples peer.trainer.data peer.trainer.model",
+        "peer peer.config peer.hf_model_section peer.trainer.examples peer.trainer.data peer.trainer.model",
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
@@ -160,7 +160,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.owner": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.outer peer peer.console "
-        "peer.config peer.described_model peer.files peer.network.membership",
+        "peer.config peer.hf_model_section peer.files peer.network.membership",
         False,
         "blake3",
     ),
@@ -269,7 +269,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 
 PURE_FILES = (
-    *("dht.fields", "dht.quantities", "averaging.codec.codec", "averaging.codec.blocks"),
+    *("dht.fields", "dht.quantities", "dht.sleep_detection", "averaging.codec.codec", "averaging.codec.blocks"),
     *(
         "peer.network.membership.member_counts",
         "peer.network.node.round_clock",

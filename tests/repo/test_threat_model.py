@@ -19,7 +19,7 @@ from dht.admission.hello import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.access_sections import ChangeSection
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from tests.fuzz.targets import all_targets
 from tests.kit.documents import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.regular_files import read_regular
-from peer.config.file_section import MAX_TOTAL_BYTES
+from peer.config.allowed_files import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
 from peer.trainer.data.tokenizing import CONFIG_NAMES, TOKENIZER_NAME, USUAL_ENDS, named_ends

@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from averaging.rounds.round_facts import Fact
 from dht.host import PeerId
+from dht.sleep_detection import Wakefulness
 from dht.waiting import set_within
 from peer.events.peer_events import SwarmFound, SwarmLost
 
@@ -57,6 +58,7 @@ class ReconnectLoop:
         self._last_changes: dict[PeerId, tuple[object, float]] = {}
         self._has_met = self._has_slept = self._is_lost = False
         self._seen_at = self._patient_from = self.wall_clock()
+        self._wakefulness = Wakefulness(TICK_SECONDS + ASLEEP_SECONDS)
         self._hurry = asyncio.Event()
         self._must_rejoin = asyncio.Event()
 
@@ -82,11 +84,11 @@ class ReconnectLoop:
             await self.rejoin()
 
     async def _keep_counting(self) -> None:
+        self._wakefulness.note(self.wall_clock())
         while True:
-            before = self.wall_clock()
             await asyncio.sleep(TICK_SECONDS)
             now = self.wall_clock()
-            if now - before > TICK_SECONDS + ASLEEP_SECONDS:
+            if self._wakefulness.note(now):
                 # Whom it has a record of it may have worked with, even if the first count was still to come.
                 self._has_slept = self._has_met or bool(self.records())
                 # What came just before the sleep says nothing about who is there now.

@@ -13,6 +13,8 @@ from rich.text import Text
 from dht.fields import printable
 from peer.console.plain_console import PlainConsole
 
+ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
+"""Colours of the terminal's own theme: own figures, and states."""
 LABEL_WIDTH = 9
 SEPARATOR = " · "
 _NO_SCREEN = PlainConsole(width=80)

@@ -7,8 +7,8 @@ from rich.text import Text
 from peer.console.first_lines import LABEL_WIDTH, LABELS
 from peer.panel.scene.loading import Line
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.line_layout import joined, part, wrapped
-from peer.panel.screens.training_screen import ACCENT, CARE, DIM, GOOD, news_lines
+from peer.panel.screens.line_layout import ACCENT, CARE, DIM, GOOD, joined, part, wrapped
+from peer.panel.screens.training_screen import news_lines
 
 SPINNER = "⠋⠙⠹⠸⠼⠴"
 FRAMES_PER_SECOND = 5

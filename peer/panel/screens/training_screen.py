@@ -13,8 +13,21 @@ from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
-from peer.panel.screens.line_layout import beside, ends, joined, labelled, num_rows, part, to_copy, wrapped
-from peer.stalled_run import has_stalled
+from peer.panel.screens.health_sentence import health, is_alone
+from peer.panel.screens.line_layout import (
+    ACCENT,
+    CARE,
+    DIM,
+    GOOD,
+    beside,
+    ends,
+    joined,
+    labelled,
+    num_rows,
+    part,
+    to_copy,
+    wrapped,
+)
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -28,8 +41,6 @@ LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
 """Columns that the table of people needs, and beyond which an eye loses its row."""
-ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
-"""Colours of the terminal's own theme: own figures, and states."""
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
 PINNED_SECONDS = 600.0
@@ -90,70 +101,6 @@ def doing(scene: Scene) -> tuple[str, str]:
     if scene.is_compiling:
         return "compiling", CARE
     return phase, GOOD if phase in ("training", "serving") else CARE
-
-
-def is_alone(scene: Scene) -> bool:
-    """Whether the others have become silent."""
-    return scene.state.phase in ("training alone", "alone")
-
-
-def is_at_goal(scene: Scene, now: float) -> bool:
-    """Whether the run has done what it was made for."""
-    run, goal, loss = scene.run, scene.run.goal_tokens or scene.state.budget_tokens, scene.swarm.held_out_loss
-    return (
-        (goal is not None and scene.state.run_tokens >= goal)
-        or (run.goal_until is not None and now >= run.goal_until)
-        or (run.goal_loss is not None and loss is not None and loss <= run.goal_loss)
-    )
-
-
-def health(scene: Scene, now: float) -> Text:
-    """One sentence: that all is well, or what is not."""
-    state = scene.state
-    left_out = [one for one in state.refusals if one.is_left_out(now)]
-    if scene.has_ended:
-        return part("The organiser has ended the run. Your machine saves its work and leaves.", GOOD)
-    if scene.is_resting:
-        return part("Paused by you; this machine serves others meanwhile. p goes on.", CARE)
-    if is_alone(scene):
-        return part("Nobody else answers. Your machine looks for the others again and again.", CARE)
-    if left_out:
-        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        return part(f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE)
-    silent = None if scene.last_round_at is None else now - scene.last_round_at
-    if silent is not None and has_stalled(silent, scene.usual_round_seconds) and scene.num_others:
-        return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
-    if is_at_goal(scene, now):
-        return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
-    if not scene.num_others and not scene.swarm.num_silent:
-        if scene.last_round_at is None:
-            return part("Your machine is the first one here; others join while it trains", DIM)
-        return part(lone_words(scene) if scene.lone_rounds else "Others may join while your machine trains", DIM)
-    if not scene.num_others:
-        return part("Nobody else answers at the moment; training goes on meanwhile", CARE)
-    if scene.last_round_at is None:
-        return part("The first exchange with the others comes after a few steps", DIM)
-    if scene.lone_rounds:
-        return part(lone_words(scene), CARE if scene.swarm.num_other_trainers else DIM)
-    if scene.is_reachable is False:
-        how = "others reach this machine through a relay" if scene.relays else "nobody can dial this machine"
-        return part(f"Up to date; {how} (i tells more)", GOOD)
-    return part("Everything is up to date", GOOD)
-
-
-def lone_words(scene: Scene) -> str:
-    """That rounds have one member, where `lone_rounds` says so."""
-    swarm, rounds = scene.swarm, scene.lone_rounds
-    if scene.is_seed:
-        return f"{swarm.num_other_trainers} train, but the last {rounds} rounds had one member each"
-    if not swarm.num_other_trainers:
-        return f"Nobody else trains: the last {rounds} rounds had one member"
-    silent = swarm.num_silent_trainers
-    why = f"; {silent} of them {'does' if silent == 1 else 'do'} not answer this machine" if silent else ""
-    if swarm.num_other_trainers == 1:
-        why = "; it does not answer this machine" if silent else ""
-        return f"Trains alone: 1 other is known, it shared none of the last {rounds} rounds{why}"
-    return f"Trains alone: {swarm.num_other_trainers} others are known, none shared the last {rounds} rounds{why}"
 
 
 def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) -> list[Text]:

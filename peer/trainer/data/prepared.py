@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
+from peer.config.allowed_files import named_file
 from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
-from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of

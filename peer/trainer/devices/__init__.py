@@ -5,10 +5,12 @@ The files, each built on those above it:
     side_stream.py      copies from a CUDA device beside its computing
     rounding_errors.py  values in a short format, and what rounding left out of them
     portion.py          what one process holds of the parameters
-    ranks.py            the processes of a peer with several devices: one leads, the others follow
+    batch_shares.py     how the sequences of a step are shared between devices (pure)
+    rank_orders.py      the processes of a peer with several devices: one leads, the others follow
     sharding.py         a model over several processes
-    select.py           which device a peer takes, and what people call it
-    rank_groups.py      how the processes find each other, and what ends them
+    torchrun.py         what torchrun says to each process that it starts
+    device_choice.py    which device a peer takes, or each of its processes; what people call it
+    rank_rendezvous.py  how the processes find each other, and what ends them
 
 Sources: DDP (arXiv 2006.15704); FSDP2 (arXiv 2304.11277).
 """

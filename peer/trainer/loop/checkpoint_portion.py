@@ -22,7 +22,7 @@ from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME,
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
-from peer.trainer.devices.ranks import ALONE, Ranks
+from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
 from peer.trainer.loop.checkpoint_values import Held, joined, split
 from peer.trainer.loop.frozen import check_frozen, frozen_digests

@@ -24,7 +24,8 @@ from peer.trainer.computing.compiled import CompiledLoss
 from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.devices.ranks import ALONE, Ranks
+from peer.trainer.devices.batch_shares import own_share
+from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.model.optimizer import has_fused, make_optimizer
 
 IGNORED = -100
@@ -109,7 +110,7 @@ class InnerStep:
     def gradient(self, positions: NDArray[np.int64]) -> tuple[float, float]:
         """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all
         ranks, each of which is given all positions."""
-        mine = self._ranks.own_share(positions)
+        mine = own_share(positions, self._ranks.rank, self._ranks.size)
         loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
         self._precision.unscale(self.optimizer)
         norm: Any = nn.utils.clip_grad_norm_(self._parameters, self._settings.grad_clip)

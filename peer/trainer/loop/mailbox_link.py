@@ -27,7 +27,7 @@ from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.portion import Portion
-from peer.trainer.devices.ranks import ALONE, OrderKind, Ranks
+from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream
 from peer.trainer.loop.step_speed import StepSpeed
 from peer.trainer.loop.work_sender import WorkSender

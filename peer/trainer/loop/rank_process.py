@@ -1,7 +1,7 @@
 """One of the processes of a peer that trains on several devices, other than the first: it does what rank 0 orders.
 
 It has no network, no mailbox and no say. It has the same model and data as rank 0, its own share of every step, and its
-own portion of the parameters. See `peer/trainer/devices/ranks.py`.
+own portion of the parameters. See `peer/trainer/devices/rank_orders.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_run_corpus
+from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import Portion
-from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
-from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
+from peer.trainer.devices.rank_orders import Order, OrderKind, Ranks, lost_rank
+from peer.trainer.devices.rank_rendezvous import end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.trainer.devices.sharding import shard
+from peer.trainer.devices.torchrun import Place
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.checkpoint_portion import PortionKeeper

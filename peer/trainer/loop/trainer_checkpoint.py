@@ -23,7 +23,7 @@ from peer.checkpoint.checked_files import OpenFile, open_new, write_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
-from peer.trainer.devices.ranks import OrderKind
+from peer.trainer.devices.rank_orders import OrderKind
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
 from peer.trainer.loop.checkpoint_values import Held, split

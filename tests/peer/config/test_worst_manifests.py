@@ -90,7 +90,7 @@ TEXTS = {
     *("code", "command", "files", "model.adapter.targets", "model.frozen", "model.init.source", "model.init.digest"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
-`test_data_source.py`, files and code in `test_file_section.py`, keys and changes in
+`test_data_source.py`, files and code in `test_allowed_files.py`, keys and changes in
 `tests/swarms/test_revisions_live.py`."""
 
 

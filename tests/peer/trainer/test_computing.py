@@ -22,7 +22,7 @@ from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus, TokenStream
-from peer.trainer.devices.ranks import ALONE
+from peer.trainer.devices.rank_orders import ALONE
 from peer.trainer.loop.inner_step import IGNORED, InnerStep
 from peer.trainer.model.gpt import GPT, initialise
 from peer.trainer.model.optimizer import has_fused, make_optimizer

@@ -28,7 +28,7 @@ from peer.plan.source import sizes_of
 from peer.trainer.hf import architecture
 from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
 from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base
-from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import architecture_parts, build_run_model
 
 LLAMA = {

@@ -17,7 +17,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.corpus import Corpus, open_corpus
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.device_choice import select_device
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink

@@ -13,7 +13,7 @@ import torch
 
 from peer.config.hf_config import canonical_config
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, assert_one_sentence, process_swarm
 
 LLAMA = {

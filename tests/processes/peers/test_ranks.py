@@ -26,18 +26,18 @@ from peer.config.layouts import averaged_parts, layout_of
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
-from peer.described_model import DescribedModel
+from peer.hf_model_section import DescribedModel
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.owner.new_run import create_run
 from peer.simulation.scenarios.spec import tiny_manifest
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import part_of
-from peer.trainer.devices.rank_groups import RankGroup, RankSetup
-from peer.trainer.devices.ranks import ALONE, OrderKind, RankLost, Ranks
+from peer.trainer.devices.rank_orders import ALONE, OrderKind, RankLost, Ranks
+from peer.trainer.devices.rank_rendezvous import RankGroup, RankSetup
 from peer.trainer.devices.sharding import shard
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer

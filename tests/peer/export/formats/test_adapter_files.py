@@ -19,7 +19,7 @@ from peer.export.formats.reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import loadable_folder
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
-from peer.config.file_section import FileSection
+from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_model
 from peer.export.formats.anchors import Anchors
@@ -24,7 +24,7 @@ from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import loadable_folder
 from peer.export.sample import sample_model
 from peer.trainer.data.shards import digest_of
-from peer.trainer.hf.described import describe_model
+from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed

@@ -11,7 +11,7 @@ import torch
 
 from peer.config.manifest import RunManifest
 from peer.export.formats.model_folder import write_folder
-from peer.trainer.hf.described import describe_model
+from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed

@@ -35,8 +35,8 @@ from peer.panel.scene.scene import SETTLE_SECONDS, Scene, with_event, with_note,
 from peer.panel.scene.updates import EndedForGood, Resting
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
+from peer.panel.screens.health_sentence import health
 from peer.panel.screens.line_layout import part, without_signs, wrapped
-from peer.panel.screens.training_screen import health
 from tests.kit.panels import (
     FACTS,
     JO,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES, file_chunk_lengths, num_file_chunks
-from peer.config.file_section import MAX_FILES, named_file
+from peer.config.allowed_files import MAX_FILES, named_file
 from peer.config.manifest import RunManifest
 
 DIGEST = "ab" * 32

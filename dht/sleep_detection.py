@@ -12,19 +12,26 @@ SETTLE_SECONDS = 30.0
 
 
 class Wakefulness:
-    """`note` is called often while awake, with a clock that goes on while the machine sleeps."""
+    """`note` is called often while awake, with a clock that goes on while the machine sleeps.
 
-    def __init__(self) -> None:
+    Args:
+        gap_seconds: between two calls of `note`; after a longer time this process slept.
+    """
+
+    def __init__(self, gap_seconds: float = GAP_SECONDS) -> None:
+        self._gap_seconds = gap_seconds
         self._last: float | None = None
         self._slept_since = 0.0
         self._settled_at = 0.0
 
-    def note(self, now: float) -> None:
-        """It is `now`, and this process runs."""
+    def note(self, now: float) -> bool:
+        """It is `now`, and this process runs; whether it has slept since the last call."""
         last, self._last = self._last, now
-        if last is not None and now - last > GAP_SECONDS:
-            self._slept_since = self._slept_since if last < self._settled_at else last
-            self._settled_at = now + SETTLE_SECONDS
+        if last is None or now - last <= self._gap_seconds:
+            return False
+        self._slept_since = self._slept_since if last < self._settled_at else last
+        self._settled_at = now + SETTLE_SECONDS
+        return True
 
     def since(self, now: float) -> float:
         """What is found now came after this time: `now`, but soon after waking the time of falling asleep.

@@ -1,11 +1,12 @@
-"""Which compute device a peer takes, and what people call it."""
+"""Which compute device a peer takes, or each of its processes, and what people call it."""
 
 from __future__ import annotations
 
 import torch
 
-from dht.errors import DeviceFault
+from dht.errors import DeviceFault, UsageFault
 from dht.quantities import plural
+from peer.trainer.devices.torchrun import Place
 
 
 def select_device(name: str) -> torch.device:
@@ -26,6 +27,29 @@ def select_device(name: str) -> torch.device:
             "choose one of them or --device auto"
         )
     return torch.device(wanted)
+
+
+def device_of(name: str, place: Place) -> torch.device:
+    """The device of one rank.
+
+    Raises:
+        DeviceFault: it is not there.
+    """
+    device = select_device(name)
+    if device.type != "cuda":
+        return device
+    if name.startswith("cuda:"):
+        raise UsageFault(
+            f"--device {name} names one GPU and there are {place.size} processes; expected cuda or auto; choose "
+            "GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    num_there = torch.cuda.device_count()
+    if place.local_rank >= num_there:
+        raise DeviceFault(
+            f"process {place.rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
+            f"least {place.local_rank + 1}; use --devices {num_there}, or --device cpu"
+        )
+    return torch.device(f"cuda:{place.local_rank}")
 
 
 def describe_device(device: torch.device, num_devices: int = 1) -> str:

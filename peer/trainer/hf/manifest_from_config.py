@@ -16,12 +16,13 @@ from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation import explain
-from peer.described_model import DescribedModel
+from peer.hf_model_section import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
 from peer.trainer.hf.run_model import architecture_parts
+from peer.trainer.hf.vocabulary_fit import check_vocabulary, unused_rows
 
 CONFIG_NAME = "config.json"
 TOKENIZER_FILES = (
@@ -112,7 +113,7 @@ def describe_model(
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
     if tokenizer is not None:
-        _check_vocabulary(tokenizer, vocab_size)
+        check_vocabulary(tokenizer, vocab_size)
     return DescribedModel(
         config=text,
         task=chosen,
@@ -126,17 +127,8 @@ def describe_model(
         adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
         mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
-        num_tokens=None if tokenizer is None else tokenizer.vocab_size,
+        notes=() if tokenizer is None else unused_rows(tokenizer.vocab_size, vocab_size),
     )
-
-
-def _check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
-    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        raise UsageFault(
-            f"{tokenizer.path} has {tokenizer.vocab_size} tokens, and the model's vocab_size is {vocab_size}; expected "
-            f"no more tokens than the model has; write vocab_size = {tokenizer.vocab_size} into its config.json (given "
-            "weights have their own: take the tokenizer that belongs to them), or take a smaller tokenizer."
-        )
 
 
 def _pad_token(tokenizer: TextTokenizer) -> int:

@@ -6,14 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from averaging.outer.layout import averages_few_buffers, build_layout, with_buffers
 from dht.quantities import count_text
 from peer.config.hf_config import checked_config
-
-USED_SHARE: Final = 0.9
-"""Of the token rows: configs round up by a few hundred, which costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class DescribedModel:
         buffer_shapes: (name, shape) of the saved buffers of real numbers, such as running statistics, in order.
         image_size: height and width of pictures, in pixels; None: of other tasks.
         frozen: names of what is not trained; none: all is, or nothing beside an adapter.
-        num_tokens: of the tokenizer beside it; None: there is none.
+        notes: what its owner may want to change, as sentences.
     """
 
     config: str
@@ -48,18 +45,7 @@ class DescribedModel:
     buffer_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     frozen: tuple[str, ...] = ()
     image_size: int | None = None
-    num_tokens: int | None = None
-
-    @property
-    def notes(self) -> list[str]:
-        """What its owner may want to change, as sentences."""
-        rows, used = self.vocab_size, self.num_tokens
-        if rows is None or used is None or used >= USED_SHARE * rows:
-            return []
-        return [
-            f"config.json has {rows:,} token rows, and the tokenizer only {used:,} tokens: the other rows cost memory "
-            "and traffic for nothing."
-        ]
+    notes: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,15 +23,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dht.errors import DeviceFault, LocalFault, UsageFault
+from dht.errors import LocalFault
 from peer.import_path import python_command, python_environment
-from peer.trainer.devices.ranks import PATIENCE, RankLost, Ranks, lost_rank
-from peer.trainer.devices.select import select_device
+from peer.trainer.devices.rank_orders import PATIENCE, RankLost, Ranks, lost_rank
+from peer.trainer.devices.torchrun import Place
 
 MEET_SECONDS = 300.0
 """For all processes of a peer to start: importing torch from a cold disk, several times at once."""
-KNOCK_SECONDS = 10.0
-"""For torchrun's meeting place to take a connection, on this machine or the one beside it."""
 END_SECONDS = 10.0
 """For a process that was ordered to end."""
 KILL_SECONDS = 3.0
@@ -41,19 +38,6 @@ NOTICE_SECONDS = 2.0
 """From a broken connection until the system tells that a process has died."""
 LOOK_SECONDS = 0.1
 _SETUP = "setup"
-_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A process's number among the processes of its peer, and where they meet."""
-
-    rank: int
-    local_rank: int
-    """Among those of this machine: chooses its device."""
-    size: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,87 +58,6 @@ class RankSetup:
     checkpoints: str
     choices: dict[str, Any] = field(default_factory=dict)
     """Fields of `peer.trainer.computing.choices.ComputeChoices`."""
-
-
-def place_from(environ: Mapping[str, str]) -> Place | None:
-    """The place that torchrun gave this process; None without torchrun, or when it started one process alone.
-
-    Raises:
-        UsageFault: WORLD_SIZE says that there are several, but the rest of what torchrun says is missing or wrong.
-    """
-    if environ.get("WORLD_SIZE", "1") == "1":
-        return None
-    missing = [name for name in _TORCHRUN if not environ.get(name)]
-    if missing:
-        raise UsageFault(
-            f"WORLD_SIZE is {environ['WORLD_SIZE'][:20]!r}, but {' and '.join(missing)} are not set; expected all that "
-            "torchrun sets; start with `peer join --devices N` or `torchrun --nproc-per-node N -m peer join`, or "
-            "unset WORLD_SIZE"
-        )
-    numbers = []
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"):
-        if not environ[name].isdecimal():
-            raise UsageFault(f"{name} is {environ[name][:20]!r}; expected a whole number, as torchrun sets it")
-        numbers.append(int(environ[name]))
-    rank, local_rank, size, port = numbers
-    if rank >= size:
-        raise UsageFault(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank below it, as torchrun sets it")
-    return Place(rank, local_rank, size, environ["MASTER_ADDR"], port)
-
-
-def check_meeting_place(place: Place) -> None:
-    """torchrun listens there before it starts anybody; variables that an earlier job left behind lead nowhere.
-
-    Raises:
-        UsageFault: nobody listens.
-    """
-    try:
-        socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()
-    except OSError as error:
-        raise UsageFault(
-            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as under torchrun, but nobody listens at {place.host}:"
-            f"{place.port} ({error.strerror or error}); expected torchrun there; if an earlier job left these behind, "
-            f"run: unset {' '.join(_TORCHRUN)}"
-        ) from error
-
-
-def check_division(num_sequences: int, num_ranks: int) -> None:
-    """Every rank reads an equal share of a step.
-
-    Raises:
-        UsageFault: it cannot be divided so.
-    """
-    if num_sequences % num_ranks:
-        divisors = [str(n) for n in range(1, min(num_sequences, 64) + 1) if num_sequences % n == 0]
-        raise UsageFault(
-            f"{num_ranks} devices cannot share an inner step of {num_sequences} sequences (batch_size times "
-            f"accumulation_steps in the manifest) equally; expected {', '.join(divisors[:-1])} or {divisors[-1]}"
-            if len(divisors) > 1
-            else f"{num_ranks} devices cannot share an inner step of one sequence; expected one device"
-        )
-
-
-def device_of(name: str, place: Place) -> torch.device:
-    """The device of one rank.
-
-    Raises:
-        DeviceFault: it is not there.
-    """
-    device = select_device(name)
-    if device.type != "cuda":
-        return device
-    if name.startswith("cuda:"):
-        raise UsageFault(
-            f"--device {name} names one GPU and there are {place.size} processes; expected cuda or auto; choose "
-            "GPUs with CUDA_VISIBLE_DEVICES"
-        )
-    num_there = torch.cuda.device_count()
-    if place.local_rank >= num_there:
-        raise DeviceFault(
-            f"process {place.rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
-            f"least {place.local_rank + 1}; use --devices {num_there}, or --device cpu"
-        )
-    return torch.device(f"cuda:{place.local_rank}")
 
 
 class RankGroup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.p2pd.odd_addresses import announceable, is_odd, must_announce
+from dht.p2pd.announced_addresses import announceable, is_odd, must_announce
 
 
 def at(*ips: str) -> list[Multiaddr]:

@@ -105,10 +105,6 @@ class Ranks:
         self._broadcast(positions)
         return positions.numpy()
 
-    def own_share(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The part of a step's blocks that this rank reads: every `size`-th, so that no two ranks read the same."""
-        return positions[self.rank :: self.size]
-
     # ------------------------------------------------------------------------------------------------- values
 
     def merge(self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float) -> None:

@@ -1,0 +1,105 @@
+"""Around every handler: who may read, security headers, and faults as answers (401, 429, 503 and others)."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from dashboard.page.page import rooted
+from dashboard.page_access import OPEN_PATHS
+from dashboard.server.site import SITE, Site, problem
+
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+log = logging.getLogger(__name__)
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    """Turns away those who may not read; security headers; errors as a JSON problem (RFC 9457) or a sentence."""
+    return await guarded(request, handler, request.app[SITE])
+
+
+async def guarded(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
+    """The same for a page of `site`."""
+    if _path(request, site) in OPEN_PATHS:
+        return await _answered(request, handler, site)
+    try:
+        if site.doors.begin(request):
+            return await _answered(request, handler, site)
+        detail = "too many requests from your address; events/stream tells what changes without asking again"
+        response = problem(request, 429, "Too Many Requests", detail)
+        response.headers["Retry-After"] = "10"
+        response.headers.update(SECURITY_HEADERS)
+        site.num_requests["4xx"] += 1
+        return response
+    finally:
+        site.doors.end(request)
+
+
+async def _answered(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
+    response = _admitted(request, site)
+    if response is None:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = problem(request, error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except sqlite3.Error as error:
+            log.warning("the history cannot be read: %s", error)
+            detail = "the history cannot be read at present; the page itself goes on"
+            response = problem(request, 503, "Service Unavailable", detail)
+    site.num_requests[f"{response.status // 100}xx"] += 1
+    if not response.prepared:
+        response.headers.update(SECURITY_HEADERS)
+        if site.base and isinstance(response, web.Response):
+            return _rooted(response, site.base)
+    return response
+
+
+def _rooted(response: web.Response, base: str) -> web.Response:
+    """The same, but what is linked, and where a redirect leads, is below `base`."""
+    place = response.headers.get("Location", "")
+    if place.startswith("/") and not place.startswith(f"{base}/"):
+        response.headers["Location"] = base + place
+    if response.content_type != "text/html" or response.text is None:
+        return response
+    headers = {name: value for name, value in response.headers.items() if not name.startswith("Content-T")}
+    again = web.Response(
+        text=rooted(response.text, base), status=response.status, content_type="text/html", headers=headers
+    )
+    again.enable_compression()
+    return again
+
+
+def _path(request: web.Request, site: Site) -> str:
+    return request.path.removeprefix(site.base)
+
+
+def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
+    """None: go on. Else the answer to a stranger, or the exchange of a token for a cookie."""
+    if site.access is None or _path(request, site) in OPEN_PATHS:
+        return None
+    if not site.access.allows(request):
+        detail = "this page is private; open it with ?token=TOKEN once, or send the header Authorization: Bearer TOKEN"
+        response = problem(request, 401, "Unauthorized", detail)
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+    return site.access.exchange(request)
