@@ -29,7 +29,7 @@ from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.contributions import Sent
-from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
+from averaging.trust.audit_budgets import OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
 from averaging.wire.messages import (
@@ -242,7 +242,9 @@ class Audits:
         if key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
             return
         # Who accuses pays for it: what this peer suspects itself must not be passed over because others cried wolf.
-        if not self._spend(self._context.me if accuser is None else accuser, fragment, commit, OWN_BUDGET):
+        payer = self._context.me if accuser is None else accuser
+        place = (fragment.index, fragment.machine.version, len(commit.roster))
+        if not self._budgets.spend(payer, *place, OWN_BUDGET):
             return
         audit = _Audit(commit, index, held[1][index], is_own, set() if accuser is None else {accuser})
         audit.wanted = frozenset(commit.shards[index].included)
@@ -293,7 +295,11 @@ class Audits:
             if own is not None:
                 audit.shares[member] = own
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
-        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in self._missing(audit)}
+        missing = self._missing(audit)
+        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in missing}
+        for peer_id in missing:
+            # Once more: a link broke, or a flood of requests took the place of this one before the commit was there.
+            self._post(peer_id, request)
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
     def _missing(self, audit: _Audit) -> list[PeerId]:
@@ -375,19 +381,18 @@ class Audits:
             if (sender, fragment.index) in self._early or len(self._early) < MAX_EARLY:
                 self._early[sender, fragment.index] = request
             return
-        held, share = self._means.get((fragment.index, request.version)), self._own_share(fragment, request)
-        if held is not None and share is not None and self._spend(sender, fragment, held[0], BUDGET):
+        held = self._means.get((fragment.index, request.version))
+        if held is None or not _is_a_shard(held[0], request):
+            return
+        # Before the share is made: that takes a signature, and a pass over its values.
+        place = (fragment.index, fragment.machine.version, len(held[0].roster))
+        if self._budgets.answers(sender, request, *place) and (share := self._own_share(fragment, request)):
             self._post(sender, *share)
 
-    def _spend(self, auditor: PeerId, fragment: FragmentRuntime, commit: Commit, most: float) -> bool:
-        return self._budgets.spend(auditor, fragment.index, fragment.machine.version, len(commit.roster), most)
-
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
-        """What this peer sent for a range of values of that version, if a shard of the commit has it."""
-        held, own = self._means.get((fragment.index, request.version)), _sent_for(fragment, request.version)
-        if held is None or own is None:
-            return None
-        if not any((shard.start, shard.end) == (request.start, request.end) for shard in held[0].shards):
+        """What this peer sent for the values of a shard of that version."""
+        own = _sent_for(fragment, request.version)
+        if own is None:
             return None
         blocks = own.encoded.slice_blocks(request.start, request.end - request.start)
         payload = b"".join(bytes(part) for part in blocks.pack())
@@ -455,6 +460,10 @@ async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: floa
             while not is_so():
                 changed.clear()
                 await changed.wait()
+
+
+def _is_a_shard(commit: Commit, request: AuditRequest) -> bool:
+    return any((shard.start, shard.end) == (request.start, request.end) for shard in commit.shards)
 
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:

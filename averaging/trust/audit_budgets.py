@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from dht.host import PeerId
+from dht.newest import Newest
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
 """Audits of one fragment that a member may begin at once, or have others begin by accusing. And requests of one auditor
 that are answered at once: some more, so that nobody takes an honest auditor for greedy.
 """
 LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
-"""Audits that one may begin per version, and how much more often than on average. A hostile auditor costs each member
-an eighth of a shard a round, or three times what an honest one does.
+"""Audits that one may begin per version, and how much more often than on average. A hostile auditor has
+each answer twice. So it costs each member a quarter of a shard a round, or six times what an honest one does.
 """
 MAX_BUDGETS = 4096
-"""Auditors whose requests are counted."""
+"""Auditors whose requests are counted, and answers that may be had once more."""
 
 
 class AuditBudgets:
@@ -26,6 +29,7 @@ class AuditBudgets:
     def __init__(self, audit_fraction: float) -> None:
         self._audit_fraction = audit_fraction
         self._left: dict[tuple[PeerId, int], tuple[float, int]] = {}
+        self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_BUDGETS)
 
     def spend(self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float) -> bool:
         """Whether an auditor may look at one more mean of this fragment, which counts then.
@@ -43,4 +47,17 @@ class AuditBudgets:
         if len(self._left) >= MAX_BUDGETS:
             self._left.clear()
         self._left[auditor, fragment] = (left - 1, version)
+        return True
+
+    def answers(self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int) -> bool:
+        """Whether a request is answered, which counts then.
+
+        Each second answer to the same request is free: an honest auditor asks again when the first was lost.
+        """
+        key = (auditor, request)
+        if self._repeatable.pop(key, False):
+            return True
+        if not self.spend(auditor, fragment, version, num_members, BUDGET):
+            return False
+        self._repeatable[key] = True
         return True

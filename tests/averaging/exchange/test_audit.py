@@ -246,6 +246,26 @@ def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
     scenario(play)
 
 
+def test_a_member_that_a_request_did_not_reach_is_asked_once_more():
+    async def play():
+        swarm = swarm_of(5)
+        deaf = swarm.live()[1]
+        answer, heard = deaf.exchange.audits._answer, set()
+
+        def misses_the_first(fragment, sender, request):
+            if (sender, request) in heard:
+                answer(fragment, sender, request)
+            heard.add((sender, request))
+
+        deaf.exchange.audits._answer = misses_the_first
+        await swarm.train(12, interval_seconds=15.0)
+        assert heard
+        assert refusals(swarm) == set()
+        return swarm
+
+    scenario(play)
+
+
 def test_work_that_is_not_signed_is_in_no_mean():
     async def play():
         swarm = swarm_of(4)
@@ -339,26 +359,38 @@ def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
 
 
 def test_an_auditor_has_a_budget():
-    """A few requests at once, and one more in eight versions: a hostile auditor costs its members little."""
+    """A few requests at once, and one more in eight versions: a hostile auditor costs its members little.
+
+    Each answer is had twice for that, because the first may be lost.
+    """
 
     async def play():
         swarm = swarm_of(3)
         await swarm.train(4)
-        peer, asker = swarm.live()[0], swarm.live()[1].name
+        peer, asker = swarm.live()[0], named(9)
         answered = []
-        fragment = peer.fragments[0]
-        peer.exchange.audits._post = lambda to, message, payload=b"": answered.append(to)
+        fragment = peer.fragments[1]
+        audits = peer.exchange.audits
+        audits._post = lambda to, message, payload=b"": answered.append(to)
+        made, own_share = [], audits._own_share
+        audits._own_share = lambda *asked: made.append(asked) or own_share(*asked)
         version = fragment.state.recent[-1].version
-        size = fragment.machine.num_values
-        for _ in range(20):
-            peer.exchange.audits.hear(fragment, asker, AuditRequest(0, version, 0, size), memoryview(b""), 0)
-        assert set(answered) == {asker}
-        num_answered = len(answered)
-        assert BUDGET / 2 < num_answered <= BUDGET
+        shards = audits._means[1, version][0].shards
+
+        def ask(auditor, start, end, of_version=version):
+            audits.hear(fragment, auditor, AuditRequest(1, of_version, start, end), memoryview(b""), 0)
+
+        for shard in (*shards, *shards):
+            ask(asker, shard.start, shard.end)
+        assert len(answered) == 2 * len(shards)
+        for _ in range(100):
+            ask(asker, shards[0].start, shards[0].end)
+        assert len(answered) == 2 * BUDGET
         # Values that are no shard of that round, and a version that is gone, are nobody's business.
-        for request in (AuditRequest(0, version, 0, size - 16), AuditRequest(0, version + 9, 0, size)):
-            peer.exchange.audits.hear(fragment, swarm.live()[2].name, request, memoryview(b""), 0)
-        assert len(answered) == num_answered
+        ask(swarm.live()[2].name, shards[0].start, shards[0].end - 16)
+        ask(swarm.live()[2].name, shards[0].start, shards[0].end, version + 9)
+        # Each takes a signature, so what is not answered is not made.
+        assert len(made) == len(answered) == 2 * BUDGET
         return swarm
 
     scenario(play)
