@@ -332,7 +332,7 @@ class CellScope(FlatScope):
         is_true = offer.part.leader == sender and offer.row == self._weigh(self._seat.name_of(sender), offer.part)
         if not self.cell or not is_true or not offer.row.tokens:
             # Cells of another number: they hear how this round ends, and form anew from its commit.
-            self._top.late.add(sender)
+            self._top.let_wait(sender)
             rounds.send(sender, Wait(rounds.fragment, rounds.version, offer.attempt, 0, 0))
             return
         self._top.on_offer(sender, offer, now)

@@ -76,15 +76,15 @@ class TopLeading(Gathering):
             self.cell_timing.ready.observe(PeerId(name), now - self.first_at)
         if self.plan is not None:
             if known is None or known[0] != sender:
-                self.late.add(sender)
+                self.let_wait(sender)
         elif known is None or _weight(offer) >= _weight(known[1]):
             if known is not None and known[0] != sender:
-                self.late.add(known[0])
+                self.let_wait(known[0])
             self.late.discard(sender)
             self.offers[name] = (sender, offer)
             self.attempt = max(self.attempt, offer.attempt)
         else:
-            self.late.add(sender)
+            self.let_wait(sender)
         self.send(sender, self._wait(0))
 
     def on_lost(self, peer_id: PeerId) -> None:

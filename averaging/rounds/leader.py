@@ -61,6 +61,11 @@ class Gathering:
     heartbeat_at: float = 0.0
     closed: bool = False
 
+    def let_wait(self, peer_id: PeerId) -> None:
+        """One that is in no plan of this round hears how it ends; more than a roster of them are not remembered."""
+        if len(self.late) < messages.MAX_ROSTER:
+            self.late.add(peer_id)
+
 
 @dataclass(kw_only=True)
 class Leading(Gathering):
@@ -95,8 +100,8 @@ class Leading(Gathering):
             self.offers[peer_id] = offer
             self.late.discard(peer_id)
             self.attempt = max(self.attempt, offer.attempt)
-        elif peer_id not in self.offers and len(self.late) < messages.MAX_ROSTER:
-            self.late.add(peer_id)
+        elif peer_id not in self.offers:
+            self.let_wait(peer_id)
         self.send(peer_id, self._wait(num_trainers))
 
     def on_lost(self, peer_id: PeerId) -> None:

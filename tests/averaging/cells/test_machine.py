@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from averaging.rounds.events import Advanced, Tick
+from averaging.rounds.events import Advanced, Heard, Tick
 from averaging.rounds.timing import HEARTBEAT_SECONDS
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.messages import Abandon, Redirect
+from averaging.wire.messages import MAX_ROSTER, Abandon, Redirect
+from tests.kit.network.memory_networks import named
 from tests.kit.rounds.cell_swarm import CellSwarm
 from tests.kit.tiers import sampled
 
@@ -228,6 +229,26 @@ def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():
     leading.on_offer(rival, replace(of_few, row=replace(offer.row, tokens=offer.row.tokens + 1)), swarm.now)
     assert leading.offers[name][0] == rival
     assert sender in leading.waiting
+
+
+def test_a_top_leader_lets_no_more_wait_than_a_roster_has_room_for():
+    """In an open run somebody has as many keys as they like, and each of them may offer."""
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: [top for top in tops(swarm) if top.offers])[0]
+    _, offer = next(iter(leading.offers.values()))
+    machine, scope = swarm.machine(leading.me), swarm.scope(leading.me)
+    scope._seat.rule = replace(scope._seat.rule, site_of=lambda peer_id: "north")
+    light, false = (replace(offer, attempt=1, row=replace(offer.row, tokens=tokens)) for tokens in (1, 2**30))
+    for number in range(2 * MAX_ROSTER):
+        leading.on_offer(named(100 + number), light, swarm.now)
+    before = {*leading.late}
+    for number in range(MAX_ROSTER):
+        machine.step(Heard(named(100 + number), false), swarm.now)
+        machine.step(Heard(named(2000 + number), false), swarm.now)
+    assert len(before) == len(leading.late) == MAX_ROSTER
 
 
 def test_when_the_leader_of_a_cell_is_lost_above_another_one_offers_it_again():
