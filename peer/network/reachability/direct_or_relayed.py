@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,11 +25,15 @@ from dht.p2pd.own_relay_trial import Relaying
 from dht.records.signed_records import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.network.reachability.path_and_relay_choice import (
+    Network,
     PathKind,
+    by_turns,
     choose_relays,
+    confirmed,
     is_my_turn,
     is_public,
     kind_of,
+    networks_of,
     next_try_seconds,
     relays_in,
 )
@@ -42,8 +47,11 @@ CHECK_SECONDS: Final = 1800.0
 CHECK_AGAIN_SECONDS: Final = 4.0
 """When nobody was there to ask, or all were busy."""
 NUM_REFUTALS: Final = 2
-"""Members that must fail to dial before this peer takes itself for unreachable; one where no other is there."""
+"""Members that must fail to dial before this peer takes itself for unreachable; one where no other is there. Nor may
+as many have reached it."""
 MAX_ASKED: Final = 3
+MAX_BUSY: Final = 3
+"""Times that a member may have no turn for this peer; then the others decide without it."""
 RELAY_SECONDS: Final = 20.0
 """For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
 MAX_RELAY_STARTS: Final = 5
@@ -91,6 +99,9 @@ class Paths:
     def __post_init__(self) -> None:
         self._is_dialable: bool | None = None
         self._check_at = self._relay_missed_at = self.clock()
+        self._answers: dict[PeerId, DialBack] = {}
+        """Of the members that were asked since the last decision; one that could not say anything has found nothing."""
+        self._num_busy: Counter[PeerId] = Counter()
         self._kinds: dict[PeerId, PathKind] = {}
         self._relayed: dict[PeerId, _RelayedPeer] = {}
         self._led_by: tuple[PeerId, ...] = ()
@@ -134,34 +145,53 @@ class Paths:
         }
         askable = [record.peer_id for record in self.members() if record.peer_id in direct]
         self.randomness.shuffle(askable)
-        refutals: list[tuple[PeerId, DialBack]] = []
-        for member in askable[:MAX_ASKED]:
+        networks = {peer_id: networks_of(addresses) for peer_id, addresses in connections.items()}
+        for member in by_turns([member for member in askable if member not in self._answers], networks)[:MAX_ASKED]:
             try:
-                found = await self.dial_back(member, self._own_addresses())
+                self._answers[member] = await self.dial_back(member, self._own_addresses())
             except Busy:
-                continue
+                self._num_busy[member] += 1
+                if self._num_busy[member] < MAX_BUSY:
+                    continue
+                self._answers[member] = DialBack()
             except PeerFault as fault:
                 log.info("nobody says whether others can dial this peer: %s", fault)
-                continue
-            if found.reached:
-                await self._is_reached(member, found)
+                self._answers[member] = DialBack()
+            if await self._decide(askable, networks):
                 return
-            if found.failed:
-                refutals.append((member, found))
-            if len(refutals) >= min(NUM_REFUTALS, len(askable)):
-                await self._is_refuted(*refutals[-1])
-                return
+
+    async def _decide(self, askable: Sequence[PeerId], networks: Mapping[PeerId, frozenset[Network]]) -> bool:
+        """Whether what members found is enough; it has its consequences then."""
+        known = {member: found for member, found in self._answers.items() if found.is_known}
+        left = [member for member in askable if member not in self._answers]
+        reached = {member: found.reached for member, found in known.items()}
+        addresses = confirmed(reached, {member: networks.get(member, frozenset()) for member in (*known, *left)})
+        reaching = [member for member, found in known.items() if found.reached]
+        refuting = [member for member, found in known.items() if not found.reached]
+        is_over = not left or len(known) >= MAX_ASKED
+        is_reached = bool(addresses or (is_over and reaching and len(reaching) >= len(refuting)))
+        is_refuted = not is_reached and len(refuting) >= min(NUM_REFUTALS, len(known) + len(left)) > 0
+        if not (is_reached or is_refuted or is_over):
+            return False
+        self._answers.clear()
+        self._num_busy.clear()
+        if is_reached:
+            await self._is_reached(reaching[-1], known[reaching[-1]], addresses)
+        elif is_refuted:
+            await self._is_refuted(refuting[-1], known[refuting[-1]])
+        return True
 
     def _own_addresses(self) -> list[str]:
         """What this peer listens on; relayed addresses would be dialled through the relay."""
         return [address for address in self.host.addresses() if not parse_multiaddr(address).is_relayed]
 
-    async def _is_reached(self, member: PeerId, found: DialBack) -> None:
+    async def _is_reached(self, member: PeerId, found: DialBack, addresses: Sequence[str]) -> None:
+        """It can be dialled; others are told of those `addresses` that were confirmed."""
         self._check_at = self.clock() + CHECK_SECONDS
         if self._is_dialable is not True:
             self._is_dialable = True
             self._report_reachability(member, found.reached)
-        public = [address for address in found.reached if is_public(parse_multiaddr(address))]
+        public = [address for address in addresses if is_public(parse_multiaddr(address))]
         # A port that the router forwards, and that nobody has told the others of.
         forwarded = [address for address in public if address not in self.host.addresses()]
         options = self.host.options

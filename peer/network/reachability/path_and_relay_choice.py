@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import ipaddress
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from dht.host import PeerId
@@ -17,6 +19,12 @@ try begins with a new dial; sides take turns, so that they do not hang up on eac
 PUNCH_AGAIN_SECONDS: Final = 3600.0
 """Routers that did not let it through three times will not soon: an hour later somebody may have another address."""
 MAX_RELAYS: Final = 3
+NUM_CONFIRMING: Final = 2
+"""Networks whose members must have reached a public address before others are told of it; one where no other is."""
+NETWORK_BITS: Final = {4: 16, 6: 32}
+"""Of an address of each IP version: what one provider hands out, so that two keys on one machine are one voice."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def kind_of(connections: Sequence[Multiaddr], me_dialable: bool, remote_dialable: bool) -> PathKind | None:
@@ -59,6 +67,41 @@ def choose_relays(
 def is_public(address: Multiaddr) -> bool:
     """An IP address that is routed on the internet, and no relay's."""
     return address.ip is not None and address.ip.is_global and not address.is_relayed
+
+
+def networks_of(addresses: Iterable[Multiaddr]) -> frozenset[Network]:
+    """The networks of public addresses."""
+    ips = {address.ip for address in addresses if address.ip is not None and is_public(address)}
+    return frozenset(ipaddress.ip_network((ip, NETWORK_BITS[ip.version]), strict=False) for ip in ips)
+
+
+def by_turns(members: Iterable[PeerId], networks: Mapping[PeerId, frozenset[Network]]) -> list[PeerId]:
+    """One member of each network first, then the second of each; else in the order that is given."""
+    numbers, places = Counter[frozenset[Network]](), dict[PeerId, int]()
+    for member in members:
+        places[member] = numbers[networks[member]]
+        numbers[networks[member]] += 1
+    return sorted(places, key=places.__getitem__)
+
+
+def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId, frozenset[Network]]) -> list[str]:
+    """Addresses at which members of enough networks say that they reached this peer; a private one needs one member.
+
+    One liar would otherwise have this peer send everybody to a stranger's address.
+
+    Args:
+        reached: of each member that answered.
+        networks: of each member that answered, or may do so.
+    """
+    found = []
+    for text in dict.fromkeys(text for texts in reached.values() for text in texts):
+        address = parse_multiaddr(text)
+        version = address.ip.version if address.ip is not None and is_public(address) else None
+        able = {network for each in networks.values() for network in each if network.version == version}
+        agreeing = {network for member, texts in reached.items() if text in texts for network in networks[member]}
+        if not able or len(able & agreeing) >= min(NUM_CONFIRMING, len(able)):
+            found.append(text)
+    return found
 
 
 def relays_in(addresses: Iterable[str]) -> tuple[PeerId, ...]:

@@ -105,6 +105,8 @@ class Scene:
         self.told: list[tuple[bool, bool]] = []
         self.asked: list[PeerId] = []
         self.answer: DialBack | Busy = DialBack(failed=((OUTSIDE, "nobody answered"),))
+        self.answers: dict[PeerId, DialBack | Busy] = {}
+        """Of those that find something else."""
         self.relaying: list[Relaying | LocalFault] = []
         self.uses_relays, self.relays = True, False
         self.announce: tuple[str, ...] = ()
@@ -112,9 +114,10 @@ class Scene:
     async def dial_back(self, member: PeerId, addresses: list[str]) -> DialBack:
         self.asked.append(member)
         assert addresses == [address for address in self.host.own if "p2p-circuit" not in address]
-        if isinstance(self.answer, Busy):
-            raise self.answer
-        return self.answer
+        answer = self.answers.get(member, self.answer)
+        if isinstance(answer, Busy):
+            raise answer
+        return answer
 
     async def check_relay(self, addresses: Sequence[str]) -> Relaying:
         assert addresses == ["/ip4/127.0.0.1/tcp/4001"], "the router may not lead back to where it came from"
@@ -236,6 +239,64 @@ def test_a_forwarded_port_that_nobody_knew_of_is_announced() -> None:
         assert announce == [OUTSIDE, f"{INSIDE}/p2p/{ME}"]
         assert scene.kinds() == [ReachabilityFound]
         assert scene.told[-1] == (True, True)
+
+    scene.play(script)
+
+
+STRANGERS = f"/ip4/9.9.9.9/tcp/4001/p2p/{ME}"
+
+
+def in_networks_of_their_own(scene: Scene) -> Scene:
+    scene.host.paths = {seed: [f"/ip4/8.{number}.8.8/tcp/4001"] for number, seed in enumerate(SEEDS)}
+    return scene
+
+
+@pytest.mark.parametrize("honest", [DialBack(reached=(OUTSIDE,)), DialBack(failed=((OUTSIDE, "nobody answered"),))])
+@pytest.mark.parametrize("liar", range(4))
+def test_one_liar_tells_nobody_where_they_can_be_dialled(liar: int, honest: DialBack) -> None:
+    scene = in_networks_of_their_own(Scene())
+    scene.answer, scene.answers = honest, {SEEDS[liar]: DialBack(reached=(STRANGERS,))}
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        announced = [address for _, announce in scene.host.changes for address in announce or ()]
+        assert STRANGERS not in announced
+        assert (OUTSIDE in announced) == bool(honest.reached)
+        (found,) = [event.fact for event in scene.events if isinstance(event.fact, ReachabilityFound)]
+        assert found.reachable == bool(honest.reached)
+
+    scene.play(script)
+
+
+def test_keys_in_one_network_are_one_voice() -> None:
+    scene = Scene()  # whose members are in one network
+    homes = [named(20), named(21)]
+    scene.members += [make_record(home, role="trainer") for home in homes]
+    scene.host.paths |= {home: [f"/ip4/{11 + number}.8.8.8/tcp/4001"] for number, home in enumerate(homes)}
+    scene.answer = DialBack(reached=(STRANGERS,))
+    scene.answers = dict.fromkeys(homes, DialBack(reached=(OUTSIDE,)))
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        announced = [address for _, announce in scene.host.changes for address in announce or ()]
+        assert OUTSIDE in announced
+        assert STRANGERS not in announced
+
+    scene.play(script)
+
+
+def test_a_member_that_is_busy_all_the_time_or_gone_is_not_waited_for() -> None:
+    scene = in_networks_of_their_own(Scene())
+    scene.members = scene.members[:2]
+    scene.answer, scene.answers = DialBack(reached=(OUTSIDE,)), {SEEDS[1]: Busy(SEEDS[1], 5.0)}
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        assert scene.kinds() == []
+        await pause(15)
+        assert scene.kinds() == [ReachabilityFound]
+        ((_, announce),) = scene.host.changes
+        assert announce == [OUTSIDE, f"{INSIDE}/p2p/{ME}"]
 
     scene.play(script)
 
