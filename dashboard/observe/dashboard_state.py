@@ -175,8 +175,6 @@ class DashboardState:
             return "ended"
         if any(row.record.role == "trainer" for row in self.here):
             return "stalled" if self._is_stalled else "live"
-        if any(row.condition in ("late", "silent") and row.record.role == "trainer" for row in self.peers):
-            return "silent"
         if self.peers:
             return "resting" if self.here or all(row.condition == "left" for row in self.peers) else "silent"
         if not self.has_looked:

@@ -20,11 +20,11 @@ _LOSSES: Final[_Columns] = {
     "held-out loss": ("held_out_loss", loss_text),
     "training loss": ("train_loss", loss_text),
 }
-_SWARM: Final[_Columns] = {"training": ("num_trainers", count_text), "all peers": ("num_peers", count_text)}
+_SWARM: Final[_Columns] = {"training": ("num_trainers", count_text), "all machines": ("num_peers", count_text)}
 _LINES: Final[_Columns] = {"over all lines, average of a minute": ("upload_bits_per_second", bit_rate_text)}
 _WORK: Final[_Columns] = {
-    "witnessed": ("tokens_witnessed", count_text),
-    "reported": ("tokens_reported", count_text),
+    "confirmed by others": ("tokens_witnessed", count_text),
+    "self-reported": ("tokens_reported", count_text),
 }
 
 

@@ -83,8 +83,10 @@ def whole_text(count: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """``0.1234`` -> ``12.3 %``."""
-    return "100 %" if share >= 0.9995 else "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+    """``0.1234`` -> ``12.3 %``. Only all of it is 100 %."""
+    if share >= 1:
+        return "100 %"
+    return "< 0.1 %" if 0 < share < 0.001 else f"{min(99.9, 100 * share):.1f} %"
 
 
 def about_bytes(num_bytes: float) -> str:

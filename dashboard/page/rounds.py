@@ -166,7 +166,7 @@ def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any
         durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
     return {
         "num_lone": num_lone(rounds),
-        "num_whole": sum(not row.num_missed and not row.num_void_shards for row in rounds),
+        "num_whole": sum(not row.num_missed and not row.num_void_shards and not row.drop_reasons for row in rounds),
         "mean_contributors": statistics.mean(len(row.contributors) for row in rounds) if rounds else 0.0,
         "typical_seconds": statistics.median(durations) if durations else None,
         "slow_seconds": durations[max(0, math.ceil(0.95 * len(durations)) - 1)] if durations else None,

@@ -76,7 +76,7 @@ export const CHARTS = {
   work: {
     series: [
       ["tokens_witnessed", "confirmed by others", "first"],
-      ["tokens_reported", "reported", "second"],
+      ["tokens_reported", "self-reported", "second"],
     ],
     axes: ["time"],
     fromZero: true,

@@ -98,6 +98,9 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     resting = fold(stalled, Look(now=NOW + 122, num_members=3, records=[goodbye, still[1]]))
     back = replace(goodbye, sequence=4, expires_at=NOW + 3000, state="training")
     assert fold(resting, Look(now=NOW + 400, num_members=3, records=[back, still[1]])).phase == "live"
+    # A trainer that was killed while a seed is heard: the page has its connection, and nobody trains.
+    killed = fold(live, Look(now=NOW + 40, num_members=3, records=[replace(both[1], sequence=2, expires_at=NOW + 99)]))
+    assert (killed.phase, {row.condition for row in killed.peers}) == ("resting", {"silent", "here"})
     ended = fold(resting, Look(now=NOW + 123, num_members=3, run=replace(run, end_version=2)))
     not_yet = fold(live, Look(now=NOW + 1, num_members=3, run=replace(run, end_version=3)))
     assert [one.phase for one in (live, stalled, resting, ended, not_yet)] == [

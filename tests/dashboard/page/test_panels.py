@@ -55,13 +55,13 @@ def test_every_panel_explains_that_it_is_empty() -> None:
 def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_reported() -> None:
     text = text_of("contributors", history_of_run(12))
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
-    assert "111 M reported" in text
-    assert "2 unverified peers say that they are here" in text
+    assert "111 M self-reported" in text
+    assert "2 more machines say that they are here; nobody has confirmed their work yet" in text
     honest = replace(contributor_of(0), milli_reported=contributor_of(0).milli_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
     unranked = replace(contributor_of(0), rank=0, milli_witnessed=0, share=0.0)
     assert (
-        "nothing witnessed yet"
+        "nothing confirmed yet"
         in render_sections(empty_state(), replace(NOBODY, contributors=(unranked,)))["contributors"]
     )
 
@@ -199,6 +199,9 @@ def test_reasons_of_drops_are_words_and_add_up() -> None:
     assert "5planned, but nothing of it got in" in text_of("health", replace(history_of_run(), rounds=silent))
     perfect = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in rounds_of())
     assert "Nobody was left out" in text_of("health", replace(history_of_run(), rounds=perfect))
+    # Where a part of somebody's work came too late, the round is not complete.
+    partly = (replace(perfect[0], drop_reasons=(("only a part of its work arrived in time", 1),)), *perfect[1:])
+    assert f"{len(perfect) - 1} of the newest" in text_of("health", replace(history_of_run(), rounds=partly))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,7 @@ def test_a_loss_that_tells_nothing_is_no_number_of_choices() -> None:
 def test_one_machine_is_not_machines() -> None:
     one = fold(empty_state(), Look(now=NOW, num_members=1, records=[record_of(PEERS[0])]))
     text = " ".join(TextOnly(render_sections(one, NOBODY)["figures"]).text.split())
-    assert "Training now1machine reported" in text
+    assert "Training now1machine self-reported" in text
 
 
 @given(st.text(max_size=80), st.text(max_size=80), st.booleans())
@@ -392,6 +395,9 @@ def test_ages_have_one_unit(seconds: float, text: str) -> None:
     assert age_text(seconds) == text
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (1e-5, "< 0.1 %"), (0.1234, "12.3 %"), (1.0, "100 %")])
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0 %"), (1e-5, "< 0.1 %"), (0.1234, "12.3 %"), (7020 / 7021, "99.9 %"), (1.0, "100 %")],
+)
 def test_shares_never_round_to_nothing_or_too_much(share: float, text: str) -> None:
     assert share_text(share) == text

@@ -178,6 +178,9 @@ def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "d
             assert len(bottoms) == 5
             assert max(bottoms) <= size["height"]
         await expect(page.get_by_role("link", name="Mail them to me")).to_be_visible(visible=size["width"] < 704)
+        if size["width"] < 704:
+            await page.get_by_text("Paste three lines into its terminal").click()
+            await expect(page.locator("#way-in-lines code")).to_be_visible()
         for tab in ("Overview", "People", "Model", "Engine room"):
             await page.get_by_role("link", name=tab, exact=True).click()
             if tab == "Engine room":
