@@ -26,6 +26,7 @@ from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Message
+from dht.allowances import Allowances
 from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
@@ -50,6 +51,11 @@ MAX_INCOMING_STREAMS_PER_PEER = 16
 """Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
 ACKNOWLEDGED_BYTES = 4096
 """Longer frames are acknowledged, and empty ones."""
+SHORT_AT_ONCE, SECONDS_PER_SHORT = 8192, 1e-3
+"""Short frames of one remote, and until one more is read. A round takes 3 to 6 of them for each fragment: 20 rounds of
+128 fragments at once, then one or two a second. Each costs this process 10 to 80 microseconds, whatever it says."""
+SLOWED_SECONDS = 0.1
+"""Before one beyond that is read: a tenth of a second's worth of them may be read then."""
 QUIET_SECONDS = 1.0
 """Without an acknowledgement, when nothing waits either: what is still unread may never be acknowledged."""
 CLOCK_BYTES = 8
@@ -201,6 +207,7 @@ class Links:
         self._clock = clock
         self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
         self._incoming = StreamCounts(MAX_INCOMING_STREAMS_PER_PEER)
+        self._short = Allowances(SHORT_AT_ONCE, SECONDS_PER_SHORT)
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
 
@@ -455,6 +462,9 @@ class Links:
             raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
         while not self._closed:
             frame = await stream.receive(self._limits.max_frame_bytes)
+            # What is not read yet waits at its sender's.
+            if len(frame) <= ACKNOWLEDGED_BYTES and not self._short.spend(remote, self._clock()):
+                await asyncio.sleep(SLOWED_SECONDS)
             read_at = int(self._clock() * 1e6).to_bytes(CLOCK_BYTES, "big")
             if not frame:
                 await stream.send(read_at)

@@ -182,3 +182,22 @@ def test_a_remote_that_acknowledges_what_it_was_not_sent_is_lost(answers):
         await pair.close()
 
     run_virtual(scenario())
+
+
+def test_a_remote_that_floods_with_short_messages_is_read_no_faster_than_anybody_honest_writes(monkeypatch):
+    """What it may have said at once is heard at once, the rest later; nothing is lost, and nobody is blamed."""
+    monkeypatch.setattr("averaging.lanes.links.SHORT_AT_ONCE", 50)
+    monkeypatch.setattr("averaging.lanes.links.SECONDS_PER_SHORT", 0.01)
+
+    async def scenario():
+        pair = Pair()
+        for number in range(300):
+            pair.sending.post(B, [frames.encode(VersionIs(0, number, bytes(16), 0))])
+        await asyncio.sleep(1)
+        assert 50 < len(pair.heard) <= 150
+        await asyncio.sleep(3)
+        assert [message.version for message in pair.heard] == list(range(300))
+        assert not pair.lost
+        await pair.close()
+
+    run_virtual(scenario())
