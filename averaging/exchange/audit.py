@@ -114,6 +114,8 @@ class Audits:
         self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
         """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
         self._budgets = AuditBudgets(context.rule.audit_fraction)
+        self._answers = AuditBudgets(context.rule.audit_fraction)
+        """Of those that accuse this peer; an honest one has looked before, which takes as much."""
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
         self._means = Newest(KEPT_MEANS * len(context.fragments))
@@ -436,7 +438,8 @@ class Audits:
         # Once for each accuser: it is much longer than an accusation. And a member may hear it before the commit.
         key = (fragment.index, said.version, said.shard, said.digest)
         accusers = self._answered.get(key, frozenset())
-        if sender in accusers:
+        place = (fragment.index, fragment.machine.version, len(commit.roster))
+        if sender in accusers or not self._answers.spend(sender, *place, OWN_BUDGET):
             return
         self._answered[key] = accusers | {sender}
         for peer_id in sorted({*self._context.members(), sender} - {self._context.me}):

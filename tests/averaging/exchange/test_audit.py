@@ -11,7 +11,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.shard_mean import reduce_shard
 from averaging.outer.staleness_weights import Terms
-from averaging.trust.audit_budgets import BUDGET
+from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire import frames
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
@@ -200,6 +200,37 @@ def test_an_accused_reducer_answers_each_accuser_of_a_mean_once():
             said = replace(said, signature=accuser.fragments[0].machine.notary.sign_accusation(said))
             accused.exchange.audits.hear(fragment, accuser.name, said, memoryview(b""), 0)
         assert sorted(answered) == sorted(3 * [peer.name for peer in swarm.live()[1:]])
+        return swarm
+
+    scenario(play)
+
+
+def test_an_accuser_has_as_few_answers_as_it_may_begin_audits():
+    """Each answer goes to all members; a slanderer that is left out of rounds would go on for as long as it likes."""
+
+    async def play():
+        swarm = swarm_of(4)
+        await swarm.train(3)
+        accused, slanderer = swarm.live()[:2]
+        commit = next(one.commit for one in reversed(accused.closed()) if accused.name == one.commit.holder(0))
+        fragment, answered, audits = accused.fragments[commit.fragment], [], accused.exchange.audits
+        audits._post = lambda to, message, payload=b"": answered.append(to)
+
+        def accuse(accuser, version):
+            later = replace(commit, version=version)
+            audits._means[fragment.index, version] = (later, {})
+            said = Accusation(fragment.index, version, 0, frames.commit_digest(later), bytes(64))
+            said = replace(said, signature=accuser.fragments[0].machine.notary.sign_accusation(said))
+            audits.hear(fragment, accuser.name, said, memoryview(b""), 0)
+
+        for version in range(100, 140):
+            accuse(slanderer, version)
+        assert len(answered) == 3 * OWN_BUDGET
+        # Others have their own, and what one asks for as an auditor takes nothing of it.
+        for _ in range(40):
+            audits._budgets.spend(swarm.live()[2].name, fragment.index, fragment.machine.version, 4, 12.0)
+        accuse(swarm.live()[2], 140)
+        assert len(answered) == 3 * OWN_BUDGET + 3
         return swarm
 
     scenario(play)
