@@ -45,7 +45,7 @@ from dashboard.app import bound_port, start_site
 from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.server.connection_limits import Doors, own_limits
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import Site
 from tests.kit.dashboard.records import RUN_ID

@@ -27,7 +27,7 @@ from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import RealSwarm, real_swarm
 from peer.events.anchor_events import CaughtUp
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun
 
 JOIN_SECONDS = 300.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from dht.identity.keys import Identity, make_run_id
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from dht.observer.network import observer_network
 from dht.records.signed_records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
 from tests.kit.records import make_record
@@ -74,7 +74,7 @@ async def observe(backend: HostBackend, addresses: list[str]) -> None:
 
 async def measure(num_members: int, seconds: float) -> dict[str, Any]:
     """Figures of one observer after the other."""
-    from dht.kademlia.store import HivemindStore
+    from dht.kademlia.dht_store import HivemindStore
     from dht.p2pd.host import P2pdHost
 
     async with contextlib.AsyncExitStack() as stack:

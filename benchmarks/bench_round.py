@@ -36,7 +36,7 @@ from benchmarks.lines import ping
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.member_process import MemberProcess
-from peer.network.process.child import CHILD_ENVIRONMENT
+from peer.network.process.child_start import CHILD_ENVIRONMENT
 
 
 def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:

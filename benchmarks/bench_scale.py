@@ -35,7 +35,9 @@ from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.fragment.cell_rates import weigh
 from averaging.outer.outer_rule import OuterRule
-from averaging.rounds.events import (
+from averaging.rounds.leader_ranking import rank_leaders
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import (
     Apply,
     ContributionArrived,
     Effect,
@@ -55,10 +57,8 @@ from averaging.rounds.events import (
     Tick,
     View,
 )
-from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
-from averaging.signing.notary import Notary, Scope
+from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
 from averaging.wire.cell_messages import Partial
 from averaging.wire.messages import Commit, Contribution, Message, Offer, Result, TopCommit

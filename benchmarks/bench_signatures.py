@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from averaging.signing.notary import Notary, Scope
+from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.identity.keys import Identity, verify

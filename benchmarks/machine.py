@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 
 
 def machine() -> dict[str, Any]:
@@ -35,6 +35,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "torch_vector_instructions": torch.backends.cpu.get_cpu_capability(),
-        "kernels": compiled.missing_reason() or "compiled",
+        "kernels": compiled_kernels.missing_reason() or "compiled",
         **versions,
     }

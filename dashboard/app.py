@@ -19,23 +19,23 @@ from typing import Final
 from aiohttp import web
 
 from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
-from dashboard.collect.picture import fetch_picture, picture_of
 from dashboard.collect.profiles import follow_profiles
+from dashboard.collect.run_picture import fetch_picture, picture_of
 from dashboard.fault_barrier import keep_going
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
 from dashboard.log_limits import OncePerMinute
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.joining import JoinRule, is_of_this_machine
+from dashboard.observe.join_addresses import JoinRule, is_of_this_machine
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page_access import PageAccess, read_token
-from dashboard.samples.evaluations import follow_scores
-from dashboard.samples.following import follow_samples
 from dashboard.samples.model_process import SampleOrder, ask
-from dashboard.samples.plan import SamplePlan
+from dashboard.samples.sample_loop import follow_samples
+from dashboard.samples.sample_schedule import SamplePlan
+from dashboard.samples.score_file import follow_scores
 from dashboard.server.connection_limits import Doors, Network, own_limits
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE, Site
 from dashboard.several_runs.cards import run_path
@@ -43,12 +43,12 @@ from dashboard.several_runs.index import make_index
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import split_run_id
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record
 from peer.installation import install_command
+from peer.tracking.recorded_rows import RUN_COLUMNS, Row, RunRows
 from peer.tracking.recorder import recording
-from peer.tracking.rows import RUN_COLUMNS, Row, RunRows
 from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from dht.ending import end_tasks
+from dht.task_ending import end_tasks
 
 log = logging.getLogger(__name__)
 

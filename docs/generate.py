@@ -131,7 +131,7 @@ def default_of(field: Any) -> str:
 
 def expected_of(field: Any) -> str:
     """What a field takes: choices and bounds, or examples where a pattern decides."""
-    from peer.config.validation import expectation
+    from peer.config.validation_sentences import expectation
 
     has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
     text = " or ".join(map(str, field.examples)) if has_pattern and field.examples else expectation(field)
@@ -171,7 +171,7 @@ def manifest_page() -> str:
     from peer.config.access_sections import ChangeSection
     from peer.config.allowed_files import FileSection
     from peer.config.manifest import RunManifest
-    from peer.config.validation import section_of
+    from peer.config.validation_sentences import section_of
 
     def rows_of(model: type[BaseModel], prefix: str = "") -> list[tuple[str, ...]]:
         return [
@@ -252,14 +252,14 @@ def kind_text(kind: Any) -> str:
 
 
 def events_page() -> str:
-    from peer.events import log
+    from peer.events import event_log
 
     parts = [
         "# Events",
         prose(
             "This page is for developers. After it you can read what a peer reports. It reports one JSON object a line "
             "with `peer join --json`, and in `events.jsonl` of its data "
-            f"folder. Every line has `schema` ({log.SCHEMA}), `event` (the name below), `at` (unix seconds) and "
+            f"folder. Every line has `schema` ({event_log.SCHEMA}), `event` (the name below), `at` (unix seconds) and "
             "`peer_id` (the peer that reports). Panel, log lines and dashboard are folds of these events and know "
             "nothing else of a peer."
         ),
@@ -269,7 +269,7 @@ def events_page() -> str:
             "and its fields. The sentences are made from sample values: a number is 12 or 0.5, a text its field's name."
         ),
     ]
-    for name, kind in log.EVENT_TYPES.items():
+    for name, kind in event_log.EVENT_TYPES.items():
         hints = typing.get_type_hints(kind)
         under = docs_under(typing.cast(ast.ClassDef, ast.parse(inspect.getsource(kind)).body[0]))
         fields = [field.name for field in dataclasses.fields(kind)]

@@ -30,7 +30,7 @@ _HOMES = {
     # Using its model
     "read_model": "peer.export.formats.reading",
     "ModelFile": "peer.export.formats.reading",
-    "load_export": "peer.export.formats.custom",
+    "load_export": "peer.export.formats.custom_module",
     # What goes wrong
     "MurmurationError": "dht.errors",
     "LocalFault": "dht.errors",

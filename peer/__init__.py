@@ -2,20 +2,20 @@
 
 The files of this folder stand under all rooms, but for the entry point:
 
-    version.py           version of this software
-    import_path.py       where our processes take code from: never from the working folder
-    installation.py      how this copy was installed, and what others type to get it
-    process_setup.py     closed streams, a user without a name: put right before anything else
-    user_folders.py      where this software keeps what belongs to one user, and the paths that they write
-    secret_files.py      files of mode 0600
-    folder_lock.py       one process for each data folder
-    fresh_folder.py      what a start writes there, taken back when nothing comes of it
-    extras.py            libraries that only some commands need
-    run_clock.py         tokens that the whole swarm has committed
-    stalled_run.py       when a run, or a machine in it, counts as stalled
-    hf_model_section.py  an architecture of transformers as a manifest has it
-    service_files.py     what keeps a peer running without a terminal (pure)
-    __main__.py          entry point of `python -m peer`
+    version.py             version of this software
+    import_path.py         where our processes take code from: never from the working folder
+    installation.py        how this copy was installed, and what others type to get it
+    process_setup.py       closed streams, a user without a name: put right before anything else
+    user_folders.py        where this software keeps what belongs to one user, and the paths that they write
+    secret_files.py        files of mode 0600
+    folder_lock.py         one process for each data folder
+    fresh_folder.py        what a start writes there, taken back when nothing comes of it
+    optional_libraries.py  libraries that only some commands need
+    run_clock.py           tokens that the whole swarm has committed
+    stalled_run.py         when a run, or a machine in it, counts as stalled
+    hf_model_section.py    an architecture of transformers as a manifest has it
+    service_files.py       what keeps a peer running without a terminal (pure)
+    __main__.py            entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
 

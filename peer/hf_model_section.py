@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from averaging.outer.layout import averages_few_buffers, build_layout, with_buffers
+from averaging.outer.fragment_layout import averages_few_buffers, build_layout, with_buffers
 from dht.quantities import count_text
 from peer.config.hf_config import checked_config
 

@@ -23,11 +23,11 @@ from typing import Any
 from averaging.cells.formation import CellRule, plan_cell, plan_slices, relayed_to
 from averaging.cells.own_cell import Seat
 from averaging.cells.top_leader import Bid, CellTiming, ClosedRounds, SliceReducing, TopLeading
-from averaging.rounds import events
+from averaging.rounds import machine_events
 from averaging.rounds.flat_scope import FlatScope, ScopedRounds
 from averaging.rounds.leader_ranking import rank_leaders
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, patience_factor
 from averaging.rounds.round_facts import RoundAbandoned
-from averaging.rounds.timing import HEARTBEAT_SECONDS, patience_factor
 from averaging.wire.cell_messages import (
     CellOffer,
     CellPart,
@@ -103,8 +103,8 @@ class CellScope(FlatScope):
         self._top_began = (-1, 0.0)
         self._foreign: tuple[PeerId, float] | None = None
         self._takes: dict[type, Callable[[Any, float], None]] = {
-            events.PartialArrived: self._take_partial,
-            events.SliceReduced: self._finish_slice,
+            machine_events.PartialArrived: self._take_partial,
+            machine_events.SliceReduced: self._finish_slice,
         }
         self._hears: dict[type, Callable[[PeerId, Any, float], None]] = {
             CellPart: self._hear_part,
@@ -117,7 +117,7 @@ class CellScope(FlatScope):
 
     # ------------------------------------------------------------------------------------------------ who is where
 
-    def see(self, view: events.View, now: float) -> None:
+    def see(self, view: machine_events.View, now: float) -> None:
         """Take a view; this peer's rounds are those of its cell."""
         self._seat.see(view.trainers, max(len(view.trainers), view.num_known))
         self._form_cells(now)
@@ -195,11 +195,11 @@ class CellScope(FlatScope):
                 self._tell_waiting(Wait(rounds.fragment, rounds.version, bid.part.attempt, len(bid.part.roster), 0))
         if self._foreign is not None and now >= self._foreign[1]:
             sender, self._foreign = self._foreign[0], None
-            rounds.tell(events.Repair(sender, "nobody has its own cell's part of a committed round"))
+            rounds.tell(machine_events.Repair(sender, "nobody has its own cell's part of a committed round"))
 
-    def take(self, event: events.Event, now: float) -> bool:
+    def take(self, event: machine_events.Event, now: float) -> bool:
         """What is between the cells; and before the first offer, in how many cells the round is."""
-        if isinstance(event, events.Ready) and self._seat.is_guessed:
+        if isinstance(event, machine_events.Ready) and self._seat.is_guessed:
             for peer_id in [peer_id for peer_id in self._seat.everyone if peer_id != self.me][:NUM_ASKED]:
                 self._rounds.send(peer_id, CommitRequest(self._rounds.fragment, self._rounds.version - 1))
         if take := self._takes.get(type(event)):
@@ -358,7 +358,7 @@ class CellScope(FlatScope):
             return
         for number in order.numbers:
             self._orders[number] = (order, sender)
-        rounds.tell(events.SendPartials(order, sender))
+        rounds.tell(machine_events.SendPartials(order, sender))
         if order.cells:
             self._slices.on_order(order, sender, now)
 
@@ -370,10 +370,10 @@ class CellScope(FlatScope):
         plan = self._rounds.plan_under(order.cell_attempt, leader)
         return tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me) if plan is not None else ()
 
-    def _take_partial(self, event: events.PartialArrived, now: float) -> None:
+    def _take_partial(self, event: machine_events.PartialArrived, now: float) -> None:
         self._slices.on_partial(event.sender, (event.attempt, event.leader, event.slice), event.cell, now)
 
-    def _finish_slice(self, event: events.SliceReduced, _now: float) -> None:
+    def _finish_slice(self, event: machine_events.SliceReduced, _now: float) -> None:
         rounds, order, number = self._rounds, event.order, event.order.numbers[event.position]
         key = (order.attempt, order.leader, number)
         waiting = self._slices.slices.get(key)
@@ -386,7 +386,7 @@ class CellScope(FlatScope):
         others = self._slices.arrived.get(key, {}).values()
         to = {*self._cellmates(order, waiting.leader), *others} - {self.me}
         header = Result(rounds.fragment, rounds.version, number, row.start, row.end)
-        rounds.tell(events.SendResult(header, tuple(sorted(to))))
+        rounds.tell(machine_events.SendResult(header, tuple(sorted(to))))
 
     # ------------------------------------------------------------------------------------------------------ commits
 
@@ -505,13 +505,13 @@ class CellScope(FlatScope):
         self.restart()
         self._parts, self._top_attempt = {}, 0
 
-    def advanced(self, silent: frozenset[PeerId]) -> list[events.Heard]:
+    def advanced(self, silent: frozenset[PeerId]) -> list[machine_events.Heard]:
         """Cells form anew from the commit that led here."""
         self._closed.prune(self._rounds.version - HISTORY_COMMITS, self._digest_of_commit)
         self._given_up = set(silent)
         self._form_cells()
         early, self._early = self._early, {}
-        return [events.Heard(sender, offer) for sender, offer in sorted(early.items())]
+        return [machine_events.Heard(sender, offer) for sender, offer in sorted(early.items())]
 
     def _digest_of_commit(self, version: int) -> bytes:
         commit = self._rounds.history.get(version)

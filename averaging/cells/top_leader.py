@@ -13,10 +13,10 @@ from functools import partial
 
 from averaging.cells.formation import depth_of, relayed_to
 from averaging.rounds.deadlines import LinkDeadlines
-from averaging.rounds.events import ReduceSlice, WronglySigned
 from averaging.rounds.leader import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS, Gathering
-from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, patience_factor
-from averaging.signing.notary import Notary
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, patience_factor
+from averaging.rounds.machine_events import ReduceSlice, WronglySigned
+from averaging.signing.round_signatures import Notary
 from averaging.wire.cell_messages import (
     CellOffer,
     CellsCommit,

@@ -6,7 +6,7 @@ The files, each built on those above it:
     digests.py           BLAKE3 of values and payloads (pure)
     numpy_kernels.py     the kernels in numpy, the reference
     build_kernels.py     compiles kernels.c when the package is installed, for several processors at once
-    compiled.py          the same bits from compiled kernels, and why there may be none
+    compiled_kernels.py  the same bits from compiled kernels, and why there may be none
     codec.py             block codecs with error feedback (pure)
 
 Sources: error feedback (arXiv 1901.09847); stochastic rounding (arXiv 1502.02551); shared scales that are powers of

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from averaging.arrays import F32, U8, U32
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.blocks import (
     DEFAULT_SCALE,
     SCALE_BYTES,
@@ -44,7 +44,7 @@ from averaging.codec.blocks import (
     codes_num_bytes,
     encoded_num_bytes,
 )
-from averaging.codec.compiled import CompiledKernels
+from averaging.codec.compiled_kernels import CompiledKernels
 from averaging.codec.numpy_kernels import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
@@ -182,7 +182,7 @@ class BlockCodec(Codec):
 
     @cached_property
     def _kernels(self) -> Kernels:
-        library = None if self._choice == "numpy" else compiled.kernels()
+        library = None if self._choice == "numpy" else compiled_kernels.kernels()
         return NumpyKernels(self.format) if library is None else CompiledKernels(self.format, library)
 
     @cached_property
@@ -394,7 +394,7 @@ def make_codec(
         if rounding != "nearest":
             raise ValueError(f"rounding {rounding!r} with {name}; expected nearest")
         return _CastCodec(name, block_size, scale)
-    if kernels == "compiled" and compiled.kernels() is None:
+    if kernels == "compiled" and compiled_kernels.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
     return BlockCodec(name, block_size, kernels, scale, rounding)
 

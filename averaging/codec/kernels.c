@@ -1,5 +1,6 @@
 /* Block kernels and the outer step, compiled: the bits of numpy_kernels.py and of outer_step_, in one pass over
- * memory. build_kernels.py compiles this file while the package is installed; compiled.py loads it.
+ * memory. build_kernels.py compiles this file while the package is installed; compiled_kernels.py
+ * loads it.
  *
  * Editor's rules: no fast math and no contraction (multiply and add must not be fused, every operation rounds once), so
  * that all machines compute the same bits. Loops are plain, for the compiler to turn into vector instructions; helpers

@@ -25,11 +25,11 @@ from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, Ste
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.staleness_weights import shard_rates
-from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
+from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry, own_ranges
 from dht.host import PeerId
@@ -391,7 +391,7 @@ def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest)
     """
     place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
     stored = None if place is None else fragment.store.give(request.version, request.shard, request.digest, to)
-    # A disk may have given back other bytes than it took (`peer.checkpoint.spill`).
+    # A disk may have given back other bytes than it took (`peer.checkpoint.disk_spill`).
     if stored is None or place is None or payload_digest(stored) != request.digest:
         return None
     return Result(fragment.index, request.version, request.shard, *place), stored

@@ -28,7 +28,7 @@ from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
-from averaging.outer.contributions import Sent
+from averaging.outer.own_contributions import Sent
 from averaging.trust.audit_budgets import OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
@@ -44,9 +44,9 @@ from averaging.wire.messages import (
     SignedInput,
     own_entry,
 )
+from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.newest import Newest
 
 SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""

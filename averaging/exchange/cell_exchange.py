@@ -23,8 +23,8 @@ from averaging.fragment.shard_store import ENTRY_BYTES, payload_digest
 from averaging.outer.robust_mean import Combined, ShardContribution, bounded_weights, combine, pairwise_sum
 from averaging.outer.shard_mean import Reduction, add_error, keep_error
 from averaging.outer.staleness_weights import raw_weight
-from averaging.rounds import events
-from averaging.signing.notary import LedMessage
+from averaging.rounds import machine_events
+from averaging.signing.round_signatures import LedMessage
 from averaging.wire.cell_messages import CellOffer, Partial, SliceOrder, SlicePlan
 from averaging.wire.messages import CellLevel, Result, TopCommit
 from dht.errors import PeerFault
@@ -79,11 +79,11 @@ class CellExchange:
                 self._context.step(fragment, _arrived(sender, message))
         return True
 
-    def reduce_slice(self, fragment: FragmentRuntime, effect: events.ReduceSlice) -> None:
+    def reduce_slice(self, fragment: FragmentRuntime, effect: machine_events.ReduceSlice) -> None:
         """Make the mean of a slice, beside all else."""
         self._context.spawn(self._reduce_slice(fragment, effect))
 
-    def send_partials(self, fragment: FragmentRuntime, effect: events.SendPartials) -> None:
+    def send_partials(self, fragment: FragmentRuntime, effect: machine_events.SendPartials) -> None:
         """Send this peer's cell's means of slices to their owners."""
         order = effect.order
         for position, (number, row) in enumerate(zip(order.numbers, order.slices, strict=True)):
@@ -97,7 +97,7 @@ class CellExchange:
             fragment.traffic.sent(self._context.links.send(row.owner, header, blocks.pack()))
 
     async def reduce(
-        self, fragment: FragmentRuntime, effect: events.ReduceShard, contributions: Sequence[ShardContribution]
+        self, fragment: FragmentRuntime, effect: machine_events.ReduceShard, contributions: Sequence[ShardContribution]
     ) -> None:
         """The cell's mean of one shard, kept here until the cells average."""
         plan, shard = effect.plan, effect.plan.shards[effect.shard]
@@ -124,7 +124,7 @@ class CellExchange:
             return
         self._held(fragment).own[plan.version, plan.attempt, effect.leader, effect.shard] = (encoded, weight)
         self._context.step(
-            fragment, events.ShardReduced(plan.attempt, effect.leader, effect.shard, digest, combined.included)
+            fragment, machine_events.ShardReduced(plan.attempt, effect.leader, effect.shard, digest, combined.included)
         )
 
     def relay(self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview) -> None:
@@ -177,7 +177,7 @@ class CellExchange:
                     return encoded.slice_blocks(row.start - shard.start, row.end - row.start), weight
         return None, 0.0
 
-    async def _reduce_slice(self, fragment: FragmentRuntime, effect: events.ReduceSlice) -> None:
+    async def _reduce_slice(self, fragment: FragmentRuntime, effect: machine_events.ReduceSlice) -> None:
         order, position = effect.order, effect.position
         number, row = order.numbers[position], order.slices[position]
         key = (order.version, order.attempt, order.leader, number)
@@ -216,7 +216,7 @@ class CellExchange:
             return
         digest = fragment.store.add_reduction(order.version, number, row.start, row.end, reduction)
         self._on_mean(fragment)
-        self._context.step(fragment, events.SliceReduced(order, position, digest, reduction.included))
+        self._context.step(fragment, machine_events.SliceReduced(order, position, digest, reduction.included))
 
     def _mean_of(
         self,
@@ -248,5 +248,5 @@ class CellExchange:
         return None
 
 
-def _arrived(sender: PeerId, message: Partial) -> events.PartialArrived:
-    return events.PartialArrived(sender, message.attempt, message.leader, message.slice, message.cell)
+def _arrived(sender: PeerId, message: Partial) -> machine_events.PartialArrived:
+    return machine_events.PartialArrived(sender, message.attempt, message.leader, message.slice, message.cell)

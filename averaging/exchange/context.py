@@ -14,10 +14,10 @@ from averaging.outer.change_buffers import Change, Deliver, Lend
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction, reduce_shard
-from averaging.rounds.events import Event
 from averaging.rounds.leader import Leading
+from averaging.rounds.machine_events import Event
 from averaging.rounds.round_facts import Report
-from averaging.trust.guard import Guard
+from averaging.trust.claim_guard import Guard
 from averaging.wire.messages import Message
 from dht.compute import Compute
 from dht.host import PeerId

@@ -21,10 +21,10 @@ from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.lanes.links import Links
 from averaging.outer.outer_rule import OuterRule
-from averaging.rounds import events
-from averaging.rounds.events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
+from averaging.rounds import machine_events
+from averaging.rounds.machine_events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
 from averaging.rounds.round_facts import AppliedCommit, Fact
-from averaging.trust.guard import Guard
+from averaging.trust.claim_guard import Guard
 from averaging.wire import messages
 from averaging.wire.cell_messages import CellOffer
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, CommitRequest, Message, Offer
@@ -88,15 +88,15 @@ class Exchange:
             object: lambda *_: True,
         }
         self._perform: Mapping[type, Perform] = {
-            events.SendMessage: self._send_message,
-            events.SendShards: sending.send_shards,
-            events.ReduceShard: averaging.reduce,
-            events.SendResult: averaging.send_result,
-            events.SendPartials: cells.send_partials,
-            events.ReduceSlice: cells.reduce_slice,
-            events.Apply: applying.apply,
-            events.Repair: applying.ask_repair,
-            events.WronglySigned: lambda _, effect: guard.blame(effect.peer_id, "misfit", effect.what),
+            machine_events.SendMessage: self._send_message,
+            machine_events.SendShards: sending.send_shards,
+            machine_events.ReduceShard: averaging.reduce,
+            machine_events.SendResult: averaging.send_result,
+            machine_events.SendPartials: cells.send_partials,
+            machine_events.ReduceSlice: cells.reduce_slice,
+            machine_events.Apply: applying.apply,
+            machine_events.Repair: applying.ask_repair,
+            machine_events.WronglySigned: lambda _, effect: guard.blame(effect.peer_id, "misfit", effect.what),
             Fact: lambda _, fact: ports.report(fact),
         }
 
@@ -177,7 +177,7 @@ class Exchange:
             delay, loop = max(0.0, when - self._ports.clock()), asyncio.get_running_loop()
             self._timers[fragment.index] = loop.call_later(delay, self._step, fragment, Tick())
 
-    def _send_message(self, fragment: FragmentRuntime, effect: events.SendMessage) -> None:
+    def _send_message(self, fragment: FragmentRuntime, effect: machine_events.SendMessage) -> None:
         num_bytes = self._links.send(effect.to, self._ports.parts.says(effect.message))
         if fragment.machine.is_offering and not isinstance(effect.message, Commit | messages.Plan):
             fragment.traffic.sent(num_bytes)

@@ -20,7 +20,7 @@ from averaging.fragment.shard_store import terms_of
 from averaging.lanes.links import ACKNOWLEDGED_BYTES, Parts
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction
-from averaging.rounds.events import ContributionArrived, ReduceShard, SendResult, ShardReduced
+from averaging.rounds.machine_events import ContributionArrived, ReduceShard, SendResult, ShardReduced
 from averaging.wire import frames
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, own_entry
 from dht.host import PeerId

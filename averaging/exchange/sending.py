@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.contributions import Announced, Sent
 from averaging.outer.fragment_state import FragmentState
+from averaging.outer.own_contributions import Announced, Sent
 from averaging.outer.staleness_weights import staleness_of
-from averaging.rounds.events import Ready, SendShards
 from averaging.rounds.line_budget import LineBudget, bytes_each
+from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkDropped
 from averaging.wire.messages import Contribution, Offer, own_entry
 

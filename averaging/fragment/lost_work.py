@@ -1,6 +1,6 @@
 """What an owner is told when a fork was longer than the memory of own contributions. Pure.
 
-The last three contributions are kept whole (`averaging.outer.contributions.RECENT_CONTRIBUTIONS`), so that after a
+The last three contributions are kept whole (`averaging.outer.own_contributions.RECENT_CONTRIBUTIONS`), so that after a
 change of lineage they neither get lost nor count twice. Of earlier ones only a receipt is kept: too little to undo
 anything, enough to say what became of them.
 """
@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
+from averaging.outer.own_contributions import Sent
 from averaging.rounds.round_facts import WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, own_ranges
 from dht.host import PeerId

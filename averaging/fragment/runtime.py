@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_machine import RoundMachine
-from averaging.signing.chains import Chain
+from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
 

@@ -20,18 +20,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from averaging.lanes.greeting import Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.lanes.handshake import Doorkeeper, greet_incoming, open_greeted_stream
 from averaging.lanes.line_capacity import UploadRate
 from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Message
 from dht.allowances import Allowances
-from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.streams.fair_turns import StreamCounts
 from dht.streams.rate_limits import Pace
+from dht.task_ending import end_tasks
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 SLOWEST_BYTES_PER_SECOND = 16_000

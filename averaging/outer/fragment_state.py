@@ -17,7 +17,9 @@ from averaging.arrays import F32
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change_buffers import Change
-from averaging.outer.contributions import (
+from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
+from averaging.outer.own_contributions import (
     RECENT_CONTRIBUTIONS,
     Announced,
     CommittedShard,
@@ -29,8 +31,6 @@ from averaging.outer.contributions import (
     num_values_in,
     oldest_in,
 )
-from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
-from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.staleness_weights import staleness_reach
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.records.lineages import MAX_LINEAGE_TOKENS

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.digests import array_digest, digest_of
 from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
 
@@ -55,7 +55,7 @@ def outer_step_into(
 
     All arrays: float32 [n], contiguous, without overlap.
     """
-    kernels = compiled.kernels()
+    kernels = compiled_kernels.kernels()
     if kernels is None:
         change[:] = outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum)
     else:

@@ -42,7 +42,7 @@ ShardContribution = tuple[int, Terms, EncodedBlocks]
 CHUNK_VALUES = 1 << 19
 """Decoded values of all members together that are held at once (2 MiB of float32)."""
 SUM_CHUNK_VALUES = 1 << 18
-"""Of a plain mean. A MiB, which the allocator keeps for the next chunk (`peer/network/process/child.py`)."""
+"""Of a plain mean. A MiB, which the allocator keeps for the next chunk (`peer/network/process/child_start.py`)."""
 FEWEST_TO_COMPARE = 3
 """With two members there is no telling which one is out of line."""
 REFUSED_BEYOND_LIMIT = 4.0

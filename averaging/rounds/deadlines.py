@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dht.bounded_dictionary import Newest
 from dht.host import PeerId
-from dht.newest import Newest
 
 _DEVIATION = 1.4826
 """Scales the median absolute deviation to a standard deviation for normal data."""

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from averaging.rounds.events import Event, Heard, View
 from averaging.rounds.leader import Leading
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import Event, Heard, View
 from averaging.rounds.round_facts import Effect
 from averaging.rounds.shard_plan import plan_shards
-from averaging.rounds.timing import RoundTiming
-from averaging.signing.notary import Notary
+from averaging.signing.round_signatures import Notary
 from averaging.wire.messages import MAX_ROSTER, Commit, Message, Offer, Plan, ShardPlan, VersionIs
 from dht.host import PeerId
 

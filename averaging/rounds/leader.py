@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from averaging.rounds.events import WronglySigned
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, RoundTiming
+from averaging.rounds.machine_events import WronglySigned
 from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
-from averaging.rounds.timing import HEARTBEAT_SECONDS, RoundTiming
-from averaging.signing.notary import Notary
+from averaging.signing.round_signatures import Notary
 from averaging.wire import messages
 from dht.host import PeerId
 

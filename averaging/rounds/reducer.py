@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from averaging.rounds.events import ReduceShard
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import ReduceShard
 from averaging.rounds.round_facts import DeadlineExpired, Effect
-from averaging.rounds.timing import RoundTiming
 from averaging.wire.messages import Plan
 from dht.host import PeerId
 

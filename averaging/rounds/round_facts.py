@@ -1,7 +1,8 @@
 """What happened in a round, as past-tense values; each says in one English sentence what it means for the peer's owner.
 
-A machine puts facts among its effects, and the exchange adds its own. Then `peer.events.log` writes those that are a
-`Fact` down: class name and fields are the JSON of the log. A new fact is a class here and the place where it happens.
+A machine puts facts among its effects, and the exchange adds its own. Then `peer.events.event_log` writes those that
+are a `Fact` down: class name and fields are the JSON of the log. A new fact is a class here and the place where it
+happens.
 
 `version` is the version that the round leaves (it takes the fragment to
 ``version + 1``). In `AppliedCommit` and `WorkLost` it is the one that is now held.

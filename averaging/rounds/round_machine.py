@@ -21,15 +21,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from averaging.rounds import events
+from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
 from averaging.rounds.flat_scope import FlatScope, ScopeOf
 from averaging.rounds.leader import Leading
 from averaging.rounds.leader_ranking import rank_leaders
+from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
-from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
-from averaging.signing.notary import Notary
+from averaging.signing.round_signatures import Notary
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import (
     HISTORY_COMMITS,
@@ -91,7 +91,7 @@ class RoundMachine:
     later: LaterVersions = field(default_factory=LaterVersions)
     _began_at: float | None = None
     _previous_began_at: float | None = None
-    _inbox: deque[events.Event] = field(default_factory=deque)
+    _inbox: deque[machine_events.Event] = field(default_factory=deque)
     _effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class RoundMachine:
         if commits is not None:
             self.history = {commit.version: commit for commit in commits}
 
-    def step(self, event: events.Event, now: float) -> list[Effect]:
+    def step(self, event: machine_events.Event, now: float) -> list[Effect]:
         """Take one event at time `now` and return what must be done about it, in order."""
         self._inbox.append(event)
         while self._inbox:
@@ -160,35 +160,35 @@ class RoundMachine:
 
     # ----------------------------------------------------------------------------------------------- dispatch
 
-    def _take(self, event: events.Event, now: float) -> None:
+    def _take(self, event: machine_events.Event, now: float) -> None:
         if self.scope.take(event, now):
             return
-        if isinstance(event, events.Heard):
+        if isinstance(event, machine_events.Heard):
             self._hear(event.sender, event.message, now)
-        elif isinstance(event, events.Ready):
+        elif isinstance(event, machine_events.Ready):
             self._began_at = now if self._began_at is None else self._began_at
             self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
             if self.applying is None:
                 self._join_round(0, now)
-        elif isinstance(event, events.View):
+        elif isinstance(event, machine_events.View):
             self.followers = event.followers
             self._reducing.expect(max(len(event.trainers), event.num_known))
             self._silent.intersection_update(event.trainers)
             self.scope.see(event, now)
-        elif isinstance(event, events.Lost):
+        elif isinstance(event, machine_events.Lost):
             self._lose(event.peer_id, event.reason, now)
-        elif isinstance(event, events.ContributionArrived):
+        elif isinstance(event, machine_events.ContributionArrived):
             self._silent.discard(event.sender)
             key = (event.attempt, event.leader, event.shard)
             arrive = self._reducing.on_late if event.is_late else self._reducing.on_arrived
             arrive(event.sender, key, now)
-        elif isinstance(event, events.ResultArrived):
+        elif isinstance(event, machine_events.ResultArrived):
             self._note_result(event, now)
-        elif isinstance(event, events.ShardReduced):
+        elif isinstance(event, machine_events.ShardReduced):
             self._finish_reduction(event)
-        elif isinstance(event, events.Advanced):
+        elif isinstance(event, machine_events.Advanced):
             self._advance(event, now)
-        elif isinstance(event, events.ApplyFailed) and event.commit is self.applying:
+        elif isinstance(event, machine_events.ApplyFailed) and event.commit is self.applying:
             self.start_over(now)
 
     def _hear(self, sender: PeerId, message: Message, now: float) -> None:
@@ -300,10 +300,10 @@ class RoundMachine:
             return  # a leader plans an attempt once; each plan more would cost all of the contribution once more
         member.follow(plan, now)
         self._effects.append(RoundStarted(self.fragment, plan.version, sender, len(plan.roster)))
-        self._effects.append(events.SendShards(plan, sender))
+        self._effects.append(machine_events.SendShards(plan, sender))
         self._reducing.on_plan(plan, sender, now)
 
-    def _note_result(self, event: events.ResultArrived, now: float) -> None:
+    def _note_result(self, event: machine_events.ResultArrived, now: float) -> None:
         """Members see how long each reducer takes, and know it when they lead."""
         member, plan = self._member, self.plan
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
@@ -315,7 +315,7 @@ class RoundMachine:
 
     # ------------------------------------------------------------------------------------------------ reducer
 
-    def _finish_reduction(self, event: events.ShardReduced) -> None:
+    def _finish_reduction(self, event: machine_events.ShardReduced) -> None:
         reduction = self._reducing.reductions.get((event.attempt, event.leader, event.shard))
         if reduction is None or not event.included:
             return
@@ -327,7 +327,7 @@ class RoundMachine:
         if self.scope.is_flat:  # in a cell the mean stays here until the cells have averaged
             to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
             header = Result(self.fragment, plan.version, event.shard, shard.start, shard.end)
-            self._effects.append(events.SendResult(header, to))
+            self._effects.append(machine_events.SendResult(header, to))
 
     # ------------------------------------------------------------------------------------------------- leader
 
@@ -406,7 +406,7 @@ class RoundMachine:
                 self.send(sender, self.version_is())
                 return
             self.applying = commit
-            self._effects.append(events.Apply(commit))
+            self._effects.append(machine_events.Apply(commit))
             self.scope.begins_to_apply(sender, commit)
         elif commit.version > self.version:
             self.note_ahead(sender, commit.version + 1)
@@ -415,7 +415,9 @@ class RoundMachine:
             if commit.anchor_digest != mine.anchor_digest:
                 self.send(sender, self.version_is())
             elif theirs_weigh > mine_weigh:
-                self._effects.append(events.Repair(sender, f"a heavier commit of version {commit.version} exists"))
+                self._effects.append(
+                    machine_events.Repair(sender, f"a heavier commit of version {commit.version} exists")
+                )
             elif theirs_weigh < mine_weigh:  # else it was signed twice
                 self.send(sender, mine)
 
@@ -430,7 +432,7 @@ class RoundMachine:
         elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
             what = "another anchor" if is_lighter else "more committed tokens"
             reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
-            self._effects.append(events.Repair(sender, reason))
+            self._effects.append(machine_events.Repair(sender, reason))
 
     def note_ahead(self, sender: PeerId, version: int) -> None:
         """A peer is at a later version: it is asked, once, for the commit that leads there."""
@@ -453,7 +455,7 @@ class RoundMachine:
         if self._offer is not None:
             self._join_round(next_attempt(self._member.attempt) if self._member is not None else 0, now)
 
-    def _advance(self, event: events.Advanced, now: float) -> None:
+    def _advance(self, event: machine_events.Advanced, now: float) -> None:
         self.scope.leave(self.applying if event.adopted is None else None)
         if event.adopted is not None:
             self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
@@ -477,7 +479,7 @@ class RoundMachine:
         self._avoid = {*self._silent, *event.passed_over}
         ahead = self.later.advance(self.version)
         early, self._early = self._early, {}
-        self._inbox.extend(events.Heard(sender, offer) for sender, offer in sorted(early.items()))
+        self._inbox.extend(machine_events.Heard(sender, offer) for sender, offer in sorted(early.items()))
         for peer_id, version in ahead:
             self.note_ahead(peer_id, version)
         self._inbox.extend(self.scope.advanced(frozenset(self._silent)))
@@ -523,6 +525,6 @@ class RoundMachine:
     def send(self, to: PeerId, message: Message) -> None:
         """Send a message; what this peer sends itself is heard before anything else happens."""
         if to == self.me:
-            self._inbox.append(events.Heard(self.me, message))
+            self._inbox.append(machine_events.Heard(self.me, message))
         else:
-            self._effects.append(events.SendMessage(to, message))
+            self._effects.append(machine_events.SendMessage(to, message))

@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgpack
 
 from averaging.signing.commit_credit import CreditedRound, round_of
-from averaging.signing.notary import Checker, Scope, Verify
+from averaging.signing.round_signatures import Checker, Scope, Verify
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.fields import pack

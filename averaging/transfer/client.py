@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
+from averaging.lanes.handshake import Doorkeeper, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
@@ -25,7 +25,7 @@ from averaging.transfer.messages import (
 from averaging.transfer.pieces import ChunkedPiece, FragmentPiece
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
-from averaging.wire.checks import MAX_HEADER_BYTES, Limits
+from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack

@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import Doorkeeper
+from averaging.lanes.handshake import Doorkeeper
 from averaging.rounds.deadlines import LearnedDeadline
-from averaging.transfer.chunks import ChunkQueue
+from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.client import ChunkStream
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS
 from averaging.transfer.pieces import ChunkedPiece
-from dht.ending import end_tasks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
+from dht.task_ending import end_tasks
 from dht.waiting import set_within
 
 DONORS_AT_ONCE = 6

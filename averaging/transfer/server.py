@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from averaging.lanes.greeting import Doorkeeper, greet_incoming
+from averaging.lanes.handshake import Doorkeeper, greet_incoming
 from averaging.transfer import snapshots
 from averaging.transfer.messages import (
     ACKNOWLEDGE,

@@ -7,7 +7,7 @@ The files, each built on those above it:
     failed_commits.py    commits that could not be applied here, and when the next try is due
     exclusions.py        who sent bad input, and for how long that peer is excluded
     leader_trust.py      whose commits are followed among strangers, and leaders that exclude members
-    guard.py             which claims of others are believed
+    claim_guard.py       which claims of others are believed
     mean_checks.py       which means of a commit look wrong, and which are wrong beside their contributions
     audit_budgets.py     how many means one peer may look at
 """

@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from averaging.rounds.timing import RoundTiming
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import Commit, own_entry
 from dht.host import PeerId
 

@@ -11,7 +11,7 @@ from averaging.wire.cell_messages import (
     SliceOrder,
     SlicePlan,
 )
-from averaging.wire.checks import Limits, WholeCheck
+from averaging.wire.field_checks import Limits, WholeCheck
 from averaging.wire.messages import MAX_CELL_ROSTER, MAX_COMMIT_TOKENS, MAX_TOKENS, Commit, TopCommit
 from dht.errors import PeerFault
 from dht.host import PeerId

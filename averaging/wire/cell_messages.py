@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
-from averaging.wire.checks import integer, rows, structure
+from averaging.wire.field_checks import integer, rows, structure
 from averaging.wire.messages import (
     CELL_ROW,
     MAX_SLICES,

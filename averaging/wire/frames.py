@@ -20,7 +20,7 @@ import msgpack
 from averaging.wire import cell_messages, messages
 from averaging.wire.cell_checks import CELL_ROUND_CHECKS
 from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial
-from averaging.wire.checks import MAX_HEADER_BYTES, Limits, WholeCheck, checks_of, mask_of
+from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits, WholeCheck, checks_of, mask_of
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_SHARDS,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar
 
-from averaging.wire.checks import (
+from averaging.wire.field_checks import (
     boolean,
     fragment,
     integer,
@@ -32,10 +32,10 @@ MAX_SHARDS = 512
 DIGEST_BYTES = 16
 """Of a digest in a round message."""
 SIGNATURE_BYTES = 64
-"""Of an Ed25519 signature; `averaging/signing/notary.py` says what is signed."""
+"""Of an Ed25519 signature; `averaging/signing/round_signatures.py` says what is signed."""
 MAX_TOKENS = 2**40
-"""Of one contribution: at ten million tokens/s a day's work. How much less counts from whom, `averaging/trust/guard.py`
-knows."""
+"""Of one contribution: at ten million tokens/s a day's work. `averaging/trust/claim_guard.py` knows how much less
+counts from whom."""
 MAX_STEPS = 2**28
 """Of one contribution: three days of inner steps of a millisecond."""
 KEPT_COMMITS = 16

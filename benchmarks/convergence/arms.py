@@ -38,7 +38,7 @@ class Arm:
         residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all
             of it.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
-        optimizer: the inner one, adamw or muon (see `peer.trainer.model.optimizer`).
+        optimizer: the inner one, adamw or muon (see `peer.trainer.model.inner_optimizer`).
         inner_lr_scale: factor on the inner learning rate of the task.
         beta2: AdamW's decay of the second moment.
         pull: share of the local displacement that the inner steps of one round take back (a proximal term,

@@ -18,14 +18,14 @@ from averaging.arrays import F32
 from benchmarks.convergence.arms import Arm, Task, replace_model
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.model.gpt import GPT, build_model
-from peer.trainer.model.optimizer import make_optimizer
+from peer.trainer.model.inner_optimizer import make_optimizer
 from peer.trainer.order.random_positions import block_positions
 
 
 class Replica:
     """Parameters and gradients as flat vectors, an optimizer, data, and the start of the local work (`ref`).
 
-    The optimizer is that of a real peer (`peer.trainer.model.optimizer`), AdamW or Muon.
+    The optimizer is that of a real peer (`peer.trainer.model.inner_optimizer`), AdamW or Muon.
     """
 
     def __init__(self, index: int, arm: Arm, task: Task, model: GPT, live: Tensor, gradient: Tensor) -> None:

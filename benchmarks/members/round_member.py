@@ -37,18 +37,18 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
-from averaging.signing.notary import Notary, Scope
-from averaging.trust.guard import Guard, GuardPorts
+from averaging.signing.round_signatures import Notary, Scope
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import DIGEST_BYTES
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.p2pd.host import P2pdHost
+from peer.config.averaging_rules import codec_of, limits_of, rule_of
 from peer.config.manifest import AveragingSection, RunManifest
-from peer.config.run_rules import codec_of, limits_of, rule_of
 from peer.network.membership.doorkeeper import RunDoorkeeper
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ from peer.events.peer_events import Event
 from peer.join.session import Swarm, join
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.gpt import build_model
-from peer.trainer.model.optimizer import make_optimizer
+from peer.trainer.model.inner_optimizer import make_optimizer
 
 BATCH_SIZE = 4
 

@@ -31,7 +31,7 @@ from averaging.rounds.round_facts import Fact, RoundCommitted
 from benchmarks.machine import machine
 from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound
 from peer.events.peer_events import Event
 from peer.owner.new_run import create_run

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from averaging.lanes.greeting import OPEN_SECONDS
-from dht.admission.hello import AccessRule
+from averaging.lanes.handshake import OPEN_SECONDS
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.identity.keys import Identity
@@ -23,7 +23,7 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_records import PeerRecord
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.direct_or_relayed import Paths

@@ -16,8 +16,8 @@ from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.dht_guards import key_id_of, node_id_of, pack_value
-from dht.kademlia.node import NUM_REPLICAS
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_node import NUM_REPLICAS
+from dht.kademlia.dht_store import HivemindStore
 from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
 from dht.records.signed_records import PeerRecord, RoundTimes, VerifiedRecords, encode_peer_record
 from dht.store import PeerKey

@@ -41,14 +41,14 @@ from torch import nn
 from benchmarks.machine import machine
 from dht.errors import LocalFault
 from dht.records.signed_records import decode_run_record
-from peer.config.layouts import layout_of, trained_parameters
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import layout_of, trained_parameters
 from peer.config.peer_config import PeerConfig
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.session import join
 from peer.mailbox.mailbox import Mailbox
 from peer.owner.new_run import NewRun, create_run
-from peer.trainer.computing.choices import ComputeChoices
+from peer.trainer.computing.compute_choices import ComputeChoices
 from peer.trainer.data.corpus import Corpus, open_corpus
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.manifest_from_config import describe_model

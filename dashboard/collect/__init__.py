@@ -3,6 +3,6 @@
 The files, each built on those above it:
 
     commit_fetcher.py  signed commits, as far back as members have them
-    picture.py         the run's picture
+    run_picture.py     the run's picture
     profiles.py        contributors' profiles, taken over if their machines agree
 """

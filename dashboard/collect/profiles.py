@@ -9,7 +9,7 @@ from typing import Final
 
 from dashboard.history.history import History
 from dashboard.history_facts import ProfileFacts
-from dashboard.observe.labels import label_text
+from dashboard.observe.strangers_words import label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records.profiles import Profile, decode_profile
 from dht.records.signed_records import MAX_LABEL_LENGTH

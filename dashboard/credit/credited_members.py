@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from averaging.signing.commit_credit import CreditedRound, round_of
-from averaging.signing.notary import Verify
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
+from averaging.signing.round_signatures import Verify
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.host import PeerId

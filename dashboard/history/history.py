@@ -49,7 +49,7 @@ from dashboard.history_facts import (
     TaskScore,
 )
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.people.feed import Feed
+from dashboard.people.people_news import Feed
 from dht.errors import LocalFault
 from dht.records.profiles import contributor_id_of
 

@@ -2,10 +2,10 @@
 
 The files, each built on those above it:
 
-    labels.py           strangers' words as they may be shown (pure)
+    strangers_words.py  strangers' words as they may be shown (pure)
     run_summary.py      what the owner signed, as the page shows it (pure)
     round_timeline.py   every peer's newest rounds, gathered from records (pure)
     dashboard_state.py  DashboardState: the fold (pure)
-    joining.py          which addresses may be shown to those who want to join (pure)
+    join_addresses.py   which addresses may be shown to those who want to join (pure)
     swarm_observer.py   looks every two seconds; announces nothing
 """

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from dashboard.history_facts import Condition, RoundFacts
-from dashboard.observe.labels import label_text
 from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
+from dashboard.observe.strangers_words import label_text
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
@@ -130,7 +130,7 @@ class DashboardState:
     moved_at: float | None = None
     """When a commit was last seen, or somebody training after a time in which nobody did."""
     join_addresses: tuple[str, ...] = ()
-    """Members' addresses that may be shown to everybody (`joining.py`)."""
+    """Members' addresses that may be shown to everybody (`join_addresses.py`)."""
     install: str = ""
     """How a visitor gets `peer`: a line for a shell. Empty: nobody knows a line that works for everybody."""
     problem: str = ""

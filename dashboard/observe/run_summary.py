@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from dashboard.observe.labels import label_text
+from dashboard.observe.strangers_words import label_text
 from dht.errors import MurmurationError
 from dht.quantities import words_text
 from dht.records.signed_records import RunRecord
@@ -18,7 +18,7 @@ from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
 from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.model_section import InitSection
 from peer.config.training_section import TrainingSection
-from peer.plan.needs import HomeNeeds, home_needs
+from peer.plan.usual_home_needs import HomeNeeds, home_needs
 
 ANNOUNCE_SECONDS: Final = 10.0
 """Between two records of one peer, until the manifest is known; its default."""

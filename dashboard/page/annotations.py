@@ -9,7 +9,7 @@ from typing import Final
 
 from dashboard.history_facts import ChartMark, HistoryView, ModelSample
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.progress import tokens_at
+from dashboard.page.goal_progress import tokens_at
 from dht.identity.speakable import speakable_name
 
 MAX_SAMPLES: Final = 12

@@ -9,7 +9,7 @@ from typing import Final
 
 from dashboard.history_facts import ContributorRow
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.formats import TEMPLATES, whole_text
+from dashboard.page.number_formats import TEMPLATES, whole_text
 from dht.identity.speakable import speakable_name
 from dht.quantities import count_text, plural
 

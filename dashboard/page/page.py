@@ -14,23 +14,23 @@ from markupsafe import Markup
 
 from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState, PeerRow
-from dashboard.observe.joining import is_of_this_machine
+from dashboard.observe.join_addresses import is_of_this_machine
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
-from dashboard.page.formats import TEMPLATES, with_ages
+from dashboard.page.goal_progress import progress_of, when_text
 from dashboard.page.lone_rounds import lone_words
-from dashboard.page.progress import progress_of, when_text
+from dashboard.page.number_formats import TEMPLATES, with_ages
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
-from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
+from dashboard.page.run_result import result_of
 from dashboard.page.task_scores import score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.shown_news import shown_news
 from dashboard.people.teams import teams
+from dashboard.share.join_mail import mail_to_oneself, repository_of
 from dashboard.share.qr_code import qr_code
-from dashboard.share.way_in import mail_to_oneself, repository_of
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""

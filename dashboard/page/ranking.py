@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dashboard.history_facts import ContributorRow, HistoryView, Period
-from dashboard.page.formats import TEMPLATES, with_ages
+from dashboard.page.number_formats import TEMPLATES, with_ages
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""

@@ -2,9 +2,9 @@
 
 The files, each built on those above it:
 
-    plan.py      what is asked for, and when again
-    answer_check.py    what the process says, checked
-    model_process.py   the process: started, read, ended
-    following.py samples for as long as the page is up
-    evaluations.py  scores in tasks, from a file
+    sample_schedule.py  what is asked for, and when again
+    answer_check.py     what the process says, checked
+    model_process.py    the process: started, read, ended
+    sample_loop.py      samples for as long as the page is up
+    score_file.py       scores in tasks, from a file
 """

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.observe.dashboard_state import HeldOut
-from dashboard.observe.labels import label_text, without_towers
-from dashboard.samples.plan import MAX_PROMPT_LENGTH, MAX_PROMPTS
+from dashboard.observe.strangers_words import label_text, without_towers
+from dashboard.samples.sample_schedule import MAX_PROMPT_LENGTH, MAX_PROMPTS
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_TEXT_LENGTH: Final = 1000

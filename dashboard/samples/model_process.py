@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES
-from dashboard.samples.plan import MAX_TOKENS, SEED, TEMPERATURE
+from dashboard.samples.sample_schedule import MAX_TOKENS, SEED, TEMPERATURE
 from peer.import_path import python_command, python_environment
 
 MODULE: Final = "peer.export.sampling_process"

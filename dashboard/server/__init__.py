@@ -3,16 +3,16 @@
 The files, each built on those above it:
 
     connection_limits.py    who may hold a connection to the page, and how many requests an address may send
-    api_schema.py           what the API takes: queries check themselves; and its OpenAPI document
+    api_queries.py          what the API takes: queries check themselves; and its OpenAPI document
     shared_compression.py   a gzip stream whose pieces are made once for all readers
-    search.py               which contributors a query asks for
-    live.py                 one rendered snapshot for all viewers
+    contributor_search.py   which contributors a query asks for
+    live_updates.py         one rendered snapshot for all viewers
     conditional_answers.py  ETags: what a browser has already is not sent again
     site.py                 what the handlers share; answers made once per look
     middleware.py           who may read, security headers, faults as answers
     metrics.py              figures for Prometheus
-    api.py                  what the API gives: answers as models
-    api_model.py            of them, those about the model: what it wrote, its scores
+    api_answers.py          what the API gives: answers as models
+    api_model_answers.py    of them, those about the model: what it wrote, its scores
     api_routes.py           the API over HTTP, exports as CSV and JSON lines
     person_routes.py        addresses about one person, cards for links
     routes.py               page, events, health

@@ -17,8 +17,8 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from dashboard.history_facts import ContributorRow, ContributorView
-from dashboard.server import api, api_model
-from dashboard.server.api_schema import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
+from dashboard.server import api_answers, api_model_answers
+from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
 from dashboard.server.conditional_answers import respond
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
 from dashboard.server.site import SITE, Site, problem
@@ -139,8 +139,8 @@ async def _contributor(request: web.Request, query: Query) -> web.StreamResponse
     if view is None:
         return _nobody(request)
 
-    async def make() -> api.ContributorPage:
-        return api.contributor(site, view)
+    async def make() -> api_answers.ContributorPage:
+        return api_answers.contributor(site, view)
 
     return await _respond(request, request.path, make)
 
@@ -194,11 +194,11 @@ async def _export_jsonl(request: web.Request, query: Query) -> web.StreamRespons
 async def export_lines(site: Site) -> AsyncIterator[bytes]:
     """Lines of JSON with a field ``kind``: the run, each contributor, each round (newest first); many at a time."""
     rows = site.live.history.contributors
-    yield _joined([_line("run", await api.run(site, Query()))])
-    yield _joined(_line("contributor", api.Contributor.model_validate(row)) for row in rows)
+    yield _joined([_line("run", await api_answers.run(site, Query()))])
+    yield _joined(_line("contributor", api_answers.Contributor.model_validate(row)) for row in rows)
     before: int | None = None
     while rounds := await site.reader.rounds(EXPORTED_ROUNDS, before):
-        yield _joined(_line("round", api.round_of(facts, number)) for number, facts in rounds)
+        yield _joined(_line("round", api_answers.round_of(facts, number)) for number, facts in rounds)
         before = rounds[-1][0]
 
 
@@ -261,15 +261,21 @@ _PAGE: Final = "One contributor: machines, curve and newest rounds."
 _HISTORY: Final = "The run, all contributors and all rounds, one JSON object per line."
 
 ENDPOINTS: Final = (
-    *(_json(api.run), _json(api.join), _json(api.peers), _json(api.rounds), _json(api.contributors)),
-    Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api.ContributorPage),
+    *(
+        _json(api_answers.run),
+        _json(api_answers.join),
+        _json(api_answers.peers),
+        _json(api_answers.rounds),
+        _json(api_answers.contributors),
+    ),
+    Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api_answers.ContributorPage),
     Endpoint("proof", "/contributors/{id}/proof", _PROOF, _proof, media_type=_JSONL),
     *(
-        _json(api.fragments),
-        _json(api.events),
-        _json(api.points),
-        _json(api_model.samples),
-        _json(api_model.evaluations),
+        _json(api_answers.fragments),
+        _json(api_answers.events),
+        _json(api_answers.points),
+        _json(api_model_answers.samples),
+        _json(api_model_answers.evaluations),
     ),
     Endpoint("export.csv", "/export.csv", "All contributors as a table.", _export_csv, media_type="text/csv"),
     Endpoint("export.jsonl", "/export.jsonl", _HISTORY, _export_jsonl, media_type=_JSONL),

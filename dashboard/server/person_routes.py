@@ -13,17 +13,17 @@ from aiohttp import web
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
-from dashboard.page.formats import contributor_path, people_text
+from dashboard.page.number_formats import contributor_path, people_text
 from dashboard.page.page import Frame, PageLink
-from dashboard.page.result import result_of
+from dashboard.page.run_result import result_of
 from dashboard.people.avatar import avatar_svg
 from dashboard.people.ranking_words import share_words
+from dashboard.server.api_queries import ID_PATTERN
 from dashboard.server.api_routes import find_contributor, find_row
-from dashboard.server.api_schema import ID_PATTERN
 from dashboard.server.site import SITE, Site, html_answer, problem
 from dashboard.share.card_cache import TooManyCards
-from dashboard.share.content import Card
-from dashboard.share.origin import is_for_others, origin_of
+from dashboard.share.card_text import Card
+from dashboard.share.page_address import is_for_others, origin_of
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, words_text
 

@@ -11,12 +11,12 @@ from aiohttp import web
 
 from dashboard.page.page import STREAM_PATH, render_page
 from dashboard.page.ranking import render_people
+from dashboard.server.api_queries import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.api_routes import add_api
-from dashboard.server.api_schema import BadQuery, ContributorsQuery, PageQuery, read_query
-from dashboard.server.live import RETRY_MILLISECONDS
+from dashboard.server.contributor_search import found_contributors
+from dashboard.server.live_updates import RETRY_MILLISECONDS
 from dashboard.server.middleware import SECURITY_HEADERS, guard
 from dashboard.server.person_routes import add_person_routes, frame_of
-from dashboard.server.search import found_contributors
 from dashboard.server.shared_compression import HEAD, PackedEnd, packed
 from dashboard.server.site import SITE, Site, html_answer, problem
 

@@ -18,12 +18,12 @@ from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
-from dashboard.server.api_schema import Problem
+from dashboard.server.api_queries import Problem
 from dashboard.server.conditional_answers import Body, encoded
 from dashboard.server.connection_limits import Doors, own_limits
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.share.card_cache import CardCache
-from dht.newest import Newest
+from dht.bounded_dictionary import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""

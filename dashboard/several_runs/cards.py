@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState, Phase
+from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import Frame, document
-from dashboard.page.progress import progress_of
-from dashboard.page.result import result_of
+from dashboard.page.run_result import result_of
 
 PHASE_WORDS = {"no run": "run not found", "looking": "looking for the swarm", "empty": "waiting for people"}
 

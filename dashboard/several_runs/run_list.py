@@ -41,7 +41,7 @@ def read_run_list(path: Path) -> tuple[ListedRun, ...]:
     Raises:
         UsageFault: the file cannot be read, or an entry is wrong; the sentence names the entry.
     """
-    from peer.config.validation import explain, read_toml
+    from peer.config.validation_sentences import explain, read_toml
 
     try:
         runs = _RunList.model_validate(read_toml(path)).run

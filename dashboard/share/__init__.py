@@ -2,11 +2,11 @@
 
 The files, each built on those above it:
 
-    origin.py     the address under which visitors see the page
-    qr_code.py    that address, or another, for a phone
-    way_in.py     a mail to oneself with the lines that join, and where their software is read (pure)
-    lettering.py  which letters the font has, and what stands for the others
-    content.py    what is written on a card
-    drawing.py    the card as a PNG of 1200 x 630 pixels
-    card_cache.py cards that were made lately, one made at a time
+    page_address.py    the address under which visitors see the page
+    qr_code.py         that address, or another, for a phone
+    join_mail.py       a mail to oneself with the lines that join, and where their software is read (pure)
+    card_lettering.py  which letters the font has, and what stands for the others
+    card_text.py       what is written on a card
+    card_drawing.py    the card as a PNG of 1200 x 630 pixels
+    card_cache.py      cards that were made lately, one made at a time
 """

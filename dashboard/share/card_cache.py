@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dashboard.share.content import Card
-from dht.newest import Newest
+from dashboard.share.card_text import Card
+from dht.bounded_dictionary import Newest
 
 CARD_SECONDS: Final = 300.0
 """How long a card is good; services keep theirs for days."""
@@ -46,7 +46,7 @@ class CardCache:
             async with self._making:
                 if (found := self._found(name)) is not None:
                     return found
-                from dashboard.share.drawing import card_png
+                from dashboard.share.card_drawing import card_png
 
                 png = await asyncio.to_thread(card_png, card)
                 self._made[name] = self.clock(), png

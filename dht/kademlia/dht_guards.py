@@ -27,12 +27,12 @@ from hivemind.utils import MSGPackSerializer
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.proofs import nonce_of
 from dht.allowances import Allowances
+from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, UsageFault
 from dht.fields import pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
-from dht.newest import Newest
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record, run_key

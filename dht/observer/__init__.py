@@ -2,6 +2,6 @@
 
 The files, each built on those above it:
 
-    backend.py  which of the two hosts an observer uses
-    network.py  a host on that transport, and a store on the host
+    host_choice.py  which of the two hosts an observer uses
+    network.py      a host on that transport, and a store on the host
 """

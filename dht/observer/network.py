@@ -15,7 +15,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.host import Host
 from dht.identity.keys import Identity
-from dht.observer.backend import INSTALL, HostBackend
+from dht.observer.host_choice import INSTALL, HostBackend
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.store import RecordStore
@@ -68,7 +68,7 @@ async def observer_network(
     allow_parts_of_hivemind()
     # These take half a second, py-libp2p most of it; a page may be up meanwhile.
     hosts = await asyncio.to_thread(_load_hosts, backend)
-    stores = await asyncio.to_thread(importlib.import_module, "dht.kademlia.store")
+    stores = await asyncio.to_thread(importlib.import_module, "dht.kademlia.dht_store")
     if backend == "libp2p":
         host = hosts.Libp2pHost(identity)
     else:

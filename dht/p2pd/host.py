@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dht.background import Background
+from dht.bounded_dictionary import Newest
 from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
-from dht.newest import Newest
 from dht.p2pd.congestion_control import BBR, congestion_control
 from dht.p2pd.control import ConnectedPeer, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd.daemon import START_SECONDS, DaemonOptions

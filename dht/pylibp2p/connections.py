@@ -17,7 +17,7 @@ from typing import Final
 from dht.background import Background
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr
-from dht.pylibp2p.handshake import HandshakeError, Securer
+from dht.pylibp2p.noise_handshake import HandshakeError, Securer
 from dht.pylibp2p.yamux import Yamux, YamuxStream
 from dht.streams.byte_stream import ByteStream
 from dht.streams.framing import RawStream

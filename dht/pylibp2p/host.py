@@ -20,15 +20,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Final
 
 from dht.background import Background
+from dht.bounded_dictionary import Newest
 from dht.delimited import MessageError, delimited, read_delimited
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
-from dht.newest import Newest
 from dht.pylibp2p import messages
 from dht.pylibp2p.connections import Connections, MuxedConnection
-from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose
+from dht.pylibp2p.noise_handshake import HandshakeError, Securer, choose, propose
 from dht.pylibp2p.yamux import YamuxStream
 from dht.streams.framing import FramedStream
 

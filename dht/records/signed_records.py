@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Final, Literal, TypeVar
 
+from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, UsageFault
 from dht.fields import (
     MAX_REAL,
@@ -38,7 +39,6 @@ from dht.identity.keys import (
     split_run_id,
     verify_key,
 )
-from dht.newest import Newest
 from dht.records.data_reading import reading_of
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION

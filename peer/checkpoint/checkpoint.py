@@ -3,7 +3,7 @@
     checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
                                     ...                          [num_values] each; work under way, encoded
                                     commits-0000.bin             the signed ones that lead there
-                                    ...                          `commits.py`
+                                    ...                          `kept_commits.py`
                                     trainer.safetensors          live parameters, optimizer: `peer/trainer/loop`
                                     trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
@@ -33,9 +33,9 @@ from pydantic import ValidationError
 
 from averaging.arrays import F32, U8, all_finite
 from averaging.codec.blocks import EncodedBlocks
-from averaging.outer.contributions import OwnWork, Sent, Settled
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
+from averaging.outer.own_contributions import OwnWork, Sent, Settled
 from dht.host import PeerId
 from dht.regular_files import sync
 from peer.checkpoint import checked_files
@@ -48,7 +48,7 @@ from peer.checkpoint.checkpoint_facts import (
     TrainerFile,
     contribution_facts,
 )
-from peer.checkpoint.commits import write_commits
+from peer.checkpoint.kept_commits import write_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import SOFTWARE
 

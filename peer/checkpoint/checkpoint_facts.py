@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from averaging.outer.contributions import Sent, Settled
+from averaging.outer.own_contributions import Sent, Settled
 from peer.checkpoint.checked_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)
@@ -89,11 +89,11 @@ OF_OWN_WORK = (
     *("unsent_tokens", "unsent_steps", "unsent_base_version", "own_share", "shown_share"),
     *("num_rounds", "returned_since", "dropped"),
 )
-"""Fields of `FragmentFacts` that are those of `averaging.outer.contributions.OwnWork`."""
+"""Fields of `FragmentFacts` that are those of `averaging.outer.own_contributions.OwnWork`."""
 
 
 OF_SENT = ("sequence", "tokens", "steps", "base_version", "returned_since")
-"""Fields of `ContributionFacts` that are those of `averaging.outer.contributions.Sent`."""
+"""Fields of `ContributionFacts` that are those of `averaging.outer.own_contributions.Sent`."""
 
 
 def contribution_facts(entry: Settled | Sent) -> ContributionFacts:

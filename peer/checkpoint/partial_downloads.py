@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ChunkFiles:
-    """`averaging.transfer.chunks.KeptChunks` in a folder, which is made when the first chunk comes."""
+    """`averaging.transfer.chunk_assignment.KeptChunks` in a folder, which is made when the first chunk comes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -118,7 +118,7 @@ def prepare(
     if label is not None or labels is not None or max_tokens is not None:
         if label is None or labels is None or max_tokens is None:
             raise UsageFault("--label, --labels and --max-tokens belong together; expected all three; give them all.")
-        from peer.trainer.examples.rules import ExampleRules, labels_from
+        from peer.trainer.examples.label_rules import ExampleRules, labels_from
 
         examples = ExampleRules(field, label, labels_from(labels), max_tokens)
     meta, digest = prepare_data(

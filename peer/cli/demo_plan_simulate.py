@@ -60,7 +60,7 @@ def demo(
     if taken_to is not None:
         if taken_to.exists():
             raise UsageFault(f"{taken_to} is there already; expected a new folder for the model; give another --out.")
-        from peer.export.formats.free_place import check_folder
+        from peer.export.formats.output_place import check_folder
 
         check_folder(taken_to, replace=False)
     from peer.demo.demo import run_demo
@@ -117,20 +117,20 @@ def plan(
 def _planned(run: str, timeout_seconds: float) -> Any:
     """The manifest of a file, of this machine, or of a live run."""
     if Path(run).exists():
-        from peer.plan.source import load_planned_run
+        from peer.plan.plan_source import load_planned_run
 
         return load_planned_run(Path(run))
     run_id, peers, end = named_run(run, None, None)
     from peer.config.peer_config import load_config
     from peer.observe.kept_manifest import manifest_here
-    from peer.observe.target import checked_target
+    from peer.observe.run_and_address import checked_target
 
     config = load_config({"run_id": run_id})
     manifest = manifest_here(config.run_record_path, config.run_id)
     if manifest is not None:
         return manifest
     target = checked_target(run_id, peers, None, None, end)
-    from dht.observer.backend import choose_backend
+    from dht.observer.host_choice import choose_backend
     from peer.observe.status import read_manifest
 
     return read_manifest(target, timeout_seconds, choose_backend(None))

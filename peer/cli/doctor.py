@@ -17,7 +17,7 @@ from peer.cli.arguments.options import (
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading
-from peer.observe.target import checked_target
+from peer.observe.run_and_address import checked_target
 
 commands = Commands()
 
@@ -51,7 +51,7 @@ def doctor(
     alone. It ends with 0 when joining makes sense. Other codes say what stands in the way: 1 this machine, 2 a flag, 3
     nobody reachable, 4 the run, 5 device.
     """
-    from peer.config.validation import read_toml
+    from peer.config.validation_sentences import read_toml
     from peer.user_folders import user_data_dir_here
 
     flags = with_named_run(context.obj, run)

@@ -14,7 +14,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading
 from peer.export import model_source
-from peer.observe.target import checked_target
+from peer.observe.run_and_address import checked_target
 
 commands = Commands()
 

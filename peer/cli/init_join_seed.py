@@ -305,7 +305,7 @@ def _run_peer(
         return int(run_rank())
     from peer.observe.ended_run import end_signed_here
     from peer.observe.remembered_folders import remember_place
-    from peer.panel.own_folder import hold_folder
+    from peer.panel.data_folder_choice import hold_folder
 
     end = end_signed_here(config.run_id, config.data_dir)
     if end is not None and end.is_over:
@@ -338,7 +338,7 @@ def _run_peer(
 
             return int(run_seed(config, terminal))
         from peer.network.membership.profile_file import unused_key
-        from peer.network.process.child import early_network_child
+        from peer.network.process.child_start import early_network_child
 
         end = end_signed_here(config.run_id, config.data_dir)
         for hint in (None if end is None else end.known, unused_key(config)):

@@ -203,7 +203,7 @@ def note(
     from pydantic import ValidationError
 
     from peer.config.access_sections import ChangeSection
-    from peer.config.validation import explain
+    from peer.config.validation_sentences import explain
 
     owned = _owned(run, None, None)
     if text is None:
@@ -334,7 +334,7 @@ def edit(
     from pydantic import ValidationError
 
     from peer.config.access_sections import ChangeSection
-    from peer.config.validation import explain
+    from peer.config.validation_sentences import explain
     from peer.owner.owned_run import checked_key
 
     given = {

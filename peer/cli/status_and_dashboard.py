@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from dht.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
-from dht.observer.backend import choose_backend
+from dht.observer.host_choice import choose_backend
 from peer.cli.arguments.named_run import Run, named_run
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.observe.target import Target, checked_target
+from peer.observe.run_and_address import Target, checked_target
 from peer.user_folders import folder_fault
 
 commands = Commands()
@@ -166,7 +166,7 @@ def dashboard(
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = choose_backend(host_backend)
     from dashboard.free_port import check_free
-    from dashboard.samples.plan import SamplePlan, sample_plan
+    from dashboard.samples.sample_schedule import SamplePlan, sample_plan
     from dashboard.several_runs.run_list import read_run_list
     from dht.identity.multiaddr import parse_peer_multiaddr
 
@@ -258,7 +258,7 @@ def _check_host(host: str) -> None:
 
 
 def _address(text: str) -> str:
-    from dashboard.share.origin import checked_address
+    from dashboard.share.page_address import checked_address
 
     try:
         return checked_address(text) if text else ""

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    validation.py              what is wrong with a file or a flag, in sentences
+    validation_sentences.py    what is wrong with a file or a flag, in sentences
     section.py                 what all sections of a manifest have in common; fields that came later
     learning_rate_schedule.py  the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py         the manifest's sections on access and on changes in a live run
@@ -13,8 +13,8 @@ The files, each built on those above it:
     data_source.py             the manifest's section on data, and what a volunteer reads instead
     manifest.py                RunManifest
     peer_config.py             PeerConfig: flags, peer.toml, defaults; where files of a peer are
-    layouts.py                 shapes of the model's parameters, and how a manifest cuts a model into fragments
-    run_rules.py               what a manifest asks: outer rule, codec, limits
+    model_shapes.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
+    averaging_rules.py         what a manifest asks: outer rule, codec, limits
 
 Sources of the manifest's defaults are named beside each field in `manifest.py`.
 """

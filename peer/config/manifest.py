@@ -23,7 +23,7 @@ from peer.config.data_source import DataSection, needs_own
 from peer.config.model_section import ModelSection
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 from peer.config.training_section import TrainingSection
-from peer.config.validation import explain, read_toml, shown
+from peer.config.validation_sentences import explain, read_toml, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""

@@ -16,7 +16,7 @@ from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
-from peer.config.validation import explain, read_toml
+from peer.config.validation_sentences import explain, read_toml
 from peer.secret_files import make_secret_folder
 from peer.user_folders import expanded, user_data_dir_here
 

@@ -2,9 +2,9 @@
 
 The files, each built on those above it:
 
-    plain_output.py   text of others: nothing that a terminal would obey
-    plain_console.py  the same for tables and panels
-    first_lines.py    the checklist in the first moment of `peer join`
-    answer_beside.py  Ctrl+C while something is loaded that lets no Python code run
-    progress.py       a line about what a slow command does at the moment
+    plain_output.py             text of others: nothing that a terminal would obey
+    plain_console.py            the same for tables and panels
+    first_lines.py              the checklist in the first moment of `peer join`
+    interrupt_while_loading.py  Ctrl+C while something is loaded that lets no Python code run
+    progress.py                 a line about what a slow command does at the moment
 """

@@ -25,7 +25,7 @@ from pathlib import Path
 from averaging.arrays import F32
 from dht.errors import LocalFault, MurmurationError
 from dht.quantities import plural, short_peer
-from peer.config.layouts import seed_sizes
+from peer.config.model_shapes import seed_sizes
 from peer.console.plain_console import PlainConsole
 from peer.demo.leftovers import DemoGuard, forget
 from peer.demo.measured import Words, write_anchors

@@ -20,7 +20,7 @@ from averaging.arrays import F32
 from dht.regular_files import read_regular
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.demo.measured import ANCHORS_NAME, MANIFEST_NAME, Words
-from peer.export.formats.custom import fill_module
+from peer.export.formats.custom_module import fill_module
 from peer.export.opened_model import OpenedModel
 from peer.export.sample import written
 from peer.trainer.data.corpus import open_run_corpus

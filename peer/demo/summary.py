@@ -13,9 +13,9 @@ from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCom
 from dht.host import PeerId
 from dht.regular_files import open_regular
 from peer.events.anchor_events import CaughtUp
-from peer.events.line_log import earlier_log
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
+from peer.events.rotating_log import earlier_log
 
 CLEARLY_BELOW = 0.95
 """Held-out loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""

@@ -31,8 +31,8 @@ from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
-from peer.observe.target import Target
-from peer.trainer.data.prepared import data_facts
+from peer.observe.run_and_address import Target
+from peer.trainer.data.prepared_folder import data_facts
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable

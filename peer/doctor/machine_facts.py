@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
@@ -29,10 +29,10 @@ from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
 from peer.trainer.devices.device_choice import describe_device, select_device
-from peer.trainer.examples.rules import NUM_SHADES, rules_of
+from peer.trainer.examples.label_rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.model.optimizer import has_fused, make_optimizer
+from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 from peer.user_folders import folder_fault, place_of
 from peer.version import VERSION
 
@@ -64,7 +64,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         data_dir=str(config.data_dir),
         port_fault=_port_fault(config.listen_addresses, config.ports),
         congestion_control=congestion_control(),
-        kernels_fault=compiled.missing_reason(),
+        kernels_fault=compiled_kernels.missing_reason(),
         other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
         folder_fault=folder_fault(config.data_dir),
         bits_fault=bits_fault,

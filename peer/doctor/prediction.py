@@ -15,7 +15,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.doctor.doctor_facts import LineFacts, NeedFacts, PaceFacts
 from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
-from peer.plan.source import plan_of
+from peer.plan.plan_source import plan_of
 
 _BIT = 1e-6
 """Mbit of a bit."""

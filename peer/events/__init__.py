@@ -8,8 +8,8 @@ The files, each built on those above it:
     peer_events.py    the event that wraps a fact; members, transfers, checkpoints, faults, what the owner changes
     anchor_events.py  fetching anchors; anchors that differ from those of others
     path_events.py    reachability, relays and paths
-    line_log.py       a log file that never stops its owner
-    log.py            events as JSON lines
+    rotating_log.py   a log file that never stops its owner
+    event_log.py      events as JSON lines
     log_tail.py       the end of that log, and what is added
     lone_rounds.py    how many rounds in a row had one member
     refusals.py       what was refused here, per remote and kind

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dht.regular_files import open_regular
-from peer.events.line_log import earlier_log
-from peer.events.log import MAX_LINE_BYTES, from_json
+from peer.events.event_log import MAX_LINE_BYTES, from_json
 from peer.events.peer_events import Event
+from peer.events.rotating_log import earlier_log
 
 LOG_TAIL_BYTES = 8 << 20
 """Days of one peer's events; what was refused before them is forgiven long since."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import Incompatible, UsageFault
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 
 def chat_prompt(tokenizer: Path, said: str) -> str:

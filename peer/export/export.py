@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.quantities import bytes_text, count_text, plural
-from peer.export.formats.contents import ADAPTER
+from peer.export.formats.folder_contents import ADAPTER
 from peer.export.formats.model_card import held_out_text
 from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
+from peer.export.hub_push import push_folder
 from peer.export.model_source import Form, ModelSource
-from peer.export.push import push_folder
 from peer.export.taken_anchors import anchors_of
 
 

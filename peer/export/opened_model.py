@@ -13,7 +13,7 @@ from dht.errors import Incompatible, LocalFault
 from peer.config.allowed_files import named_file
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
-from peer.export.formats.contents import FolderContents, built_in_contents, contents_of
+from peer.export.formats.folder_contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
 from peer.export.formats.model_header import read_header

@@ -18,10 +18,10 @@ from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config.layouts import layout_digest_of, seed_sizes
+from peer.config.averaging_rules import codecs_of, rule_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import layout_digest_of, seed_sizes
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.config.run_rules import codecs_of, rule_of
 from peer.console.first_lines import say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of

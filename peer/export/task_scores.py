@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 _SEPARATOR = ","
 

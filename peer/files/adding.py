@@ -15,7 +15,7 @@ from dht.errors import LocalFault, UsageFault, reading
 from dht.regular_files import read_regular, write_whole
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
-from peer.config.validation import explain
+from peer.config.validation_sentences import explain
 from peer.files.store import files_folder, measure_file, objection_to
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import Doorkeeper
+from averaging.lanes.handshake import Doorkeeper
 from averaging.transfer.client import fetch_file_header
 from averaging.transfer.many_donors import Transfer
 from averaging.wire.file_chunks import num_file_chunks
@@ -21,7 +21,7 @@ from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
-from peer.files.draft import FileDraft
+from peer.files.partial_file import FileDraft
 from peer.files.store import files_folder, missing_files, objection_to
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0

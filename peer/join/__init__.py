@@ -2,13 +2,13 @@
 
 The files, each built on those above it:
 
-    before_start.py        ports, data and a member that answers: seen to before anything heavy is loaded
-    connection.py          what every training loop shares: network process, mailbox, link
-    run_facts.py           what both commands tell their terminal
-    checkpoint_room.py     whether the disk has room for checkpoints
-    join.py                `peer join`
-    seed.py                `peer seed`, the same in one process and without torch
-    own_loop_scheduler.py  learning-rate schedulers that go by the run's clock
-    python_words.py        faults for a reader of Python: arguments in place of flags
-    session.py             `join` for your own training loop
+    before_start.py           ports, data and a member that answers: seen to before anything heavy is loaded
+    connection.py             what every training loop shares: network process, mailbox, link
+    run_facts.py              what both commands tell their terminal
+    checkpoint_disk_space.py  whether the disk has room for checkpoints
+    join.py                   `peer join`
+    seed.py                   `peer seed`, the same in one process and without torch
+    own_loop_scheduler.py     learning-rate schedulers that go by the run's clock
+    python_error_words.py     faults for a reader of Python: arguments in place of flags
+    session.py                `join` for your own training loop
 """

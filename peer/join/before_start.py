@@ -11,7 +11,7 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_r
 from dht.regular_files import read_regular
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers
-from peer.network.membership.first_look import JOIN_ADVICE, look_first
+from peer.network.membership.address_check import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
@@ -54,7 +54,7 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
 def _check_data(config: PeerConfig) -> None:
     kind, _, places = (config.data or "").partition(":")
     if kind in ("text", "jsonl", "parquet", "tokens"):
-        from peer.trainer.text.files import check_readable
+        from peer.trainer.text.source_files import check_readable
 
         check_readable(places, is_shards=kind == "tokens")
     base = config.base
@@ -141,7 +141,7 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
     if end is not None and end.is_over:
         raise end.refusal()
     if manifest.network.sites:
-        from peer.config.run_rules import check_site
+        from peer.config.averaging_rules import check_site
 
         check_site(manifest, config.site, trains=trains)
     if not trains or manifest.model.kind == "custom":

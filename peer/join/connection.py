@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from averaging.outer.layout import FragmentLayout
+from averaging.outer.fragment_layout import FragmentLayout
 from dht.errors import Incompatible
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import saved_totals
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.config.layouts import Shapes, layout_digest_of, layout_of, tensor_shapes
+from peer.config.averaging_rules import sent_bytes_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import Shapes, layout_digest_of, layout_of, tensor_shapes
 from peer.config.peer_config import PeerConfig
-from peer.config.run_rules import sent_bytes_of
 from peer.events.peer_events import Event
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
-from peer.network.process.child import NetworkChild
+from peer.network.process.child_start import NetworkChild
 from peer.network.process.supervisor import NetworkProcess
 from peer.trainer.devices.device_choice import describe_device
 from peer.trainer.devices.rank_orders import ALONE, Ranks

@@ -17,27 +17,27 @@ from torch import nn
 from dht.errors import UsageFault
 from dht.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
-from peer.config.layouts import averaged_parts
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.events.peer_events import Event, MicroBatchHalved
-from peer.join.checkpoint_room import warn_of_room
+from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.run_facts import rates_of, run_facts, trained_in
 from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
-from peer.network.process.child import NetworkChild
-from peer.owner.own_module import check_frozen_digest
+from peer.network.process.child_start import NetworkChild
+from peer.owner.custom_module import check_frozen_digest
 from peer.panel.scene.updates import Compiling
 from peer.panel.terminal import Terminal
 from peer.process_setup import EARLY_LOADING
+from peer.tracking.recorded_rows import OwnRows
 from peer.tracking.recorder import recording
-from peer.tracking.rows import OwnRows
 from peer.tracking.trackers import own_record
-from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
-from peer.trainer.computing.module import prepare_module
+from peer.trainer.computing.recompute_and_attention import prepare_module
 from peer.trainer.data.corpus import Corpus, open_run_corpus
 from peer.trainer.devices.batch_shares import check_division
 from peer.trainer.devices.device_choice import device_of, select_device
@@ -50,7 +50,7 @@ from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import build_run_model, check_joinable
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.optimizer import load_optimizers
+from peer.trainer.model.inner_optimizer import load_optimizers
 
 EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""

@@ -10,11 +10,11 @@ import uvloop
 from dht.identity.join_link import join_link
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord
-from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import OwnAddresses
-from peer.join.checkpoint_room import warn_of_room
+from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.run_facts import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes

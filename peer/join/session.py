@@ -34,13 +34,12 @@ from torch.optim import Optimizer
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
-from peer.config.layouts import averaged_parts
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
-from peer.config.validation import explain
-from peer.events.line_log import LineLog
-from peer.events.log import to_json
+from peer.config.validation_sentences import explain
+from peer.events.event_log import to_json
 from peer.events.peer_events import (
     CheckpointFailed,
     CheckpointUnusable,
@@ -49,13 +48,14 @@ from peer.events.peer_events import (
     SwarmLost,
     WaitingForPeers,
 )
+from peer.events.rotating_log import LineLog
 from peer.files.store import checked_folder
-from peer.join.checkpoint_room import warn_of_room
+from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
-from peer.join.python_words import faults_in_python, in_python
-from peer.owner.own_module import check_frozen_digest
-from peer.panel.own_folder import HeldFolder, hold_folder
+from peer.join.python_error_words import faults_in_python, in_python
+from peer.owner.custom_module import check_frozen_digest
+from peer.panel.data_folder_choice import HeldFolder, hold_folder
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 from dht.errors import DeviceFault
 from dht.quantities import bytes_text, count_text
-from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes, shapes_of
 from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.base_bits import base_num_bytes

@@ -9,22 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from averaging.signing.notary import Checker, Scope
 from averaging.signing.receipt_file import RunFrame, receipt_of
+from averaging.signing.round_signatures import Checker, Scope
 from averaging.transfer.client import fetch_log
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable
 from dht.host import Host, PeerId
 from dht.identity.keys import verify
 from dht.kademlia.census import members_here
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.quantities import plural
 from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record
 from dht.store import RecordStore
-from peer.config.layouts import seed_sizes
+from peer.config.averaging_rules import codec_of, codecs_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash
-from peer.config.run_rules import codec_of, codecs_of, limits_of
+from peer.config.model_shapes import seed_sizes
 from peer.files.fetching import FileFetcher
 from peer.files.store import files_folder, run_file_path
 from peer.network.anchors.fetcher import Fetched, Fetcher

@@ -24,7 +24,7 @@ from peer.network.membership.profile_file import (
 )
 from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
-from peer.observe.target import Target, checked_target
+from peer.observe.run_and_address import Target, checked_target
 
 PUBLISH_SECONDS = 30.0
 

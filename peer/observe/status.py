@@ -12,7 +12,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from dht.identity.speakable import speakable_name
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from dht.quantities import count_text, seconds_text
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
@@ -25,7 +25,7 @@ from peer.events.refusals import LoggedRefusals, refusals_in_log
 from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
-from peer.observe.target import Target
+from peer.observe.run_and_address import Target
 from peer.run_clock import usual_clock
 
 _FIGURES: Final = (

@@ -8,8 +8,8 @@ from typing import Any
 from dht.errors import NobodyReachable
 from dht.records.signed_records import PeerRecord
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
-from peer.owner.errand import live_records
 from peer.owner.owned_run import OwnedRun
+from peer.owner.owner_connection import live_records
 
 
 def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from averaging.outer.layout import build_layout, with_buffers
+from averaging.outer.fragment_layout import build_layout, with_buffers
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import (
@@ -23,8 +23,8 @@ from dht.records.signed_records import (
 )
 from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
-from peer.config.layouts import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
+from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.config.section import Section, is_later
 from peer.files.adding import check_at_hand, keep_files, with_files
@@ -32,7 +32,7 @@ from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.files.store import FILES_NAME
 from peer.fresh_folder import FreshFolder
 from peer.hf_model_section import DescribedModel
-from peer.owner.own_module import check_module, chosen_buffers, frozen_digest
+from peer.owner.custom_module import check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 

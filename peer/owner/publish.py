@@ -9,8 +9,8 @@ from dht.errors import NobodyReachable, UsageFault
 from dht.kademlia.census import members_here
 from dht.records.signed_records import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
-from peer.owner.errand import on_errand
 from peer.owner.owned_run import OwnedRun
+from peer.owner.owner_connection import on_errand
 from peer.owner.revision_start import check_lead
 
 

@@ -13,8 +13,8 @@ from statistics import median_high
 from dht.errors import NobodyReachable, UsageFault
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.manifest import RunManifest
-from peer.owner.errand import live_records
 from peer.owner.owned_run import OwnedRun
+from peer.owner.owner_connection import live_records
 from peer.run_clock import usual_clock
 
 LEAST_LEAD_VERSIONS = 2

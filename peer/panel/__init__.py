@@ -4,14 +4,14 @@ The files, each built on those above it:
 
     scene/                   what a panel is drawn from (pure)
     screens/                 pictures of it as lines of text (pure)
-    painter.py               a screen of its own on a terminal
+    screen_painter.py        a screen of its own on a terminal
     terminal_keys.py         keys of a terminal, as they are pressed
-    kept_errors.py           standard error while a panel has the screen
+    stderr_capture.py        standard error while a panel has the screen
     live_panel.py            live panel, from scene, screens, painter and keys
     plain_and_json_views.py  plain lines with a summary now and then, or JSON lines
     view_choice.py           which view there is: panel, plain lines or JSON lines
     metrics.py               figures for Prometheus, on a port of their own
-    own_folder.py            the data folder that a peer takes
+    data_folder_choice.py    the data folder that a peer takes
     return_command.py        the command that brings a peer back as it was (pure)
     terminal.py              view, event log, keys and Ctrl+C while a peer runs
 """

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.events.peer_events import Event
-from peer.panel.painter import Painter
 from peer.panel.scene.key_bindings import Controls, hints
 from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
+from peer.panel.screen_painter import Painter
 from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
 from peer.panel.screens.line_layout import ACCENT, CARE, DIM, SEPARATOR, flowed, part

@@ -11,7 +11,7 @@ from dht.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.swarm_seen import OwnAddresses
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update

@@ -19,18 +19,18 @@ from dht.errors import DeviceFault, Incompatible, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
-from peer.console.answer_beside import AnswerBeside
 from peer.console.first_lines import clear_first_lines
-from peer.events.line_log import LineLog
-from peer.events.log import to_json
+from peer.console.interrupt_while_loading import AnswerBeside
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
+from peer.events.rotating_log import LineLog
 from peer.folder_lock import FolderLock
-from peer.panel.kept_errors import KeptErrors
-from peer.panel.own_folder import HeldFolder
+from peer.panel.data_folder_choice import HeldFolder
 from peer.panel.return_command import same_with
 from peer.panel.scene import updates
 from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.scene import scene_of
+from peer.panel.stderr_capture import KeptErrors
 from peer.panel.view_choice import EventView, make_view
 
 LOOK_SECONDS = 0.1

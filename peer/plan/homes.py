@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from dht.errors import UsageFault
 from peer.config.peer_config import BaseBits, OptimizerBits, flag_of
 from peer.config.section import Section
-from peer.config.validation import explain, read_toml
+from peer.config.validation_sentences import explain, read_toml
 from peer.plan.round_seconds import MemberLink
 
 MAX_GROUPS = 32

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
-from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.outer_rule import VELOCITY_MODES
+from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.checkpoint import KEPT_CHECKPOINTS
-from peer.checkpoint.spill import copies_bytes, is_spilled
+from peer.checkpoint.disk_spill import copies_bytes, is_spilled
 from peer.config.peer_config import OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
@@ -145,7 +145,7 @@ def disk_bytes(
 ) -> int:
     """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
 
-    The last two are in `peer.checkpoint.spill`.
+    The last two are in `peer.checkpoint.disk_spill`.
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
     optimizer's state on the trainer's. A seed has no trainer.

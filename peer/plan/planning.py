@@ -16,8 +16,8 @@ from averaging.codec.codec import Codec
 from averaging.outer.fragment_schedule import effective_sync_every
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.signed_records import MAX_PEER_RECORD_BYTES
+from peer.config.averaging_rules import codec_of, codecs_of
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import codec_of, codecs_of
 from peer.memory.base_bits import base_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.homes import HomeGroup, PlanProfile
@@ -28,9 +28,9 @@ SizesOf = Callable[[int], tuple[int, ...]]
 """Number of fragments to their numbers of values."""
 
 RECORD_HOLDERS = 5
-"""Members that keep a copy of each peer record (`dht.kademlia.node.NUM_REPLICAS`)."""
+"""Members that keep a copy of each peer record (`dht.kademlia.dht_node.NUM_REPLICAS`)."""
 RECORD_READS = 2
-"""Copies of the records that each look reads (`dht.kademlia.store.NUM_HOLDERS_READ`)."""
+"""Copies of the records that each look reads (`dht.kademlia.dht_store.NUM_HOLDERS_READ`)."""
 LOOKS_PER_ANNOUNCEMENT = 2
 
 PLANNED_FRAGMENTS = (1, 2, 4, 8, 16)

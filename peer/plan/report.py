@@ -13,8 +13,8 @@ from rich.text import Text
 
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from peer.config.data_source import TOKENS
-from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_layout
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.plain_console import PlainConsole, console_of_output
@@ -22,8 +22,8 @@ from peer.memory.base_bits import check_base_bits
 from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile, with_bits
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
+from peer.plan.plan_source import plan_of
 from peer.plan.planning import RunPlan
-from peer.plan.source import plan_of
 from peer.plan.utilisation import TARGETS
 
 HOURS_PER_DAY = 24

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from averaging.cells.formation import cell_codec_of
 from averaging.codec.codec import Codec
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
 from averaging.rounds.shard_plan import plan_shards
-from averaging.rounds.timing import HEARTBEAT_SECONDS
 from averaging.wire import frames, messages
 from dht.host import FRAME_HEADER_BYTES, PeerId
 

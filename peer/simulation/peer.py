@@ -15,20 +15,20 @@ from hashlib import sha256
 from typing import Any
 
 from averaging.arrays import F32
-from averaging.signing.notary import Notary, Scope
-from dht.admission.hello import AccessRule
+from averaging.signing.round_signatures import Notary, Scope
+from dht.admission.handshake_frames import AccessRule
 from dht.compute import compute_inline
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.store import MemoryRecords, MemoryStore
-from peer.config.run_rules import codec_of, limits_of, sent_bytes_of
+from peer.config.averaging_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import Node
-from peer.network.node.ports import NodeIdentity, NodePorts
+from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
 from peer.simulation.adversaries.liars import LIES_IN_FRAMES, lying_host
 from peer.simulation.scenarios.spec import SimulationSpec

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from averaging.arrays import F32
-from averaging.outer.layout import FragmentLayout, build_layout
+from averaging.outer.fragment_layout import FragmentLayout, build_layout
 from dht.host import PeerId
-from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_layout
 from peer.mailbox.mailbox import Mailbox
 from peer.simulation.scenarios.spec import WorkloadSection
 from peer.trainer.data.context_blocks import TokenStream

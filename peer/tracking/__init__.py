@@ -5,8 +5,8 @@ the same record, which the run and the recorder's name give.
 
 The files, each built on those above it:
 
-    rows.py      what is recorded of a peer and of a run (pure)
-    trackers.py  the record of a peer or run; each kind of tracker behind one interface
-    process.py   the process that has one
-    recorder.py  hands rows to that process and never waits
+    recorded_rows.py    what is recorded of a peer and of a run (pure)
+    trackers.py         the record of a peer or run; each kind of tracker behind one interface
+    tracker_process.py  the process that has one
+    recorder.py         hands rows to that process and never waits
 """

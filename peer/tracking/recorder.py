@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from peer.import_path import python_command, python_environment
-from peer.tracking.rows import Row
+from peer.tracking.recorded_rows import Row
 from peer.tracking.trackers import Record, check_tracker
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Recorder:
             self._thread.join(self.end_seconds)
 
     def _run(self) -> None:
-        command = python_command("peer.tracking.process", json.dumps(asdict(self.record)))
+        command = python_command("peer.tracking.tracker_process", json.dumps(asdict(self.record)))
         try:
             self._process = subprocess.Popen(
                 command,

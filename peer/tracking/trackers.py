@@ -17,7 +17,7 @@ from dht.errors import UsageFault
 from dht.host import PeerId
 from dht.quantities import short_peer
 from peer.config.peer_config import PeerConfig, TrackerKind, load_config
-from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, Row
+from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, Row
 
 MAX_HEADER_BYTES = 4096
 """Of a CSV file: ten times what the columns take."""

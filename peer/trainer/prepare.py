@@ -21,7 +21,7 @@ from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
-from peer.trainer.examples.rules import ExampleRules
+from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
 
 PART_BYTES = 64 << 20

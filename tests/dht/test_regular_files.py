@@ -26,7 +26,7 @@ from peer.network.membership.run_finding import local_record
 from peer.observe.receipts_verify import verify_receipts
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
-from peer.plan.source import load_planned_run
+from peer.plan.plan_source import load_planned_run
 
 READ_SECONDS = 10.0
 """For a reader that should answer in a millisecond; it would wait for ever."""

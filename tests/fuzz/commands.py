@@ -27,7 +27,7 @@ from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event
-from peer.panel.own_folder import HeldFolder
+from peer.panel.data_folder_choice import HeldFolder
 from tests.fuzz.swarm import (
     ADDRESS,
     FRAME,
@@ -183,9 +183,9 @@ def _network_targets(desk: _Desk) -> list[Target]:
             swarm = HostileSwarm(data)
             desk.run(
                 arguments,
-                mock.patch("peer.observe.target.Target.look_first"),
+                mock.patch("peer.observe.run_and_address.Target.look_first"),
                 mock.patch("peer.observe.observer.observer_network", swarm.observer_network),
-                mock.patch("peer.owner.errand.on_errand", swarm.on_errand),
+                mock.patch("peer.owner.owner_connection.on_errand", swarm.on_errand),
                 mock.patch("peer.owner.publish.on_errand", swarm.on_errand),
                 mock.patch("asyncio.run", swarm.play),
                 *others,
@@ -254,7 +254,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
     from averaging.signing.receipt_file import RunFrame, line_of
     from averaging.wire.frames import encode
     from peer.config.peer_config import RUN_RECORD_NAME
-    from peer.events.log import to_json
+    from peer.events.event_log import to_json
     from peer.events.peer_events import RefusedPeer
     from tests.fuzz.messages import one_of_each_kind
 
@@ -309,7 +309,10 @@ def _file_targets(desk: _Desk) -> list[Target]:
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),
         mock.patch("peer.join.before_start.wait_for_members"),
     ]
-    no_page = [mock.patch("dashboard.app.start_site", _stop), mock.patch("peer.observe.target.Target.look_first")]
+    no_page = [
+        mock.patch("dashboard.app.start_site", _stop),
+        mock.patch("peer.observe.run_and_address.Target.look_first"),
+    ]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")
     sample = ("sample", "--model", "FILE", "--prompt", "a", "--max-tokens", "8", "--device", "cpu")

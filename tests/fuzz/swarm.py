@@ -21,14 +21,14 @@ from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import PeerRecord, decode_peer_record, decode_run_record, encode_peer_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
@@ -153,7 +153,7 @@ class HostileSwarm:
 
     @contextlib.asynccontextmanager
     async def on_errand(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        """In place of `peer.owner.errand.on_errand`."""
+        """In place of `peer.owner.owner_connection.on_errand`."""
         yield self, None
 
     def _serve(self, host: MemoryHost, who: Identity) -> None:

@@ -26,15 +26,15 @@ import numpy as np
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.digests import digest_of
-from averaging.signing.notary import Checker, Scope
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
+from averaging.signing.round_signatures import Checker, Scope
 from averaging.transfer import messages as state_messages
 from averaging.transfer.server import StateServer
 from averaging.wire import frames as wire
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission import tickets
-from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
+from dht.admission.handshake_frames import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
 from dht.admission.proofs import make_proof, open_proof
 from dht.delimited import MessageError
 from dht.errors import LocalFault, PeerFault
@@ -54,11 +54,11 @@ from dht.records.signed_records import (
 from dht.streams.framing import FramedStream, frame_header
 from peer.checkpoint.checked_files import read_json, write_json
 from peer.checkpoint.checkpoint_facts import Metadata
-from peer.checkpoint.commits import commits_path, read_commits
+from peer.checkpoint.kept_commits import commits_path, read_commits
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
-from peer.events.log import from_json, to_json
+from peer.events.event_log import from_json, to_json
 from peer.events.peer_events import Event, ManifestRevised
 from peer.export.formats.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users

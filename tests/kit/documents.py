@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from averaging.wire.frames import KINDS
 from peer.config.manifest import RunManifest
-from peer.config.validation import section_of
+from peer.config.validation_sentences import section_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from averaging.signing.notary import Checker, Notary, Scope
+from averaging.signing.round_signatures import Checker, Notary, Scope
 from averaging.wire.messages import Commit, ShardResult
 from dht.host import PeerId
 

@@ -53,7 +53,7 @@ LIBRARY_FILES = (
     "murmuration/test_lightning_callback.py",
     "murmuration/test_transformers_callback.py",
     "peer/export/formats/test_adapter_files.py",
-    "peer/export/formats/test_architecture.py",
+    "peer/export/formats/test_hf_architecture.py",
     "peer/export/formats/test_many_architectures.py",
     "peer/trainer/data/test_labelled.py",
     "peer/trainer/test_computing.py",

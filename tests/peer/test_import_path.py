@@ -13,7 +13,7 @@ import pytest
 import murmuration
 from peer import import_path
 from peer.cli import app
-from peer.network.process.child import start_network_child
+from peer.network.process.child_start import start_network_child
 from peer.trainer.devices.rank_rendezvous import RankGroup
 
 SHADOWED = ("random", "queue", "peer", "typing", "json", "socket", "numpy", "torch", "hivemind", "dht", "__future__")

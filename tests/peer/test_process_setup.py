@@ -30,7 +30,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, rea
 from peer.network.membership import run_finding
 from peer.network.membership.run_finding import dial_reason, find_run
 from peer.network.process.network_side import NetworkSide
-from peer.observe.target import checked_target
+from peer.observe.run_and_address import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
 from peer.process_setup import SPIN_COUNT, put_right

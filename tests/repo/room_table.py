@@ -272,14 +272,19 @@ PURE_FILES = (
     *("dht.fields", "dht.quantities", "dht.sleep_detection", "averaging.codec.codec", "averaging.codec.blocks"),
     *(
         "peer.network.membership.member_counts",
-        "peer.network.node.round_clock",
+        "peer.network.node.own_round_times",
         "peer.network.reachability.probe_messages",
     ),
     *("peer.doctor.doctor_facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
     "peer.stalled_run",
     *("peer.events.peer_events", "peer.events.anchor_events", "peer.events.path_events"),
     *("dashboard.history_facts", "dashboard.observe.dashboard_state", "dashboard.observe.round_timeline"),
-    *("dashboard.history.rows", "dashboard.history.trend", "dashboard.samples.plan", "dashboard.samples.answer_check"),
+    *(
+        "dashboard.history.rows",
+        "dashboard.history.trend",
+        "dashboard.samples.sample_schedule",
+        "dashboard.samples.answer_check",
+    ),
 )
 """Pure ones in rooms that are not."""
 
@@ -305,10 +310,10 @@ OWN_FILES = (
 """They open files that nobody else can have put there."""
 
 LIBRARY_OBJECTS = (
-    "averaging.codec.compiled",  # functions of C are told their types so
+    "averaging.codec.compiled_kernels",  # functions of C are told their types so
     *("dht.kademlia.dht_guards", "dht.pylibp2p.messages"),  # messages of protobuf
     *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
-    "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
+    "dht.kademlia.dht_node",  # hivemind's protocol keeps what it is given here
     "dashboard.log_limits",  # records of logging
     "peer.trainer.data.tokenizing",  # a tokenizer is put together so
     *("murmuration.integrations.transformers", "murmuration.integrations.lightning"),  # what callbacks are given

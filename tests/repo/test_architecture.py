@@ -173,7 +173,7 @@ def test_rules_allow_what_is_right() -> None:
     modules = {
         "dht.a": "from dht.b import f\nimport os, time, hashlib",
         "dht.b": "def f():\n    import dht.a",
-        "dht.kademlia.store": "from hivemind.dht import DHTNode\nfrom dht.records.profiles import Profile",
+        "dht.kademlia.dht_store": "from hivemind.dht import DHTNode\nfrom dht.records.profiles import Profile",
         "dht.records": '"""Records.\n\n    profiles.py    one\n    swarm_view.py  two\n"""',
         "dht.records.profiles": "from dht.fields import text",
         "dht.records.swarm_view": "from dht.records.profiles import Profile",

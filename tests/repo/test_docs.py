@@ -17,7 +17,7 @@ import murmuration
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.outer.outer_rule import Mode
 from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
-from dht.admission.hello import Hello
+from dht.admission.handshake_frames import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import NOT_OF_THE_PROTOCOL, PAGES, page
 from peer.cli import app
@@ -25,7 +25,7 @@ from peer.cli.arguments.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.events.log import EVENT_TYPES
+from peer.events.event_log import EVENT_TYPES
 from peer.import_path import DISTRIBUTION
 from peer.version import VERSION
 from tests.kit.documents import (

@@ -13,9 +13,9 @@ import pytest
 
 from averaging.wire.cell_messages import SliceRow
 from averaging.wire.messages import CellRow, RosterEntry, ShardPlan, ShardResult, SignedInput, SliceResult
+from dashboard.server.api_queries import PREFIX
 from dashboard.server.api_routes import ENDPOINTS
-from dashboard.server.api_schema import PREFIX
-from dht.admission.hello import Hello
+from dht.admission.handshake_frames import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.access_sections import ChangeSection

@@ -25,7 +25,7 @@ from tests.kit.tiers import (
 )
 from tests.repo.layout_rules import Source, all_imports, is_in, read_sources
 
-STARTS_REAL_PARTS = ("dht.p2pd.host", "dht.kademlia.store", "tests.kit.processes", "playwright")
+STARTS_REAL_PARTS = ("dht.p2pd.host", "dht.kademlia.dht_store", "tests.kit.processes", "playwright")
 
 
 def real_parts_apart(sources: Sequence[Source]) -> Iterator[str]:

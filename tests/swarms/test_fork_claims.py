@@ -13,14 +13,14 @@ from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.staleness_weights import staleness_of
-from averaging.rounds.events import Advanced, Heard, SendMessage, View
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
-from averaging.trust.guard import Guard, GuardPorts
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired

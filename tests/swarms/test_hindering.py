@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from averaging.exchange.reducing import Averaging, Deliveries
 from averaging.lanes.line_capacity import UploadRate
+from averaging.rounds.learned_durations import PATIENCE_OF_PACE, RoundTiming
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.shard_plan import plan_shards
-from averaging.rounds.timing import PATIENCE_OF_PACE, RoundTiming
 from averaging.wire.frames import encode
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
 from dht.host import PeerId

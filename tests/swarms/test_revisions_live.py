@@ -8,7 +8,7 @@ from typing import Any
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.admission.admission import Admission
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import VerifiedRecords
 from dht.simulated.host import MemoryNetwork

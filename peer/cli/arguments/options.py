@@ -198,7 +198,7 @@ def _choice_flags(only: frozenset[str], is_seed: bool) -> list[Any]:
 
 def _annotation(name: str, field: Any) -> Any:
     from peer.config.peer_config import Shown, flag_of
-    from peer.config.validation import plain_type
+    from peer.config.validation_sentences import plain_type
 
     kind = plain_type(field.annotation)
     flag = flag_of(name)

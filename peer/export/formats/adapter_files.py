@@ -15,7 +15,7 @@ from averaging.arrays import F32
 from dht.errors import LocalFault, UsageFault
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
-from peer.export.formats.architecture import trained_tensors
+from peer.export.formats.hf_architecture import trained_tensors
 from peer.trainer.hf.adapter import with_adapter
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.run_model import build_run_architecture

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from averaging.arrays import F32
-from averaging.outer.layout import FragmentLayout
+from averaging.outer.fragment_layout import FragmentLayout
 from averaging.outer.outer_step import anchor_digest
-from peer.config.layouts import Shapes, layout_of, shapes_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import Shapes, layout_of, shapes_of
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
 from peer.trainer.model.evaluation import fill_tensors

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peer.config.layouts import hidden_width
 from peer.config.model_section import ModelSection
+from peer.config.model_shapes import hidden_width
 from peer.trainer.model.gpt import NORM_EPSILON, ROTARY_BASE
 
 ARCHITECTURE = "LlamaForCausalLM"

@@ -15,7 +15,7 @@ from dht.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
-from peer.trainer.hf.tasks import CLASSIFIES
+from peer.trainer.hf.task_losses import CLASSIFIES
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100

@@ -20,10 +20,10 @@ from dht.errors import LocalFault
 from dht.quantities import bytes_text
 from dht.regular_files import sync
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
-from peer.export.formats.architecture import trained_tensors
-from peer.export.formats.custom import custom_sha256
-from peer.export.formats.free_place import check_writable, config_path_of
+from peer.export.formats.custom_module import custom_sha256
+from peer.export.formats.hf_architecture import trained_tensors
 from peer.export.formats.model_header import HEADER_KEY
+from peer.export.formats.output_place import check_writable, config_path_of
 
 
 def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> dict[str, Any]:

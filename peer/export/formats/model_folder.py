@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 
 from dht.regular_files import sync
 from peer.export.formats.anchors import Anchors, run_facts
-from peer.export.formats.contents import FolderContents, contents_of, json_bytes
-from peer.export.formats.free_place import check_folder
+from peer.export.formats.folder_contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_header import RUN_NAME
+from peer.export.formats.output_place import check_folder
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
 CARD_NAME = "README.md"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.config.validation import explain, shown
+from peer.config.validation_sentences import explain, shown
 from peer.version import SOFTWARE
 
 SCHEMA = 2

@@ -15,18 +15,18 @@ from safetensors import SafetensorError
 from torch import nn
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
-from peer.config.layouts import parameter_shapes
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import parameter_shapes
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.adapter_files import read_adapter
 from peer.export.formats.anchors import Anchors
-from peer.export.formats.architecture import (
+from peer.export.formats.custom_module import fill_module
+from peer.export.formats.hf_architecture import (
     architecture_digest,
     as_language_model,
     read_architecture,
     trained_architecture,
 )
-from peer.export.formats.custom import fill_module
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored, run_json

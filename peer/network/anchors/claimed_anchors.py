@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from averaging.lanes.greeting import Doorkeeper
-from averaging.signing.chains import Chain, newest_run
+from averaging.lanes.handshake import Doorkeeper
+from averaging.signing.commit_chains import Chain, newest_run
 from averaging.signing.commit_log import MAX_PAGE_BYTES
-from averaging.signing.notary import Checker
+from averaging.signing.round_signatures import Checker
 from averaging.transfer.client import fetch_digest, fetch_log
 from averaging.wire import frames as wire
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId

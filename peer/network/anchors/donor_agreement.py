@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from averaging.lanes.greeting import Doorkeeper
+from averaging.lanes.handshake import Doorkeeper
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import Header
 from averaging.transfer.snapshots import Snapshot

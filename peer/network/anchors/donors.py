@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
-from dht.newest import Newest
 from dht.records.signed_records import PeerRecord
 
 BLAME_SECONDS = 600.0

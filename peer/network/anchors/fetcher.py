@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from averaging.lanes.greeting import Doorkeeper
-from averaging.signing.notary import Checker
-from averaging.transfer.chunks import KeptChunks
+from averaging.lanes.handshake import Doorkeeper
+from averaging.signing.round_signatures import Checker
+from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.client import fetch_commits, fetch_digest, fetch_state
 from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import Header, chunk_lengths
 from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId

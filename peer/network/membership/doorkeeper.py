@@ -1,12 +1,19 @@
-"""Adapter: the membership rules of `dht.admission.hello` and `dht.admission.admission` as the Doorkeeper of rounds and
-state transfer."""
+"""Adapter: the membership rules of `dht/admission` as the Doorkeeper of rounds and state transfer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dht.admission.admission import Admission, NotAdmitted
-from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_refusal, make_welcome, proof_in
+from dht.admission.handshake_frames import (
+    AccessRule,
+    check_hello,
+    check_reply,
+    make_hello,
+    make_refusal,
+    make_welcome,
+    proof_in,
+)
 from dht.admission.proofs import nonce_of
 from dht.errors import PeerFault
 from dht.host import PeerId

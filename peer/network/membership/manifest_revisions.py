@@ -18,9 +18,9 @@ from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.records.signed_records import RunRecord
 from peer.config.access_sections import ChangeSection
+from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import rule_of
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.events.peer_events import NOTED, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from averaging.lanes.greeting import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.lanes.handshake import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.allowances import Allowances

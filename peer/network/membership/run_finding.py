@@ -13,14 +13,14 @@ from dht.admission.admission import Admission
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.kademlia.store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
+from dht.kademlia.dht_store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.quantities import plural
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, read_cached_peers
-from peer.network.membership.first_look import JOIN_ADVICE, nobody_answered, own_address, why_nobody
+from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules
 from peer.network.membership.mistyped_run_id import in_other_run, other_run
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dht.admission.admission import Admission, NotAdmitted
-from dht.admission.hello import check_reply, make_refusal
+from dht.admission.handshake_frames import check_reply, make_refusal
 from dht.admission.proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack, unpack

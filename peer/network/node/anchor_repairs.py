@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import Fact
-from averaging.signing.chains import Chain, newest_run
+from averaging.signing.commit_chains import Chain, newest_run
 from averaging.wire.messages import Commit
+from dht.bounded_dictionary import Newest
 from dht.host import PeerId
-from dht.newest import Newest
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.signed_records import PeerRecord
 from peer.events.anchor_events import AnchorDiffered, AnchorRepaired

@@ -14,20 +14,20 @@ from averaging.codec.codec import Codec
 from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import Sent
 from averaging.rounds.leader import Leading
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
-from averaging.rounds.timing import RoundTiming
-from averaging.signing.notary import Notary
+from averaging.signing.round_signatures import Notary
 from averaging.transfer.snapshots import Snapshot
-from averaging.trust.guard import Guard
+from averaging.trust.claim_guard import Guard
 from averaging.trust.leader_trust import HOSTILE_SHARE
 from dht.host import PeerId
+from peer.config.averaging_rules import buffer_codec_of
 from peer.config.manifest import AveragingSection
-from peer.config.run_rules import buffer_codec_of
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.shared_memory import SharedFragment, fence
 

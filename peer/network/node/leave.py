@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from averaging.exchange.exchange import Exchange
 from peer.network.membership.membership import Membership
 from peer.network.node.anchor_repairs import holds
-from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.mailbox_network_end import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 
 POLL_SECONDS = 0.02

@@ -19,25 +19,25 @@ from averaging.exchange.exchange import Exchange
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
-from averaging.signing.notary import Notary, Scope
+from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.trust.guard import Guard, GuardPorts
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
 from dht.background import Background
-from dht.ending import end_tasks
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.identity.keys import verify
 from dht.records.data_reading import reading_of
 from dht.records.signed_records import PeerRecord, VerifiedRecords
+from dht.task_ending import end_tasks
 from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder
+from peer.checkpoint.disk_spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.checkpoint.partial_downloads import ChunkFiles
-from peer.checkpoint.spill import NewcomerCopies, RoundSpill, SpillFiles
+from peer.config.averaging_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
-from peer.config.run_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.data_division.others_reading import view_of
 from peer.events import peer_events as events
 from peer.mailbox.mailbox import Mailbox
@@ -47,9 +47,9 @@ from peer.network.membership.membership import Membership
 from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.leave import GracefulLeave
-from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.mailbox_network_end import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
-from peer.network.node.ports import NodeIdentity, NodePorts
+from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import Start
 from peer.run_clock import committed_tokens

@@ -20,10 +20,10 @@ from averaging.rounds.round_facts import Fact
 from dht.compute import Compute
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.commits import OtherAnchorError, read_commits
+from peer.checkpoint.kept_commits import OtherAnchorError, read_commits
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, CheckpointUnusable
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.mailbox_network_end import TrainerDesk
 
 LOOK_SECONDS = 0.05
 """Between two looks at what the trainer has done: far below the time that writing takes."""

@@ -14,9 +14,9 @@ from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.catch_up_meter import CatchUpMeter
+from peer.network.node.own_round_times import RoundClock
+from peer.network.node.own_speed import TrainingPulse
 from peer.network.node.refusal_reports import RefusalReports
-from peer.network.node.round_clock import RoundClock
-from peer.network.node.training_pulse import TrainingPulse
 
 
 @dataclass(eq=False)

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
+from averaging.outer.own_contributions import OwnWork, Ranges, is_fate_known
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import own_ranges
 from dht.compute import Compute
@@ -22,7 +22,7 @@ from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot, inherited, persist
-from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.mailbox_network_end import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    child.py           starts the process, before its owner has loaded torch
+    child_start.py     starts the process, before its owner has loaded torch
     restart_pauses.py  when a child that died is started again (pure)
     run_files.py       the files of a run before its node begins
     network_side.py    from a run id and an address to a running node

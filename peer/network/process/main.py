@@ -30,10 +30,10 @@ from dht.waiting import is_done_before
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_output import make_plain
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
-from peer.network.process.child import OWNERS_SIGNALS, send_line
+from peer.network.process.child_start import OWNERS_SIGNALS, send_line
 
 MAX_LINE_BYTES = 1 << 20
 END_SECONDS = 30.0

@@ -19,15 +19,14 @@ from typing import TypeVar
 from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
 from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.admission.admission import Admission
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.admission.proofs import NONCE_BYTES
 from dht.clocks import steady_seconds
-from dht.ending import end_tasks
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
@@ -36,12 +35,13 @@ from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record, encode_run_record
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
+from dht.task_ending import end_tasks
 from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config.layouts import layout_digest_of
+from peer.config.averaging_rules import check_site, codecs_of, limits_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
-from peer.config.run_rules import check_site, codecs_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
 from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
@@ -57,7 +57,7 @@ from peer.network.membership.reconnect import ReconnectLoop
 from peer.network.membership.run_finding import find_run, keep_record, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node
-from peer.network.node.ports import NodeIdentity, NodePorts
+from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.run_files import have_files
 from peer.network.reachability.direct_or_relayed import Paths

@@ -11,7 +11,7 @@ from averaging.rounds.round_facts import Fact
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.records.signed_records import decode_peer_record
 from peer.config.manifest import RunManifest

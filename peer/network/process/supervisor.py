@@ -24,11 +24,11 @@ from dht.records.signed_records import RunRecord, decode_run_record
 from dht.streams.rate_limits import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
-from peer.network.process.child import NetworkChild, send_line, start_network_child
+from peer.network.process.child_start import NetworkChild, send_line, start_network_child
 from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
 
 STOP_SECONDS = 40.0

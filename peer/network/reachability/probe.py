@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
+from averaging.lanes.handshake import Doorkeeper, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream

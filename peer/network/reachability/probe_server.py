@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from averaging.lanes.greeting import Doorkeeper, greet_incoming
+from averaging.lanes.handshake import Doorkeeper, greet_incoming
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.fields import clean_text, pack
 from dht.host import PeerId, Stream

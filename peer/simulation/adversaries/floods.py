@@ -18,7 +18,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from averaging.lanes.greeting import OPEN_SECONDS, open_greeted_stream
+from averaging.lanes.handshake import OPEN_SECONDS, open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames

@@ -28,9 +28,9 @@ from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import Codec
 from averaging.fragment.shard_store import payload_digest
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.signing.notary import Notary
+from averaging.signing.round_signatures import Notary
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, AuditShare, Commit, Contribution, Message, Offer, Result
 from dht.host import PeerId, Stream, StreamHandler
 from dht.simulated.host import MemoryHost, MemoryNetwork

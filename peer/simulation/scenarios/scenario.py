@@ -21,7 +21,7 @@ from peer.config.manifest import AveragingSection
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, Section
 from peer.config.training_section import TrainingSection
-from peer.config.validation import explain, read_toml, shown
+from peer.config.validation_sentences import explain, read_toml, shown
 from peer.simulation.scenarios.spec import LieKind, WorkloadSection
 
 SHIPPED = ("home", "datacenters", "storm", "laptops")

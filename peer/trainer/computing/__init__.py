@@ -2,12 +2,12 @@
 
 The files, each built on those above it:
 
-    choices.py              what a volunteer may choose about it
-    memory_exceptions.py    whether an exception is about memory, and what its owner reads then
-    micro_batch_halving.py  sequences in one backward pass: as many as fit
-    precision.py            number formats of a pass, and the scale of float16's gradients
-    compiled.py             a loss through torch.compile, or without it where there is no compiler
-    module.py               activations kept or computed again; kinds of attention
+    compute_choices.py          what a volunteer may choose about it
+    memory_exceptions.py        whether an exception is about memory, and what its owner reads then
+    micro_batch_halving.py      sequences in one backward pass: as many as fit
+    precision.py                number formats of a pass, and the scale of float16's gradients
+    torch_compile.py            a loss through torch.compile, or without it where there is no compiler
+    recompute_and_attention.py  activations kept or computed again; kinds of attention
 
 Sources: mixed precision and loss scaling (arXiv 1710.03740), activation checkpointing (arXiv 1604.06174).
 """

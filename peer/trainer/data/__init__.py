@@ -9,7 +9,7 @@ The files, each built on those above it:
     tokenizing.py           text to tokens with a tokenizer.json, and a new one from text
     document_packing.py     documents as tokens, one packed behind the other into shards, in a process of its own
     tokenize_pool.py        several of these processes
-    prepared.py             prepared shards in a folder
+    prepared_folder.py      prepared shards in a folder
     text_fetching.py        text that is tokenized while it is trained on
     shard_download.py       prepared shards on a web server
     corpus.py               the data of a run

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dht.errors import UsageFault
 from peer.trainer.data.background_fetching import Stock
-from peer.trainer.text.files import Tokens
+from peer.trainer.text.source_files import Tokens
 
 GROUP_POSITIONS = 1 << 40
 """Positions that a group has for itself where lengths are not known in advance: 2 TB of tokens."""

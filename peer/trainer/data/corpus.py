@@ -23,15 +23,15 @@ from peer.config.manifest import RunManifest
 from peer.files.store import run_file_path
 from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.labelled_stream import LabelledStream
-from peer.trainer.data.prepared import ShardFolder, check_fits, tokenizer_digest_of, training_stream
+from peer.trainer.data.prepared_folder import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shard_download import WebStock
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
+from peer.trainer.examples.label_rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
 from peer.trainer.examples.pictures import check_pictures
-from peer.trainer.examples.rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
-from peer.trainer.text.files import FileTokens, chosen_files, library_files
 from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
+from peer.trainer.text.source_files import FileTokens, chosen_files, library_files
 from peer.user_folders import paths_in
 
 PICTURES = (PARQUET, HUB)

@@ -22,12 +22,12 @@ from pydantic import TypeAdapter
 
 from dht.errors import LocalFault, UsageFault, writing
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
-from peer.trainer.examples.labelled import labelled_rows
+from peer.trainer.examples.label_rules import ExampleRules
+from peer.trainer.examples.labelled_rows import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
-from peer.trainer.examples.rules import ExampleRules
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
-from peer.trainer.text.files import TokenArray, TokenType
 from peer.trainer.text.held_out import hash_fraction
+from peer.trainer.text.source_files import TokenArray, TokenType
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dht.errors import UsageFault
 from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, identity_of
-from peer.trainer.examples.rules import HEAD_VALUES, ExampleRules
-from peer.trainer.text.files import Tokens
+from peer.trainer.examples.label_rules import HEAD_VALUES, ExampleRules
+from peer.trainer.text.source_files import Tokens
 
 NO_TOKEN = -1
 """Behind the end of a text that is shorter than others of its batch."""

@@ -24,9 +24,9 @@ from dht.quantities import bytes_text
 from peer.trainer.data import shards
 from peer.trainer.data.background_fetching import Stock, patiently
 from peer.trainer.data.context_blocks import GroupedStream
-from peer.trainer.data.prepared import ShardFolder
-from peer.trainer.examples.rules import ExampleRules
-from peer.trainer.text.files import Tokens
+from peer.trainer.data.prepared_folder import ShardFolder
+from peer.trainer.examples.label_rules import ExampleRules
+from peer.trainer.text.source_files import Tokens
 from peer.version import SOFTWARE
 
 TIMEOUT_SECONDS = 30.0

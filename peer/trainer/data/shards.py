@@ -20,8 +20,8 @@ from dht.errors import UsageFault, reading, writing
 from dht.fields import refuse_constant
 from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.section import DIGEST, Section
-from peer.config.validation import explain
-from peer.trainer.text.files import TokenType
+from peer.config.validation_sentences import explain
+from peer.trainer.text.source_files import TokenType
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20

@@ -28,10 +28,10 @@ from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
-from peer.trainer.examples.rules import ExampleRules
+from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
-from peer.trainer.text.files import FileTokens, OpenFiles, Tokens, library_files
 from peer.trainer.text.hub import hub_parts, is_offline
+from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, library_files
 
 SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
 """A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""

@@ -20,9 +20,9 @@ import numpy as np
 
 from dht.errors import LocalFault, UsageFault, reading, writing
 from dht.regular_files import read_regular
-from peer.extras import needing
+from peer.optional_libraries import needing
 from peer.trainer.data.shards import write_new
-from peer.trainer.text.files import TokenArray, TokenType
+from peer.trainer.text.source_files import TokenArray, TokenType
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from averaging.outer.layout import Fragment, FragmentLayout
+from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.rounding_errors import ROUNDED, HeldPiece

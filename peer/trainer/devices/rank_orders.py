@@ -22,7 +22,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from averaging.outer.layout import Fragment
+from averaging.outer.fragment_layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.portion import Part, Portion

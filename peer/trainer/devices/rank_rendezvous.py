@@ -57,7 +57,7 @@ class RankSetup:
     evaluation_batches: int
     checkpoints: str
     choices: dict[str, Any] = field(default_factory=dict)
-    """Fields of `peer.trainer.computing.choices.ComputeChoices`."""
+    """Fields of `peer.trainer.computing.compute_choices.ComputeChoices`."""
 
 
 class RankGroup:

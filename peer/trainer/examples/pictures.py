@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 MAX_PIXELS = 64 * 2**20
 """Of a picture before it is made smaller: 64 megapixels take 200 MB while it is decoded."""

@@ -9,7 +9,7 @@ The files, each built on those above it:
     initial_values.py        the architecture's own initialisation, with the same bits on every machine
     base_weights.py          given weights: their digest, the folder or the hub they come from
     adapter.py               LoRA and DoRA
-    tasks.py                 the loss of a task, for the inner loop
+    task_losses.py           the loss of a task, for the inner loop
     run_model.py             the model of any run that `peer join` trains
     vocabulary_fit.py        whether token rows fit the tokenizer: not too few, and not far too many
     manifest_from_config.py  what `peer init --model` writes about a folder or a config file

@@ -16,7 +16,7 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.model_section import AdapterSection
-from peer.extras import needing
+from peer.optional_libraries import needing
 from peer.trainer.hf.initial_values import fill_uniform
 
 ALL_LINEAR = "all-linear"

@@ -13,7 +13,7 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.hf_config import TASKS, checked_config
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 _HEADS = {
     "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",

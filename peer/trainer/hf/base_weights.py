@@ -22,7 +22,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.quantities import bytes_text
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")

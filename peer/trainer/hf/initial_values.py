@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dht.errors import Incompatible
-from peer.trainer.model.uniform import Uniform
+from peer.trainer.model.reproducible_random import Uniform
 
 aten = torch.ops.aten
 

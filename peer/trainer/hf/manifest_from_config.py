@@ -15,7 +15,7 @@ from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
-from peer.config.validation import explain
+from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets

@@ -9,7 +9,9 @@ from pathlib import Path
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.layouts import (
+from peer.config.manifest import RunManifest
+from peer.config.model_section import AdapterSection
+from peer.config.model_shapes import (
     Shapes,
     bare_name,
     layout_digest_of,
@@ -18,13 +20,11 @@ from peer.config.layouts import (
     tensor_shapes,
     trained_parameters,
 )
-from peer.config.manifest import RunManifest
-from peer.config.model_section import AdapterSection
-from peer.trainer.examples.rules import rules_of
+from peer.trainer.examples.label_rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
 from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, in_fewer_bits, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
-from peer.trainer.hf.tasks import ForTask
+from peer.trainer.hf.task_losses import ForTask
 from peer.trainer.model.gpt import build_model
 
 

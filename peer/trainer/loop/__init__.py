@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     step_speed.py          how fast the usual inner step is; a gap is no sample (pure)
-    frozen.py              whether what is not trained is what it was
+    frozen_parameters.py   whether what is not trained is what it was
     optimizer_options.py   which options of an optimizer its owner changed since a checkpoint (pure)
     several_optimizers.py  the optimizers of one module as one: when an inner step is over
     inner_step.py          one inner step on all of a peer's devices

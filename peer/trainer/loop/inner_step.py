@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from dht.errors import LocalFault
 from peer.config.training_section import TrainingSection
-from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.compiled import CompiledLoss
+from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
+from peer.trainer.computing.torch_compile import CompiledLoss
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.batch_shares import own_share
 from peer.trainer.devices.rank_orders import ALONE, Ranks
-from peer.trainer.model.optimizer import has_fused, make_optimizer
+from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 
 IGNORED = -100
 """A target that no loss counts, as torch's cross-entropy has it."""

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from averaging.arrays import F32
+from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from averaging.outer.fragment_schedule import SendSchedule
-from averaging.outer.layout import Fragment, FragmentLayout
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox

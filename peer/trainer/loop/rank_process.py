@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from dht.errors import LocalFault
-from peer.config.layouts import averaged_parts, layout_of, tensor_shapes
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import averaged_parts, layout_of, tensor_shapes
 from peer.console.plain_output import make_plain
-from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
-from peer.trainer.computing.module import prepare_module
+from peer.trainer.computing.recompute_and_attention import prepare_module
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import Portion

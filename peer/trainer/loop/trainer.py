@@ -17,7 +17,7 @@ from torch import nn
 
 from dht.errors import LocalFault
 from peer.config.training_section import TrainingSection
-from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.inner_step import InnerStep
 from peer.trainer.loop.local_training import LocalTraining, StoppedWaiting

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from averaging.arrays import all_finite
-from averaging.outer.layout import Fragment
+from averaging.outer.fragment_layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import Draft, Outbox, WorkKind
 from peer.trainer.devices.side_stream import Arrival, SideStream

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from averaging.outer.layout import FragmentLayout
+from averaging.outer.fragment_layout import FragmentLayout
 from peer.trainer.data.corpus import Corpus
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from peer.config.layouts import hidden_width
 from peer.config.model_section import ModelSection
-from peer.trainer.model.uniform import Uniform
+from peer.config.model_shapes import hidden_width
+from peer.trainer.model.reproducible_random import Uniform
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-6

@@ -2,8 +2,8 @@
 
 The files, each built on those above it:
 
-    held_out.py   which text only measures the loss
-    files.py      the files behind a source: regular ones, read in pieces
-    hub.py        rows of a data set of the Hugging Face hub
-    documents.py  documents of text, JSON lines, Parquet and the hub, part by part
+    held_out.py      which text only measures the loss
+    source_files.py  the files behind a source: regular ones, read in pieces
+    hub.py           rows of a data set of the Hugging Face hub
+    documents.py     documents of text, JSON lines, Parquet and the hub, part by part
 """

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from dht.errors import UsageFault, reading
 from dht.quantities import plural
 from dht.regular_files import open_regular
-from peer.extras import needing
-from peer.trainer.text.files import files_at
+from peer.optional_libraries import needing
 from peer.trainer.text.hub import hub_rows
+from peer.trainer.text.source_files import files_at
 from peer.user_folders import paths_in
 
 T = TypeVar("T")

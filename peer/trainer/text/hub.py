@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dht.errors import LocalFault, UsageFault
-from peer.extras import needing
+from peer.optional_libraries import needing
 
 _FORM = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from averaging.rounds.events import Advanced, Heard, Tick
-from averaging.rounds.timing import HEARTBEAT_SECONDS
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
+from averaging.rounds.machine_events import Advanced, Heard, Tick
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import MAX_ROSTER, Abandon, Redirect
 from tests.kit.network.memory_networks import named

@@ -12,7 +12,7 @@ from averaging.signing.commit_credit import counted, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from averaging.wire import frames
 from averaging.wire.cell_messages import MAX_GRID_SHARDS, as_part, with_upper
-from averaging.wire.checks import MAX_HEADER_BYTES
+from averaging.wire.field_checks import MAX_HEADER_BYTES
 from averaging.wire.messages import (
     MAX_CELL_ROSTER,
     MAX_CELLS,
@@ -28,8 +28,8 @@ from averaging.wire.messages import (
 )
 from dht.errors import UsageFault
 from dht.host import PeerId
+from peer.config.averaging_rules import check_site
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import check_site
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER, SCOPE, is_signed
 from tests.kit.rounds.cell_swarm import CellSwarm

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from averaging.arrays import F32
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.codec.codec import Codec, KernelChoice, Rounding, make_codec
 from tests.kit.averages.codec_data import (
@@ -333,7 +333,7 @@ def test_threads_may_share_a_codec(kernels: KernelChoice) -> None:
 
 
 def test_without_compiled_kernels_auto_is_numpy_and_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_kernels, "kernels", lambda: None)
     assert make_codec("int4").kernels == "numpy"
     with pytest.raises(ValueError, match="install the package with a C compiler"):
         make_codec("int4", kernels="compiled")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.build_kernels import SOURCE, NotCompiled, build, compile_library, source_mark
-from averaging.codec.compiled import KernelLibrary, KernelsMissing
+from averaging.codec.compiled_kernels import KernelLibrary, KernelsMissing
 
 HAS_COMPILER = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler on this machine")
@@ -26,8 +26,8 @@ def other_source(folder: Path, text: str) -> Path:
 
 @needs_compiler
 def test_where_there_is_a_compiler_this_installation_has_its_kernels() -> None:
-    assert compiled.missing_reason() == "", "make venv"
-    assert compiled.kernels() is not None
+    assert compiled_kernels.missing_reason() == "", "make venv"
+    assert compiled_kernels.kernels() is not None
 
 
 @needs_compiler
@@ -109,16 +109,16 @@ def test_a_library_without_our_functions_is_refused(tmp_path: Path) -> None:
 def test_numpy_takes_their_place_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiled, "BUILT_LIBRARY", tmp_path / "kernels.so")
-    for cached in (compiled._found, compiled.kernels):
+    monkeypatch.setattr(compiled_kernels, "BUILT_LIBRARY", tmp_path / "kernels.so")
+    for cached in (compiled_kernels._found, compiled_kernels.kernels):
         cached.cache_clear()
     try:
-        assert "were not made" in compiled.missing_reason()
+        assert "were not made" in compiled_kernels.missing_reason()
         assert not caplog.text
-        assert compiled.kernels() is None
-        assert compiled.kernels() is None
+        assert compiled_kernels.kernels() is None
+        assert compiled_kernels.kernels() is None
     finally:
-        for cached in (compiled._found, compiled.kernels):
+        for cached in (compiled_kernels._found, compiled_kernels.kernels):
             cached.cache_clear()
     assert caplog.text.count("numpy takes their place") == 1
     assert "install a C compiler" in caplog.text

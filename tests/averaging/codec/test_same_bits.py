@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from averaging.codec import build_kernels, compiled
+from averaging.codec import build_kernels, compiled_kernels
 from tests.kit.averages.commit_log import CASES, NUM_ROUNDS
 
 ROOT = Path(__file__).parents[3]
-COMPILED = "compiled" if compiled.kernels() else "numpy"
+COMPILED = "compiled" if compiled_kernels.kernels() else "numpy"
 VECTOR_INSTRUCTIONS = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
 """Those that numpy uses here beyond the ones it always does."""
 CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {

@@ -11,7 +11,7 @@ import pytest
 
 from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
 from averaging.rounds.attempt import LaterVersions
-from averaging.rounds.timing import RoundTiming
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import Commit, ResultRequest, RosterEntry, ShardResult
 from dht.host import PeerId
 from peer.simulation.virtual_time import run_virtual

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from averaging.lanes.greeting import greet_incoming, open_greeted_stream
+from averaging.lanes.handshake import greet_incoming, open_greeted_stream
 from averaging.lanes.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import VersionIs

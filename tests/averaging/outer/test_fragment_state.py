@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
 from averaging.outer.staleness_weights import Terms
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec.codec import make_codec
-from averaging.outer.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
 
 SIZE, BLOCK = 40, 8
 PARTS = tuple((start, start + BLOCK) for start in range(0, SIZE, BLOCK))

@@ -19,8 +19,8 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
+from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.robust_mean import (
     SUM_CHUNK_VALUES,
     bounded_weights,
@@ -33,8 +33,8 @@ from averaging.outer.shard_mean import reduce_shard
 from averaging.outer.staleness_weights import Terms, shard_rates, weights_of
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
+from peer.config.averaging_rules import rule_of
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import rule_of
 from tests.kit.averages.codec_data import KERNELS
 from tests.kit.averages.robust_work import BLOCK, FREE, FRESH, MEAN, combined, group, normal
 from tests.kit.tiers import sampled

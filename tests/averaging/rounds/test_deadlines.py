@@ -19,7 +19,7 @@ from averaging.rounds.deadlines import (
     LearnedPace,
     LinkDeadlines,
 )
-from averaging.rounds.timing import LEAST_INTERVAL_SECONDS, RoundTiming
+from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming
 from tests.kit.network.memory_networks import named
 
 PEERS = sorted(named(number) for number in range(8))

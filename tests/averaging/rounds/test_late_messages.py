@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from averaging.rounds.events import Apply, Heard, SendShards
+from averaging.rounds.machine_events import Apply, Heard, SendShards
 from averaging.wire.messages import Commit, Plan
 from tests.kit.rounds.round_swarm import RoundSwarm
 

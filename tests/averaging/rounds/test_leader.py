@@ -22,8 +22,8 @@ from averaging.rounds.leader import (
     QUORUM_INTERVALS,
     Leading,
 )
+from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, LEAST_INTERVAL_SECONDS, RoundTiming
 from averaging.rounds.round_facts import DeadlineExpired, QuorumAwaited
-from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_INTERVAL_SECONDS, RoundTiming
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_ROSTER,

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import terms_of
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.staleness_weights import weights_of
 from averaging.rounds.leader import Leading
-from averaging.rounds.timing import RoundTiming
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,

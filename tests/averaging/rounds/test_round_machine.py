@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from averaging.rounds.events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
 from averaging.rounds.flat_scope import FlatScope
-from averaging.rounds.timing import RoundTiming
-from averaging.signing.notary import Notary
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
+from averaging.signing.round_signatures import Notary
 from averaging.wire.messages import (
     HISTORY_COMMITS,
     KEPT_COMMITS,

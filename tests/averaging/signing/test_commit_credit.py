@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from averaging.signing.commit_credit import CreditedRound, counted, missing_versions, totals
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS, MAX_PAGE_BYTES, CommitLog
-from averaging.signing.notary import Notary
 from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, read_receipts, receipt_of
+from averaging.signing.round_signatures import Notary
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit
 from dashboard.collect.commit_fetcher import CommitSource

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import greet_incoming
+from averaging.lanes.handshake import greet_incoming
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
 from averaging.transfer.messages import STATE_PROTOCOL, Header, chunks_of
 from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     KEPT_COMMITS,
     MAX_ROSTER,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from averaging.lanes.greeting import open_greeted_stream
+from averaging.lanes.handshake import open_greeted_stream
 from averaging.transfer import messages, snapshots
 from averaging.transfer.messages import STATE_PROTOCOL
 from dht.errors import PeerFault

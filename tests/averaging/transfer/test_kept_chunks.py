@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from averaging.transfer.snapshots import HeldSnapshots
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from dht.simulated.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.network.anchors.fetcher import Fetched, Fetcher

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import open_greeted_stream
+from averaging.lanes.handshake import open_greeted_stream
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
 from averaging.transfer.client import fetch_header, fetch_state

@@ -22,10 +22,11 @@ from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import RefusedMember
-from averaging.rounds.events import ReduceShard
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import ReduceShard
 from averaging.rounds.round_facts import PeerRefused, RepairNeeded
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import (
     FIRST_SECONDS,
     FORGIVEN_SECONDS,
@@ -35,9 +36,8 @@ from averaging.trust.exclusions import (
     BlameBook,
     Verdict,
 )
-from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     Abandon,
     Commit,

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import RoundCommitted
-from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
-from averaging.trust.guard import Guard, GuardPorts
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire import frames
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     MAX_STEPS,
     MAX_TOKENS,

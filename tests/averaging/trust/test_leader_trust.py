@@ -9,10 +9,10 @@ import pytest
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_schedule import fastest_believed
 from averaging.outer.outer_rule import OuterRule
-from averaging.rounds.events import Heard, View
 from averaging.rounds.leader import Leading
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import Heard, View
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
-from averaging.rounds.timing import RoundTiming
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.wire.messages import Commit, Offer, RosterEntry, ShardResult, Wait
 from dht.errors import PeerFault

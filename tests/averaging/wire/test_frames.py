@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from averaging.wire import cell_messages, frames, messages
 from averaging.wire.cell_messages import Partial
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,

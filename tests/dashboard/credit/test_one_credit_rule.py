@@ -32,11 +32,11 @@ from dashboard.credit.ledger import Ledger
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.observe.dashboard_state import Look, fold
-from dashboard.server.api import Contributor
-from dashboard.server.api import run as run_answer
+from dashboard.server.api_answers import Contributor
+from dashboard.server.api_answers import run as run_answer
+from dashboard.server.api_queries import Query
 from dashboard.server.api_routes import export_lines
-from dashboard.server.api_schema import Query
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE, Site
 from dht.host import PeerId

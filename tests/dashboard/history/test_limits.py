@@ -25,7 +25,7 @@ from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
 from dashboard.history.writing import MachineNums
 from dashboard.page_access import read_token
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import Site
 from dht.errors import UsageFault

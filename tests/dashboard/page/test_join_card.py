@@ -13,17 +13,17 @@ import pytest
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.run_summary import RunSummary, run_facts
-from dashboard.page.formats import about_bits, about_bytes, shell_line
+from dashboard.page.number_formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
-from dashboard.share.way_in import repository_of
+from dashboard.share.join_mail import repository_of
 from dht.identity.join_link import join_link
 from dht.records.signed_records import sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_section import InitSection
 from peer.plan.homes import PlanProfile
-from peer.plan.needs import HomeNeeds, home_needs
+from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
-from peer.plan.source import sizes_of
+from peer.plan.usual_home_needs import HomeNeeds, home_needs
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, OWNER, RUN_ID, TextOnly
 from tests.kit.dashboard.scene import state_of
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.joining import JoinRule
+from dashboard.observe.join_addresses import JoinRule
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
-from dashboard.page.formats import with_ages
+from dashboard.page.number_formats import with_ages
 from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id

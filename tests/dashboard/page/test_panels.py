@@ -17,12 +17,12 @@ from dashboard.observe.dashboard_state import Look, fold
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor
-from dashboard.page.formats import age_text, choices_text, share_text
 from dashboard.page.lone_rounds import JOINING_SECONDS, lone_words
+from dashboard.page.number_formats import age_text, choices_text, share_text
 from dashboard.page.page import Frame, PageLink, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
-from dashboard.page.result import result_of
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from dashboard.page.run_result import result_of
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events.lone_rounds import LONE_ROUNDS

@@ -21,7 +21,7 @@ from dashboard.app import Serving, bound_port, start_site
 from dashboard.log_limits import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.observe.dashboard_state import Look, fold
 from dashboard.server.connection_limits import DoorLimits, Doors, client_address, limits_for
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.site import SITE
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with

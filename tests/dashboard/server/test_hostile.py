@@ -14,7 +14,7 @@ from dashboard.fault_barrier import keep_going
 from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.swarm_observer import SwarmObserver
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import Site
 from dht.errors import UsageFault

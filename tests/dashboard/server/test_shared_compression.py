@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dashboard.history.history import History
 from dashboard.page.page import SECTIONS, TABS
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.shared_compression import HEAD, PackedEnd, packed
 from tests.kit.dashboard.scene import history_of_run, state_of
 from tests.kit.dashboard.serving import Client, in_site, until_tick

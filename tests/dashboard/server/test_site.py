@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dashboard.app import _watch_once, start_site
 from dashboard.observe.dashboard_state import Look, fold
-from dashboard.server.live import LARGE_SECONDS, Live
+from dashboard.server.live_updates import LARGE_SECONDS, Live
 from dht.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (

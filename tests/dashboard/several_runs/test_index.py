@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dashboard.page.assets import load_assets
 from dashboard.page.page import Frame, rooted
 from dashboard.page_access import PageAccess
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.several_runs.cards import RunCard, render_index, run_path
 from dashboard.several_runs.index import make_index
 from dashboard.several_runs.run_list import read_run_list

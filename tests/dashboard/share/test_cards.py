@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dashboard.share import drawing
+from dashboard.share import card_drawing
 from dashboard.share.card_cache import CARD_SECONDS, MAX_CARDS, MAX_WAITING, CardCache, TooManyCards
-from dashboard.share.content import Card
-from dashboard.share.drawing import HEIGHT, WIDTH, card_png
-from dashboard.share.lettering import drawable, has_letter
+from dashboard.share.card_drawing import HEIGHT, WIDTH, card_png
+from dashboard.share.card_lettering import drawable, has_letter
+from dashboard.share.card_text import Card
 
 CARD = Card("Ada", "brave-heron 92", "starlings", "1.45 million tokens", "rank 2 of 14", [1.0, 2.0, 4.0])
 
@@ -53,7 +53,7 @@ def test_a_value_that_is_no_number_draws_no_curve() -> None:
 def test_a_shelf_makes_each_card_once_and_again_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     now = [0.0]
-    monkeypatch.setattr(drawing, "card_png", lambda card: made.append(card.title) or b"png")  # type: ignore[func-returns-value]
+    monkeypatch.setattr(card_drawing, "card_png", lambda card: made.append(card.title) or b"png")  # type: ignore[func-returns-value]
 
     async def run() -> None:
         card_cache = CardCache(lambda: now[0])
@@ -78,7 +78,7 @@ def test_whoever_comes_when_too_many_wait_is_told(monkeypatch: pytest.MonkeyPatc
         assert go_on.wait(30)
         return b"png"
 
-    monkeypatch.setattr(drawing, "card_png", slow)
+    monkeypatch.setattr(card_drawing, "card_png", slow)
 
     async def run() -> None:
         card_cache = CardCache(lambda: 0.0)

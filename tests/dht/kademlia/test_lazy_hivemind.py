@@ -21,7 +21,7 @@ make_room_for_libp2p()
 """
 
 DHT_ALONE = """
-import dht.kademlia.store, dht.p2pd.host, dht.observer.network
+import dht.kademlia.dht_store, dht.p2pd.host, dht.observer.network
 
 assert "hivemind.dht.node" in sys.modules
 assert not heavy(), heavy()

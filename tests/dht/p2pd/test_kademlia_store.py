@@ -29,9 +29,9 @@ pytest.importorskip("hivemind")
 
 from hivemind.p2p import PeerID
 
-from dht.kademlia import node
+from dht.kademlia import dht_node
 from dht.kademlia.dht_guards import key_id_of, pack_value
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
 
 CHECK_SECONDS = 90.0
@@ -275,7 +275,7 @@ def test_a_killed_daemon_is_back_in_the_dht() -> None:
 
 
 def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(dht_node, "CALL_SECONDS", 0.5)
 
     async def check(members: Members) -> None:
         victim, other = await members.swarm(2)

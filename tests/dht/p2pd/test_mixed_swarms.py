@@ -26,7 +26,7 @@ pytest.importorskip("hivemind")
 from hivemind.p2p import PeerID
 
 from dht.kademlia.dht_guards import key_id_of
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.pylibp2p import connections
 from dht.pylibp2p.host import MAX_INCOMING_STREAMS_PER_PEER, Libp2pHost

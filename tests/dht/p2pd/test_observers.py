@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from tests.kit.fresh_interpreter import HEAVY, run
 
 OBSERVER = """

@@ -18,7 +18,7 @@ from dht.delimited import MessageError
 from dht.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, peer_id_bytes
 from dht.identity.multiaddr import parse_multiaddr
-from dht.observer.backend import choose_backend
+from dht.observer.host_choice import choose_backend
 from dht.observer.network import observer_network
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 

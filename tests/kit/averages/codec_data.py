@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from averaging.arrays import F32, F64
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.codec.codec import Codec, KernelChoice, make_codec
 
@@ -17,7 +17,7 @@ BLOCK_CODECS = ("int4", "e3m0", "int8", "int2")
 ALL_CODECS = (*BLOCK_CODECS, "fp16", "fp32")
 TOP_CODE = {"int4": 7, "e3m0": 1, "int8": 127, "int2": 1}
 
-KERNELS: tuple[KernelChoice, ...] = ("numpy", "compiled") if compiled.kernels() else ("numpy",)
+KERNELS: tuple[KernelChoice, ...] = ("numpy", "compiled") if compiled_kernels.kernels() else ("numpy",)
 block_sizes = st.sampled_from((8, 16, 64, 128, 384))
 
 relaxed = settings(deadline=None)

@@ -19,14 +19,14 @@ from unittest import mock
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.build_kernels import source_mark
 from averaging.codec.codec import Codec, Rounding, make_codec
 from averaging.fragment.shard_store import ShardStore, terms_of
-from averaging.outer.contributions import CommittedShard, Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard, Sent
 from averaging.outer.shard_mean import reduce_shard
 from averaging.outer.staleness_weights import shard_rates
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
@@ -168,8 +168,8 @@ def main() -> None:
         for module in ("outer.fragment_state", "codec.codec", "codec.numpy_kernels"):
             mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
     if options.compiled:
-        library = compiled.KernelLibrary(options.compiled, source_mark())
-        mock.patch("averaging.codec.compiled.kernels", return_value=library).start()
+        library = compiled_kernels.KernelLibrary(options.compiled, source_mark())
+        mock.patch("averaging.codec.compiled_kernels.kernels", return_value=library).start()
     found = {}
     with ThreadPoolExecutor(options.threads) as executor:
         for name, (rule, (codec, scale, rounding)) in CASES.items():

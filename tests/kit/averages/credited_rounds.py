@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from averaging.signing.commit_credit import CreditedRound, round_of
-from averaging.signing.notary import Notary, Scope, mean_statement
 from averaging.signing.receipt_file import RunFrame
+from averaging.signing.round_signatures import Notary, Scope, mean_statement
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.identity.keys import Identity, verify

@@ -10,8 +10,8 @@ import numpy as np
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import PeerRefused, RoundStarted

@@ -22,10 +22,10 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
-from averaging.lanes.greeting import open_greeted_stream
+from averaging.lanes.handshake import open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.outer.outer_step import anchor_digest
-from averaging.rounds.events import SendMessage
+from averaging.rounds.machine_events import SendMessage
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire

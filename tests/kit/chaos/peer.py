@@ -22,18 +22,18 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.events import Event
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import Event
 from averaging.rounds.round_facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
-from averaging.rounds.timing import RoundTiming
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.trust.guard import Guard, GuardPorts
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.leader_trust import HOSTILE_SHARE
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit, Message
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord

@@ -17,7 +17,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
 from tests.kit.dashboard.records import NOW, RUN_ID

@@ -16,7 +16,7 @@ from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page_access import PageAccess
-from dashboard.server.live import Live
+from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dashboard.server.site import Site
 from tests.kit.dashboard.history import check_raw, usual_commit

@@ -6,7 +6,7 @@ import asyncio
 
 from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
 from dht.host import PeerId

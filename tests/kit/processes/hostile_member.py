@@ -12,18 +12,18 @@ from typing import Any
 
 import msgpack
 
-from averaging.lanes.greeting import MAX_HELLO_BYTES
+from averaging.lanes.handshake import MAX_HELLO_BYTES
 from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Message, Offer, Plan, Redirect, VersionIs
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity
-from dht.kademlia.store import HivemindStore
+from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.records.signed_records import encode_peer_record
-from peer.config.layouts import seed_sizes
-from peer.config.run_rules import codec_of, limits_of
+from peer.config.averaging_rules import codec_of, limits_of
+from peer.config.model_shapes import seed_sizes
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from tests.kit.processes.process_swarm import ProcessSwarm
 from tests.kit.records import make_record

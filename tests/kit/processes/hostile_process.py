@@ -28,9 +28,9 @@ from dht.errors import PeerFault
 from dht.fields import pack
 from dht.host import PeerId, Stream
 from dht.records.signed_records import decode_run_record
-from peer.config.layouts import seed_sizes
+from peer.config.averaging_rules import codec_of
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import codec_of
+from peer.config.model_shapes import seed_sizes
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from tests.kit.processes.hostile_member import HostileMember, hostile_member

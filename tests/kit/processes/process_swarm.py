@@ -28,7 +28,7 @@ from typing import TypeVar
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed
 from peer.files.store import FILES_NAME
 from peer.hf_model_section import DescribedModel

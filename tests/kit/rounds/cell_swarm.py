@@ -9,11 +9,11 @@ from typing import Any
 from averaging.cells.cell_scope import CellScope
 from averaging.cells.formation import CellRule
 from averaging.cells.top_leader import CellTiming
-from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SliceReduced
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import Effect, PartialArrived, ReduceSlice, SendPartials, SliceReduced
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest_whole, decode, encode
 from averaging.wire.messages import CellRow, Commit, Result
 from dht.host import PeerId

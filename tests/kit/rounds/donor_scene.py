@@ -17,9 +17,9 @@ from averaging.outer.outer_rule import OuterRule
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.checks import Limits
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork

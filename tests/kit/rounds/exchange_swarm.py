@@ -21,11 +21,11 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.shard_mean import reduce_shard
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
-from averaging.trust.guard import Guard, GuardPorts
-from averaging.wire.checks import Limits
+from averaging.trust.claim_guard import Guard, GuardPorts
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
 from dht.compute import compute_inline
 from dht.errors import PeerFault

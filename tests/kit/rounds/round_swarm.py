@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-from averaging.outer.contributions import RECENT_CONTRIBUTIONS
-from averaging.rounds.events import (
+from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
+from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.machine_events import (
     Advanced,
     Apply,
     ApplyFailed,
@@ -37,7 +38,6 @@ from averaging.rounds.events import (
     View,
 )
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Result, VersionIs, own_ranges
 from dht.host import PeerId

@@ -14,8 +14,8 @@ import torch
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.fragment_layout import build_layout
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.layout import build_layout
 from averaging.outer.outer_rule import OuterRule
 from dht.compute import compute_inline
 from dht.host import PeerId
@@ -25,12 +25,12 @@ from peer.checkpoint.checkpoint import (
     CheckpointOwner,
     saved_totals,
 )
-from peer.config.layouts import trained_parameters
 from peer.config.manifest import AveragingSection
+from peer.config.model_shapes import trained_parameters
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.fragment_memory import build_fragments
-from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.mailbox_network_end import TrainerDesk
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink

@@ -13,10 +13,10 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.config.layouts import averaged_parts, layout_digest_of, layout_of, seed_sizes, trained_parameters
+from peer.config.averaging_rules import codec_of, rule_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import averaged_parts, layout_digest_of, layout_of, seed_sizes, trained_parameters
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.config.run_rules import codec_of, rule_of
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.trainer.model.gpt import GPT, build_model
 

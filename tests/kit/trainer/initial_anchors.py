@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes
 from peer.export.formats.anchors import Anchors, facts_of
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

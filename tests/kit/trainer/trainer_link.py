@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from peer.mailbox.mailbox import Mailbox
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock

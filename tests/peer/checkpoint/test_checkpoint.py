@@ -20,11 +20,11 @@ from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.contributions import CommittedShard, Ranges
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard, Ranges
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
-from averaging.rounds.timing import RoundTiming
 from dht.compute import Compute, compute_inline
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new

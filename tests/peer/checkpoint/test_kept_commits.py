@@ -16,8 +16,8 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
-from averaging.signing.notary import Scope
-from averaging.wire.checks import Limits
+from averaging.signing.round_signatures import Scope
+from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.compute import compute_inline
@@ -26,7 +26,7 @@ from dht.identity.keys import peer_id_of
 from dht.simulated.lines import LineSettings
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
+from peer.checkpoint.kept_commits import MAX_COMMITS_FILE_BYTES, commits_path
 from peer.events.anchor_events import AnchorRepaired, CaughtUp
 from peer.events.peer_events import Event
 from peer.network.node.fragment_memory import build_fragments, persist

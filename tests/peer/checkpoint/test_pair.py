@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     TRAINER_FACTS_NAME,

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import Choices, ShownRun
-from dashboard.samples.plan import SamplePlan
+from dashboard.samples.sample_schedule import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
@@ -32,7 +32,7 @@ from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
 from peer.folder_lock import FolderInUse, FolderLock
-from peer.observe.target import Target
+from peer.observe.run_and_address import Target
 from peer.simulation import scenarios
 from peer.version import SOFTWARE
 
@@ -50,7 +50,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     # Nobody is at the addresses of these tests.
     monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
-    monkeypatch.setattr("peer.observe.target.Target.look_first", lambda *_: None)
+    monkeypatch.setattr("peer.observe.run_and_address.Target.look_first", lambda *_: None)
     monkeypatch.setattr("dashboard.free_port.check_free", lambda *_: None)
     return tmp_path / "home" / "murmuration"
 

@@ -13,9 +13,9 @@ from dht.errors import NobodyReachable
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection
-from peer.events.line_log import LineLog
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event, RunEnded
+from peer.events.rotating_log import LineLog
 from peer.observe import run_page
 from peer.observe.ended_run import end_signed_here, what_is_left
 from peer.observe.run_page import PageSays, read_answer

@@ -14,7 +14,7 @@ import pytest
 from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.cli import app
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of

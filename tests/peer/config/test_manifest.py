@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from dht.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import RunRecord, sign_run_record
+from peer.config.averaging_rules import codec_of, rule_of
 from peer.config.data_source import DataSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, AveragingSection, RunManifest
 from peer.config.model_section import ModelSection
-from peer.config.run_rules import codec_of, rule_of
 from peer.config.training_section import TrainingSection
 from peer.network.membership.run_finding import manifest_of, refuse_two_manifests
 

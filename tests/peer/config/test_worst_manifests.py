@@ -20,15 +20,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dht.errors import DeviceFault, Incompatible, LocalFault
+from peer.config.averaging_rules import check_site, codec_of, limits_of, rule_of, sent_bytes_of
 from peer.config.data_source import source_here
-from peer.config.layouts import layout_digest_of, num_orthogonalised, seed_sizes
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import check_site, codec_of, limits_of, rule_of, sent_bytes_of
-from peer.config.validation import section_of
+from peer.config.model_shapes import layout_digest_of, num_orthogonalised, seed_sizes
+from peer.config.validation_sentences import section_of
 from peer.memory.least_memory import check_memory
 from peer.plan.homes import HomeGroup, PlanProfile
+from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
-from peer.plan.source import sizes_of
 from tests.kit.tiers import examples
 
 HOME_BYTES = 16 * 10**9

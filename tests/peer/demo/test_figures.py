@@ -13,9 +13,9 @@ from peer.demo.demo import Demo
 from peer.demo.show import Figures
 from peer.demo.summary import LogFollower, PeerLog, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
-from peer.events.line_log import LineLog
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
+from peer.events.rotating_log import LineLog
 from tests.kit.network.memory_networks import named
 
 ME = named(1)

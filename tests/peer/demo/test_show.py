@@ -17,7 +17,7 @@ from peer.demo.report import print_report
 from peer.demo.show import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
 from peer.demo.summary import DemoRow, LogFollower, PeerLog, Summary
 from peer.demo.swarm import undisturbed
-from peer.events.log import to_json
+from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
 
 ONE, TWO = PeerId("12D3KooWaaaaaaaa"), PeerId("12D3KooWbbbbbbbb")

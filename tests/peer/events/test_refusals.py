@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import FIRST_SECONDS, STRIKES
-from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
-from peer.events.line_log import LineLog, earlier_log
-from peer.events.log import from_json, to_json
+from peer.events.event_log import from_json, to_json
 from peer.events.log_tail import LOG_TAIL_BYTES
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
+from peer.events.rotating_log import LineLog, earlier_log
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.refusal_reports import REFUSAL_SECONDS
 from peer.network.node.reporter import Reporter

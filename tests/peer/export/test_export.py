@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.checkpoint.checkpoint import USED_NAME
-from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_layout
 from peer.export.before_export import check_export
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.greeting import greet_incoming
+from averaging.lanes.handshake import greet_incoming
 from averaging.transfer.messages import FRAME_SECONDS, STATE_PROTOCOL, unpack
 from averaging.transfer.server import StateServer
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths

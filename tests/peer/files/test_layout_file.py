@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from peer.export.formats.anchors import Anchors, facts_of, own_module_tensors
 from peer.files.layout_file import LAYOUT_NAME, layout_content, named_shapes
 from peer.files.store import checked_folder

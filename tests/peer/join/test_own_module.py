@@ -14,7 +14,8 @@ from torch import nn
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.config.layouts import (
+from peer.config.manifest import RunManifest
+from peer.config.model_shapes import (
     averaged_parts,
     layout_digest_of,
     layout_of,
@@ -22,16 +23,15 @@ from peer.config.layouts import (
     shared_buffers,
     trained_parameters,
 )
-from peer.config.manifest import RunManifest
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.events.peer_events import Event, SwarmLost
-from peer.export.formats.custom import fill_module
+from peer.export.formats.custom_module import fill_module
 from peer.files.layout_file import named_shapes
 from peer.files.store import checked_folder
 from peer.join.connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
+from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
-from peer.owner.own_module import check_frozen_digest
 from peer.trainer.loop.several_optimizers import innermost
 from tests.kit.trainer.lone_swarm import LoneSwarm
 

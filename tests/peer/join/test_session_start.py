@@ -13,8 +13,8 @@ from dht.errors import LocalFault
 from peer.config.peer_config import PeerConfig
 from peer.folder_lock import last_use_of
 from peer.join import session
-from peer.join.python_words import in_python
-from peer.panel.own_folder import hold_folder
+from peer.join.python_error_words import in_python
+from peer.panel.data_folder_choice import hold_folder
 
 RUN_ID = "own." + "a" * 20
 

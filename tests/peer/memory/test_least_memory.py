@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import DeviceFault
-from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes, shapes_of
 from peer.memory import least_memory
 from peer.memory.least_memory import check_memory, free_memory_bytes, least_memory_bytes
 from peer.plan.memory_needs import trainer_memory

@@ -16,7 +16,7 @@ from averaging.rounds.round_facts import RoundCommitted
 from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
-from peer.events.log import EVENT_TYPES
+from peer.events.event_log import EVENT_TYPES
 from peer.events.peer_events import Evaluated, Event, JoinedRun, PeerJoined, TrainingProgressed
 from peer.panel.metrics import PeerMetrics, serving_metrics
 from peer.panel.scene.updates import Remark, ViewUpdate

@@ -12,7 +12,7 @@ import pytest
 from averaging.rounds.round_facts import LeaderReplaced
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.path_events import PathFound
 from peer.events.peer_events import (
     CheckpointUnusable,

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
 from averaging.codec.codec import make_codec
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from averaging.rounds.round_facts import RoundCommitted
-from dht.kademlia.node import NUM_REPLICAS
+from dht.kademlia.dht_node import NUM_REPLICAS
 from dht.quantities import count_text
 from dht.simulated.lines import LineSettings
 from dht.store import NUM_HOLDERS_READ
@@ -27,15 +27,15 @@ from peer.config.manifest import RunManifest
 from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
-from peer.plan import report, source
+from peer.plan import plan_source, report
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
+from peer.plan.plan_source import plan_of
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_seconds import LINE_SHARE, MemberLink, round_seconds, round_traffic
-from peer.plan.source import plan_of
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, WorkloadSection, tiny_manifest
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
-from peer.trainer.model.optimizer import make_optimizer
+from peer.trainer.model.inner_optimizer import make_optimizer
 from tests.kit.documents import code_blocks, names_in, section
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
@@ -399,7 +399,7 @@ RUNS_IN_THE_DOCUMENT = (
 def test_volunteers_read_what_the_plan_says_a_run_costs(column):
     data = {"source": "tokens:"} if column == 2 else {}
     manifest = RunManifest(name="tiny", model=RUNS_IN_THE_DOCUMENT[column], data=data)
-    sizes = source.sizes_of(manifest)
+    sizes = plan_source.sizes_of(manifest)
     plan = plan_run(manifest, PlanProfile(), sizes)
     told = " ".join(report.lines_for_a_home(plan))
     told += f" {count_text(plan.num_parameters)} parameters"

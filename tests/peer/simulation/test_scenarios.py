@@ -16,7 +16,7 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from averaging.codec import compiled
+from averaging.codec import compiled_kernels
 from dht.errors import UsageFault
 from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
@@ -263,7 +263,7 @@ def test_the_hash_holds_no_values_of_tensors(monkeypatch, workload):
         assert run(**changes) == dataclasses.replace(first, real_seconds=pytest.approx(first.real_seconds, rel=1e9))
     finally:
         torch.set_num_threads(num_threads)
-    monkeypatch.setattr(compiled, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_kernels, "kernels", lambda: None)
     for kind in (simulated_workload.GptWorkload, simulated_workload.QuadraticWorkload):
         monkeypatch.setattr(kind, "begin", a_little_off(kind.begin))
     other = run(**changes)

@@ -18,9 +18,9 @@ from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.tracking import trackers
-from peer.tracking.process import take_rows
+from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
 from peer.tracking.recorder import Recorder, recording
-from peer.tracking.rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
+from peer.tracking.tracker_process import take_rows
 from peer.tracking.trackers import CsvTracker, Record, check_tracker, own_record, run_record
 
 RUN = "tiny.abcdefghij234567abcd"

@@ -15,17 +15,17 @@ from torch import nn
 
 from dht.errors import DeviceFault, UsageFault
 from peer.config.peer_config import PeerConfig
-from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.compiled import CompiledLoss
+from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
 from peer.trainer.computing.micro_batch_halving import MicroBatch
-from peer.trainer.computing.module import prepare_module
 from peer.trainer.computing.precision import MixedPrecision
+from peer.trainer.computing.recompute_and_attention import prepare_module
+from peer.trainer.computing.torch_compile import CompiledLoss
 from peer.trainer.data.corpus import Corpus, TokenStream
 from peer.trainer.devices.rank_orders import ALONE
 from peer.trainer.loop.inner_step import IGNORED, InnerStep
 from peer.trainer.model.gpt import GPT, initialise
-from peer.trainer.model.optimizer import has_fused, make_optimizer
+from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 CPU = torch.device("cpu")

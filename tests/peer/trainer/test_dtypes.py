@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from averaging.outer.layout import build_layout
-from peer.config.layouts import parameter_shapes
+from averaging.outer.fragment_layout import build_layout
+from peer.config.model_shapes import parameter_shapes
 from peer.trainer.model.gpt import GPT, build_model, initialise, parameters_digest
 
 TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)
@@ -41,7 +41,7 @@ def test_what_is_kept_of_a_text_gives_the_logits_of_the_whole(shape):
 
 def test_initialisation_does_not_depend_on_how_it_is_chunked(monkeypatch):
     expected = parameters_digest(build_model(TINY, seed=1))
-    monkeypatch.setattr("peer.trainer.model.uniform._AT_ONCE", 1000)
+    monkeypatch.setattr("peer.trainer.model.reproducible_random._AT_ONCE", 1000)
     assert parameters_digest(build_model(TINY, seed=1)) == expected
 
 

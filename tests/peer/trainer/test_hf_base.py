@@ -14,17 +14,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import canonical_config
-from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
+from peer.config.model_shapes import trained_parameters
 from peer.memory.least_memory import check_memory, least_memory_bytes
 from peer.owner.new_run import create_run
 from peer.plan.homes import PlanProfile
+from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
-from peer.plan.source import sizes_of
 from peer.trainer.hf import architecture
 from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
 from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base

@@ -15,11 +15,11 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.hf_config import canonical_config
-from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import trained_parameters
 from peer.hf_model_section import DescribedModel
+from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import create_run
-from peer.owner.own_module import check_frozen_digest
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.manifest_from_config import describe_model

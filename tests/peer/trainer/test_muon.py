@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from peer.config.layouts import is_hidden_matrix
 from peer.config.model_section import ModelSection
+from peer.config.model_shapes import is_hidden_matrix
 from peer.config.training_section import TrainingSection
 from peer.trainer.model.gpt import build_model
+from peer.trainer.model.inner_optimizer import make_optimizer
 from peer.trainer.model.muon import Muon, orthogonalised
-from peer.trainer.model.optimizer import make_optimizer
 
 RATE, MOMENTUM, DECAY, BETAS = 0.02, 0.9, 0.1, (0.9, 0.95)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.timing import RoundTiming
+from averaging.rounds.learned_durations import RoundTiming
 from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, AnnouncedSpeeds
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import STRIKES, TOKENS_MARGIN
-from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Offer
 from dht.clocks import steady_seconds
 from dht.host import PeerId

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from averaging.outer.layout import build_layout
+from averaging.outer.fragment_layout import build_layout
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind

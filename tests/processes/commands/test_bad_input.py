@@ -20,7 +20,7 @@ from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
-from dht.admission.hello import PROTOCOL_VERSION, make_refusal
+from dht.admission.handshake_frames import PROTOCOL_VERSION, make_refusal
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, TrainingProgressed

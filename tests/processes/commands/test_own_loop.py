@@ -22,7 +22,7 @@ from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import list_checkpoints, saved_totals
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.join.connection import fitting_layout
 from peer.join.session import join

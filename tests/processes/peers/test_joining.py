@@ -27,9 +27,9 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
 from dht.host import PeerId, Stream
-from dht.observer.backend import HostBackend
+from dht.observer.host_choice import HostBackend
 from dht.records.signed_records import decode_run_record
-from peer.config.layouts import seed_sizes
+from peer.config.model_shapes import seed_sizes
 from peer.events.anchor_events import CaughtUp
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from peer.observe.observer import observe, open_log

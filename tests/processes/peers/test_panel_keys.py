@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.events.log import from_json
+from peer.events.event_log import from_json
 from peer.events.peer_events import Fact, JoinedRun, LeftRun, TrainingProgressed
 from tests.kit.processes.process_swarm import WAIT_SECONDS, ProcessSwarm, free_port, process_swarm, wait_until
 

@@ -14,9 +14,9 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.observe import run_page
 from peer.observe.known_addresses import check_addresses
+from peer.observe.run_and_address import checked_target
 from peer.observe.run_names import near_run
 from peer.observe.run_page import PageSays
-from peer.observe.target import checked_target
 
 OWNER = Identity.from_seed(bytes([1]) * 32)
 RUN_ID, OTHER_ID = make_run_id("demo", OWNER.public_key), make_run_id("other", OWNER.public_key)

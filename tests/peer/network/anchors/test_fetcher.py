@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.transfer.chunks import ChunkQueue
+from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
 from peer.network.anchors.fetcher import Fetched

@@ -12,10 +12,10 @@ from functools import cache
 
 import pytest
 
-from averaging.lanes.greeting import open_greeted_stream
+from averaging.lanes.handshake import open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from dashboard.observe.swarm_observer import SwarmObserver
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import Sent
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dht.admission.hello import AccessRule
+from dht.admission.handshake_frames import AccessRule
 from dht.compute import compute_inline
 from dht.identity.keys import Identity
 from dht.simulated.host import MemoryHost
@@ -16,7 +16,7 @@ from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import Node
-from peer.network.node.ports import NodeIdentity, NodePorts
+from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.scenarios.spec import tiny_manifest
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network

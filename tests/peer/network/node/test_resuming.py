@@ -15,8 +15,8 @@ import torch
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.contributions import CommittedShard
 from averaging.outer.outer_rule import OuterRule
+from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.compute import compute_inline

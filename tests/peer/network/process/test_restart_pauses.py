@@ -17,7 +17,7 @@ from dht.errors import DaemonFault, LocalFault, NobodyReachable
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import NetworkRestarted
 from peer.network.process import main
-from peer.network.process.child import NetworkChild
+from peer.network.process.child_start import NetworkChild
 from peer.network.process.restart_pauses import (
     CALM_SECONDS,
     LONGEST_PAUSE_SECONDS,

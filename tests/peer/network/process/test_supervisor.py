@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from peer.config.peer_config import PeerConfig
-from peer.network.process.child import CHILD_ENVIRONMENT, OWNERS_SIGNALS, early_network_child
+from peer.network.process.child_start import CHILD_ENVIRONMENT, OWNERS_SIGNALS, early_network_child
 from peer.network.process.supervisor import NetworkProcess
 
 CONFIG = PeerConfig(run_id="run.aaaaaaaaaaaaaaaaaaaa", data_dir="here")
@@ -50,7 +50,9 @@ def test_a_child_is_deaf_to_its_owners_signals_from_its_first_moment_and_takes_i
 
 
 def test_starting_the_child_loads_nothing_that_takes_long():
-    loaded = "import peer.network.process.child, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = (
+        "import peer.network.process.child_start, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
     names = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "hivemind", "pydantic", "msgpack"} & set(names)
 
@@ -65,9 +67,9 @@ import {entry}
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 allow_parts_of_hivemind()
 import peer.network.process.network_side
-from peer.config.layouts import layout_digest_of
+from peer.config.model_shapes import layout_digest_of
 from peer.config.manifest import RunManifest
-from peer.config.run_rules import codec_of
+from peer.config.averaging_rules import codec_of
 manifest = RunManifest(name="x")
 codec_of(manifest).encode(numpy.zeros(1000, dtype=numpy.float32))
 layout_digest_of(manifest)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from averaging.lanes.greeting import open_greeted_stream
-from dht.admission.hello import AccessRule
+from averaging.lanes.handshake import open_greeted_stream
+from dht.admission.handshake_frames import AccessRule
 from dht.errors import PeerFault
 from dht.fields import pack
 from dht.host import PeerId

@@ -29,10 +29,10 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.live_panel import farewell
-from peer.panel.painter import END_OF_LINE, Painter
 from peer.panel.scene.key_bindings import Page
 from peer.panel.scene.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import EndedForGood, Resting
+from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health

@@ -234,6 +234,6 @@ def test_a_read_error_is_named(tmp_path, monkeypatch):
     def fail(path):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("peer.trainer.text.files.open_regular", fail)
+    monkeypatch.setattr("peer.trainer.text.source_files.open_regular", fail)
     with pytest.raises(UsageFault, match=r"failing\.txt cannot be read \(Input/output error\)"):
         corpus_of(f"text:{path}")

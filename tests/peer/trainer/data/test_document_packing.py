@@ -11,7 +11,7 @@ import pytest
 from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.tokenizing import TextTokenizer
-from peer.trainer.examples.rules import ExampleRules
+from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import TextPart
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 

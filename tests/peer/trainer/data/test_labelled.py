@@ -19,8 +19,8 @@ from peer.owner.new_run import create_run
 from peer.trainer.data.corpus import Corpus, open_run_corpus
 from peer.trainer.data.document_packing import ORDERS, TokenizeOrder
 from peer.trainer.data.shards import read_meta
+from peer.trainer.examples.label_rules import ExampleRules, labels_from, rules_of
 from peer.trainer.examples.pictures import content_of, pixels_of
-from peer.trainer.examples.rules import ExampleRules, labels_from, rules_of
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.order.block_order import PermutedOrder

@@ -72,7 +72,7 @@ def test_text_is_tokenized_part_by_part_and_kept(tmp_path, rules, monkeypatch):
 def test_a_small_limit_reads_every_block_of_an_epoch_and_never_loses_what_is_read(tmp_path, rules, monkeypatch):
     """Parts go and come again while they are trained on; the disk holds a few of them."""
     monkeypatch.setattr(module, "SMALLEST_PART_BYTES", 5_000)
-    monkeypatch.setattr("peer.trainer.text.files.MAX_OPEN_FILES", 1)
+    monkeypatch.setattr("peer.trainer.text.source_files.MAX_OPEN_FILES", 1)
     json_lines(tmp_path / "corpus.jsonl", sentences(250))
     notes: list[str] = []
     stock = TextStock(f"jsonl:{tmp_path}/corpus.jsonl", rules, tmp_path / "cache", notes.append, 14_000)

@@ -1,0 +1,65 @@
+"""Samples for as long as the page is up. A failure is a sentence in the log, and tried again later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dashboard.history_facts import ModelSample
+from dashboard.observe.dashboard_state import DashboardState
+from dashboard.samples.answer_check import NoSample, read_answer
+from dashboard.samples.model_process import NoAnswer, SampleOrder
+from dashboard.samples.sample_schedule import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at
+
+LOOK_SECONDS: Final = 2.0
+
+
+async def follow_samples(
+    plan: SamplePlan,
+    order: SampleOrder,
+    samples: Callable[[], tuple[ModelSample, ...]],
+    keep: Callable[[tuple[ModelSample, ...]], None],
+    state: Callable[[], DashboardState],
+    ask: Callable[[SampleOrder], Awaitable[bytes]],
+    clock: Callable[[], float],
+    tell: Callable[[str], None],
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Ask for a sample whenever one is due; never ends.
+
+    Args:
+        order: what is asked each time.
+        samples: those that there are, oldest first.
+        keep: keeps samples in the place of those before.
+        ask: as `model_process.ask`.
+        clock: unix seconds.
+        tell: takes a sentence.
+        wait: seconds.
+    """
+    refused: bytes | None = None
+    """The manifest whose model does not write."""
+    again_at, patience = 0.0, MIN_SECONDS
+    while True:
+        await wait(LOOK_SECONDS)
+        now, seen = clock(), state()
+        if now < max(again_at, next_at(plan, samples())) or not can_be_asked(seen, samples()):
+            continue
+        assert seen.run is not None
+        if seen.run.manifest_hash == refused:
+            continue
+        try:
+            found = read_answer(await ask(order), now, state().held_out)
+        except NoAnswer as error:
+            found = NoSample(str(error))
+        if isinstance(found, ModelSample):
+            keep(kept((*samples(), found)))
+            again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
+            continue
+        if found.lasts:
+            refused = seen.run.manifest_hash
+            tell(f"The page shows no samples of the model: {found.why}")
+            continue
+        patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
+        again_at = clock() + patience
+        tell(f"No sample of the model this time, another try in {patience:.0f} s: {found.why}")

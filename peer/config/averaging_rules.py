@@ -1,0 +1,87 @@
+"""What a manifest asks of the averaging: the outer rule, the codec, the limits on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from averaging.cells.formation import cell_codec_of, grid_of
+from averaging.codec.codec import Codec, make_codec
+from averaging.outer.outer_rule import OuterRule
+from averaging.wire.field_checks import Limits
+from dht.errors import UsageFault
+from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
+
+SMALLEST_CELL = 4
+"""Of `averaging.cell_size`; its grid has the longest shards."""
+
+
+def rule_of(manifest: RunManifest) -> OuterRule:
+    """The outer rule that a manifest asks for."""
+    section = manifest.averaging
+    norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
+    filled_in: dict[str, Any] = {
+        "residual_decay": section.error_feedback_decay,
+        "clip_norm_ratio": norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
+        "clip_weight_ratio": weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
+        "audit_fraction": section.effective_audit_fraction,
+    }
+    names = {field.name for field in fields(OuterRule)} - filled_in.keys()
+    return OuterRule(**{name: getattr(section, name) for name in names}, **filled_in)
+
+
+def codec_of(manifest: RunManifest) -> Codec:
+    """The codec that a manifest asks for."""
+    section = manifest.averaging
+    return make_codec(section.codec, section.block_size, scale=section.scale, rounding=section.rounding)
+
+
+def buffer_codec_of(codec: Codec) -> Codec:
+    """The codec of running statistics, beside that of parameters: every bit.
+
+    They are few, and those of one layer may be a thousand times those of another in the same block.
+    """
+    return make_codec("fp32", codec.block_size)
+
+
+def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
+    """The codec of each fragment of a cut into so many; averaged buffers are the last one."""
+    codecs = [codec_of(manifest)] * num_fragments
+    return codecs if manifest.buffers_fragment is None else [*codecs[:-1], buffer_codec_of(codecs[-1])]
+
+
+def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it.
+
+    Args:
+        codecs: of each fragment, or of all.
+    """
+    longest = 0
+    for size, codec in zip(sizes, [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs, strict=True):
+        shard = max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL))
+        longest = max(longest, codec.encoded_num_bytes(size), cell_codec_of(codec).encoded_num_bytes(shard))
+    return Limits(tuple(sizes), longest)
+
+
+def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None:
+    """Whether a peer of the run may say that it is there.
+
+    Raises:
+        UsageFault: the manifest lists other sites, or its cells are sites and this peer trains and names none.
+    """
+    sites = manifest.network.sites
+    if sites and site and site not in sites:
+        raise UsageFault(
+            f"site {site!r} is not one of the run's; expected {', '.join(sites)}; change --site, or ask the run's owner"
+        )
+    if trains and sites and not site and manifest.averaging.cell_by == "site":
+        raise UsageFault(
+            f"this run averages site by site and no site was given; expected --site with one of {', '.join(sites)}"
+        )
+
+
+def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of an encoded contribution to each of these fragments."""
+    codecs = codecs_of(manifest, len(sizes))
+    return tuple(codec.encoded_num_bytes(size) for size, codec in zip(sizes, codecs, strict=True))

@@ -1,0 +1,161 @@
+"""Names and shapes of the model's parameters, without making any, and how a manifest cuts them into fragments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from averaging.outer.fragment_layout import FragmentLayout, build_layout, with_buffers
+from dht.errors import Incompatible
+from peer.config.manifest import RunManifest
+from peer.config.model_section import ModelSection
+
+WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module", "_architecture")
+"""Names under which wrappers, torch's and `peer.trainer.hf.task_losses`', keep what they wrap, anywhere in a module; no
+module of anybody's has them."""
+_USED_BY_ROWS = ("embed", "wte.", "wpe.", "lm_head")
+"""In names of embeddings and of output heads, the built-in model's and those of transformers."""
+PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+"""These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
+
+
+Shapes = list[tuple[str, tuple[int, ...]]]
+"""(name, shape) of parameters or buffers, in order."""
+
+
+def parameter_shapes(shape: ModelSection) -> Shapes:
+    """(name, shape) of the parameters of `build_model(shape, ...)`, in order, without making any.
+
+    Making the model would tell the same, and load torch: a second, and 200 MB in each process that only wants to know
+    sizes.
+    """
+    width, hidden = shape.d_model, hidden_width(shape.d_model)
+    shapes: Shapes = [("embedding.weight", (shape.vocab_size, width))]
+    for layer in range(shape.num_layers):
+        of_layer = {
+            "attention_norm": (width,),
+            "attention.query_key_value": (3 * width, width),
+            "attention.out": (width, width),
+            "feed_forward_norm": (width,),
+            "feed_forward.gate_and_value": (2 * hidden, width),
+            "feed_forward.out": (width, hidden),
+        }
+        shapes += [(f"blocks.{layer}.{name}.weight", size) for name, size in of_layer.items()]
+    shapes.append(("norm.weight", (width,)))
+    return shapes if shape.tied_head else [*shapes, ("head.weight", (shape.vocab_size, width))]
+
+
+def hidden_width(d_model: int) -> int:
+    """Of a feed-forward part: two thirds of the usual four widths, as SwiGLU has three matrices (arXiv 2002.05202)."""
+    return -(-8 * d_model // 3 // 16) * 16  # multiples of 16 fill vector units and tensor cores
+
+
+def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether Muon orthogonalises a parameter: a matrix between hidden layers.
+
+    Embeddings and the output head look like matrices, but their rows are used alone (arXiv 2502.16982, section 2.2).
+    """
+    return len(shape) == 2 and not any(part in name for part in _USED_BY_ROWS) and not name.startswith("head")
+
+
+def bare_name(name: str, module: object = None) -> str:
+    """The name of a parameter or buffer of `module` without what wraps the module or parts of it.
+
+    A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session. The
+    run, its checkpoints and its frozen parameters go by bare names.
+    """
+    if type(module).__name__ in PARALLEL_WRAPPERS:
+        name = name.removeprefix("module.")
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+
+
+class OwnModule(Protocol):
+    """The part of `torch.nn.Module` that describes what a run averages."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Any]]: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+
+def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
+    """(bare name, tensor) of the parameters that a run averages, in the module's own order, tied ones once."""
+    return [
+        (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
+    ]
+
+
+def shared_buffers(module: OwnModule) -> list[tuple[str, Any]]:
+    """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
+
+    Those of real numbers that are saved with the module, each once. Counts stay each peer's own.
+    """
+    saved = module.state_dict()
+    return [
+        (bare_name(name, module), buffer)
+        for name, buffer in module.named_buffers()
+        if name in saved and buffer.dtype.is_floating_point and buffer.numel()
+    ]
+
+
+def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
+    return trained_parameters(module), shared_buffers(module) if manifest.model.buffers == "mean" else []
+
+
+def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:
+    """(name, shape) of each (name, tensor)."""
+    return [(name, tuple(tensor.shape)) for name, tensor in tensors]
+
+
+def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | None = None) -> FragmentLayout:
+    """The fragments of a model under a manifest: of its parameters, and of its buffers where these are averaged.
+
+    Raises:
+        Incompatible: the model does not fit the manifest.
+    """
+    try:
+        layout = build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+        return with_buffers(layout, buffer_shapes or [])
+    except ValueError as error:
+        raise Incompatible(
+            f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
+        ) from error
+
+
+def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
+    """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
+    return seed_layout(manifest).sizes
+
+
+def seed_layout(manifest: RunManifest) -> FragmentLayout:
+    """The fragments of a run's model, without its parameters; of a model of another kind only the sizes are right."""
+    return layout_of(manifest, shapes_of(manifest), buffer_shapes_of(manifest))
+
+
+def shapes_of(manifest: RunManifest) -> Shapes:
+    """(name, shape) of the parameters of a run's model; of a model of another kind one flat tensor, for its size."""
+    if manifest.model.kind != "gpt":
+        assert manifest.model.num_parameters is not None
+        return [("all", (manifest.model.num_parameters,))]
+    return parameter_shapes(manifest.model)
+
+
+def buffer_shapes_of(manifest: RunManifest) -> Shapes:
+    """The same of the buffers that a run averages: one flat tensor, for its size, or none."""
+    num_values = manifest.model.num_buffer_values
+    return [] if num_values is None else [("buffers", (num_values,))]
+
+
+def num_orthogonalised(manifest: RunManifest) -> int:
+    """Parameters of the matrices that the built-in trainer's optimizer orthogonalises; 0 unless it is Muon."""
+    if manifest.training.optimizer != "muon":
+        return 0
+    return sum(math.prod(shape) for name, shape in shapes_of(manifest) if is_hidden_matrix(name, shape))
+
+
+def layout_digest_of(manifest: RunManifest) -> bytes:
+    """`FragmentLayout.digest` of a run's model (32 bytes), without its parameters."""
+    if manifest.model.layout_digest is not None:
+        return bytes.fromhex(manifest.model.layout_digest)
+    return seed_layout(manifest).digest

@@ -1,0 +1,116 @@
+"""A run's values in a module: anchors, or what an export of the owner's code has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from averaging.arrays import F32
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.config.manifest import RunManifest
+from peer.config.model_shapes import (
+    averaged_parts,
+    bare_name,
+    layout_digest_of,
+    layout_of,
+    tensor_shapes,
+    trained_parameters,
+)
+from peer.export.formats.anchors import parameters_sha256, tensors_of
+from peer.export.formats.model_header import ModelHeader, read_header
+from peer.export.formats.stored_weights import open_stored
+
+FRAGMENT = "fragment."
+"""Before the number of a fragment, in a file that has no names."""
+
+
+def custom_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """What a file of the owner's code says its values have (64 hexadecimal digits): in the order of names."""
+    return parameters_sha256({name: tensors[name] for name in sorted(tensors)})
+
+
+def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
+    """Fill a module of your own code with the model that `peer export` wrote.
+
+    Args:
+        module: built as for the run: the same trained parameters in the same order. Their types and devices stay.
+        path: a folder or file of `peer export`.
+
+    Returns: what the export says of itself: `run_id`, `versions`, `tokens`, `manifest` and more.
+
+    Raises:
+        UsageFault: no such file or folder, or not of this software.
+        Incompatible: the module is not the one that the run trains, or the run is of another kind.
+        LocalFault: the export is damaged.
+    """
+    path = Path(path)
+    try:
+        with open_stored(path) as stored:
+            _, header, manifest = read_header(path, stored.header)
+            if manifest.model.kind != "custom":
+                raise Incompatible(
+                    f"{path} is of a run of kind {manifest.model.kind!r}; expected one of its owner's code; read it "
+                    "with murmuration.read_model"
+                )
+            found = {name: stored.tensor(name) for name in stored.files}
+    except (OSError, SafetensorError) as error:
+        raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
+    if header.parameters_sha256 not in ("", custom_sha256(found)):
+        raise LocalFault(f"{path} is damaged: its values do not have the digest of its config; export it again")
+    _fill(module, manifest, found)
+    return header
+
+
+@torch.no_grad()
+def fill_module(module: nn.Module, manifest: RunManifest, values: Mapping[int, F32]) -> None:
+    """Write anchors (fragment -> float32 [num_values]) into a module.
+
+    Raises:
+        Incompatible: the module is not the one that the run trains.
+    """
+    parameters, buffers = averaged_parts(module, manifest)
+    shapes, buffer_shapes = tensor_shapes(parameters), tensor_shapes(buffers)
+    layout = layout_of(manifest, shapes, buffer_shapes)
+    if layout.digest != layout_digest_of(manifest):
+        raise Incompatible(
+            f"the module has the layout {layout.digest.hex()[:16]}, with {layout.num_values} values; the run trains "
+            f"one with {layout_digest_of(manifest).hex()[:16]}; expected the same parameters in the same order; build "
+            "it as for the run"
+        )
+    _copy(tensors_of(layout, [*shapes, *buffer_shapes], values), dict([*parameters, *buffers]))
+
+
+def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor]) -> None:
+    if all(name.startswith(FRAGMENT) and name.removeprefix(FRAGMENT).isdecimal() for name in found):
+        values = {int(name.removeprefix(FRAGMENT)): tensor.numpy() for name, tensor in found.items()}
+        fill_module(module, manifest, values)
+        return
+    buffers = {bare_name(name, module): buffer for name, buffer in module.named_buffers()}
+    # Running statistics come home with runs that average them, and stay the module's own otherwise.
+    targets: dict[str, Tensor] = {name: buffer for name, buffer in buffers.items() if name in found}
+    targets |= dict(trained_parameters(module))
+    wrong = sorted(
+        name for name in found.keys() | targets.keys() if _shape(found.get(name)) != _shape(targets.get(name))
+    )
+    if wrong:
+        name = wrong[0]
+        raise Incompatible(
+            f"{name} is {_shape(targets.get(name)) or 'not there'} in the module and "
+            f"{_shape(found.get(name)) or 'not there'} in the export; expected the same names and shapes; build the "
+            "module as for the run"
+        )
+    _copy(found, targets)
+
+
+@torch.no_grad()
+def _copy(values: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+    for name, target in targets.items():
+        target.copy_(values[name])
+
+
+def _shape(tensor: Tensor | None) -> list[int] | None:
+    return None if tensor is None else list(tensor.shape)

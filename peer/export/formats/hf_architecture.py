@@ -1,0 +1,179 @@
+"""A run's architecture of transformers with the anchors in it: written and read in that library's own form.
+
+Weights are float32, as the anchors are. The library writes them under the names that its checkpoints have, which are
+not always those of the module. Only safetensors are read, never a pickle, and never code from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from averaging.arrays import F32
+from dht.errors import LocalFault
+from dht.regular_files import read_regular
+from peer.config.manifest import RunManifest
+from peer.config.model_shapes import layout_of, shared_buffers
+from peer.export.formats.anchors import tensors_of
+from peer.export.formats.custom_module import fill_module
+from peer.export.formats.model_header import MAX_CONFIG_BYTES
+from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.run_model import build_run_architecture, check_architecture, for_task, run_shapes
+from peer.trainer.hf.task_losses import CLASSIFIES
+from peer.trainer.model.gpt import tensors_digest
+
+_NOT_WRITTEN = ("use_cache", "_from_model_config")
+"""A cache is off while a model trains, and generation wants the architecture's default. The other says that a
+generation config follows the model's, which its end token here does not.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureModule:
+    """A module of transformers that holds a run's model.
+
+    Attributes:
+        name: its class.
+        parameters_digest: see `architecture_digest`.
+        notes: sentences about what the run does not have.
+    """
+
+    module: nn.Module
+    name: str
+    parameters_digest: str
+    notes: tuple[str, ...] = ()
+
+
+def trained_architecture(
+    manifest: RunManifest, values: Mapping[int, F32], base: Path | None = None
+) -> ArchitectureModule:
+    """The run's architecture with anchors (fragment -> float32 [num_values]) in it, on the CPU in float32.
+
+    An adapter is merged into its base.
+
+    Args:
+        base: folder with the weights that the run began with (`find_base`); an adapter needs it.
+
+    Raises:
+        UsageFault: transformers is not installed, or an adapter is without its base.
+        Incompatible: it makes another module of the run's config.
+    """
+    module = build_run_architecture(manifest, base).float()
+    fill_module(module, manifest, values)
+    if manifest.model.adapter is not None:
+        adapted: Any = module
+        module = adapted.merge_and_unload()
+    notes = _notes(module, averages_buffers=manifest.model.buffers == "mean")
+    return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(manifest, module), notes)
+
+
+def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
+    """SHA-256 over all parameters of a run's module in order, and its averaged buffers: 64 hexadecimal digits."""
+    buffers = shared_buffers(module) if manifest.model.buffers == "mean" else []
+    return tensors_digest([*module.parameters(), *(buffer for _, buffer in buffers)]).hex()
+
+
+def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[str, Tensor]:
+    """The trained parameters alone, and averaged buffers, under the module's own names.
+
+    Raises:
+        UsageFault, Incompatible: as from `trained_architecture`.
+    """
+    check_architecture(manifest)
+    shapes, buffer_shapes = run_shapes(manifest)
+    return tensors_of(layout_of(manifest, shapes, buffer_shapes), [*shapes, *buffer_shapes], values)
+
+
+def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
+    """Write config.json, generation_config.json and weights.
+
+    Args:
+        end_token: of the run's tokenizer; None: the config says which one it is, or nobody does.
+
+    Raises:
+        OSError, SafetensorError: the disk is full or broken.
+    """
+    module: Any = found.module
+    with _without_bars():
+        module.save_pretrained(folder, max_shard_size=max_shard_bytes)
+    ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
+    if "Classification" in found.name and getattr(module.config, "pad_token_id", None) is not None:
+        # Some find the end of a text by it: it stays the one of training.
+        ends = {}
+    for path in (folder / "config.json", folder / "generation_config.json"):
+        if path.exists():
+            fields = json.loads(read_regular(path, MAX_CONFIG_BYTES)) | ends
+            if fields.get("label2id", 0) is None and isinstance(fields.get("id2label"), dict):
+                fields["label2id"] = {label: int(number) for number, label in fields["id2label"].items()}
+            kept = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
+            path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
+    """The module in a folder that `save_architecture` wrote: of the class and config that the manifest names.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: it makes another module of the run's config.
+        LocalFault: the folder has other weights.
+    """
+    check_architecture(manifest)
+    built: Any = build_architecture(*manifest.model.described, without_values=True)
+    with _without_bars():
+        module, report = type(built).from_pretrained(
+            folder,
+            config=built.config,
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    wrong = sorted({str(name) for problem in report.values() for name in problem})
+    if wrong:
+        raise LocalFault(
+            f"{folder} has other parameters than its manifest describes ({', '.join(wrong)[:200]}); export the model "
+            "again"
+        )
+    found: nn.Module = module
+    return found
+
+
+def as_language_model(manifest: RunManifest, architecture: nn.Module) -> nn.Module:
+    """The module with the loss of its task, or itself where only the owner's loop knows what it is trained on."""
+    if manifest.model.task in CLASSIFIES and manifest.data.label_field is None:
+        return architecture
+    return for_task(manifest, architecture)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The library shows a bar for each file of weights."""
+    from transformers.utils import logging as its_logging
+
+    logging: Any = its_logging
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def _notes(module: nn.Module, *, averages_buffers: bool) -> tuple[str, ...]:
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    buffers = [name for name in module.state_dict() if name not in parameters]
+    if not buffers or averages_buffers:
+        return ()
+    return (
+        f"{len(buffers)} buffers, such as `{buffers[0]}`, are no part of the run: here they have their initial values. "
+        "Estimate running statistics again on data before use.",
+    )

@@ -1,0 +1,54 @@
+"""A folder on the Hugging Face Hub: `peer export --push org/name`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalFault, UsageFault
+from peer.optional_libraries import needing
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_NAME_LENGTH = 96
+"""As the Hub has it, for organisation and name together."""
+
+
+def check_push(repository: str) -> None:
+    """Before anything is downloaded.
+
+    Raises:
+        UsageFault: no name of a repository, no token on this machine, or the library is not installed.
+    """
+    if len(repository) > _MAX_NAME_LENGTH or not _NAME.fullmatch(repository):
+        raise UsageFault(f"--push {repository!r}; expected ORGANISATION/NAME, as the Hugging Face Hub names models.")
+    if not _library().get_token():
+        raise UsageFault(
+            "--push finds no token for the Hugging Face Hub; expected one that may write; run `hf auth login`, or set "
+            "HF_TOKEN."
+        )
+
+
+def push_folder(folder: Path, repository: str, message: str) -> str:
+    """Upload an exported folder; returns its address.
+
+    Raises:
+        LocalFault: the Hub cannot be reached or refuses it; the folder stays where it is.
+    """
+    api = _library().HfApi()
+    try:
+        api.create_repo(repository, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    except Exception as error:  # of its HTTP client, its checks and its storage, which have no root in common
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise LocalFault(
+            f"{folder} is written, and could not be pushed to {repository}: {said[0]:.300}; expected a network and a "
+            f"token that may write there; try again with `hf upload {repository} {folder}`"
+        ) from error
+    return f"{api.endpoint}/{repository}"
+
+
+def _library() -> Any:
+    with needing("`peer export --push`", "huggingface_hub", "hf"):
+        import huggingface_hub
+    return huggingface_hub

@@ -1,0 +1,98 @@
+"""Which run an observer looks at, and through whom: from flags, an invite, or a peer's data folder."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import NobodyReachable, UsageFault
+from peer.console.progress import tell_progress
+from peer.observe.ended_run import SEARCH_SECONDS, RunEnd, end_signed_here
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an observer looks at.
+
+    Attributes:
+        addresses: of members to dial first.
+        observer_folder: where its key and pass are, if the run is private.
+        is_new: nothing of the run is on this machine, neither its manifest nor an invite.
+        end: of the run, where it is known.
+    """
+
+    run_id: str
+    addresses: list[str]
+    observer_folder: Path
+    is_new: bool = False
+    end: RunEnd | None = None
+
+    def look_first(self, timeout_seconds: float) -> None:
+        """Before anything heavy is loaded: wait until somebody answers, and see that it is this run.
+
+        Raises:
+            UsageFault: another run is trained there.
+            NobodyReachable: nobody answered in time.
+            Incompatible: nor will anybody, since the run has ended.
+        """
+        from peer.network.membership.address_check import look_first
+
+        advice = "" if self.observer_folder.exists() else "; a private run needs --invite FILE"
+        if self.end is not None:
+            tell_progress(f"{self.end.known}; looking for a member that still answers")
+            timeout_seconds = min(timeout_seconds, SEARCH_SECONDS)
+        try:
+            look_first(self.run_id, self.addresses, timeout_seconds, asks=self.is_new, advice=advice)
+        except NobodyReachable as fault:
+            raise fault if self.end is None else self.end.nobody_left(self.addresses) from fault
+
+
+def checked_target(
+    run_id: str | None,
+    peers: list[str] | None,
+    invite_source: str | None = None,
+    data_dir: str | None = None,
+    end: RunEnd | None = None,
+) -> Target:
+    """The run and the addresses an observer starts from.
+
+    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and those it met). Or those that
+    the run's page gives, if its manifest is here and names one.
+
+    Args:
+        end: of the run, when its page has told it.
+
+    Raises:
+        UsageFault: no run or no address is known, or the invite cannot be used.
+        Incompatible, NobodyReachable: the run has ended, or is to end, and no address is known.
+    """
+    from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
+    from peer.observe.known_addresses import addresses_elsewhere, no_address, page_of
+
+    flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
+    if invite_source is None:
+        config = load_config(flags)
+    else:
+        from peer.network.membership.invitation import read_invite, with_invite
+        from peer.observe.observer_entry import keep_observer_invite
+
+        invite = read_invite(invite_source)
+        config = load_config(with_invite(flags, invite))
+        keep_observer_invite(invite, config.observer_path)
+    here = [*read_cached_peers(config.data_dir / ADDRESSES_NAME), *read_cached_peers(config.cached_peers_path)]
+    if data_dir is None:
+        here += addresses_elsewhere(config.run_id)
+    end = end_signed_here(config.run_id, config.data_dir) or end
+    addresses = list(config.peers) or list(dict.fromkeys(here))
+    if not addresses and (says := page_of(config)) is not None:
+        addresses = list(says.addresses)
+    if not addresses:
+        raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
+    folder = config.observer_path
+    if data_dir is not None and not folder.exists():
+        # An earlier invitation to look may have been used from the default folder.
+        with contextlib.suppress(UsageFault):
+            folder = load_config({"run_id": config.run_id}).observer_path
+    is_new = not folder.exists() and not config.run_record_path.exists()
+    return Target(config.run_id, addresses, folder, is_new, end)

@@ -1,0 +1,91 @@
+"""An errand of the owner in the network: a connection to members for some minutes, and what they say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+
+from dht.admission.admission import Admission
+from dht.admission.proofs import NONCE_BYTES
+from dht.admission.tickets import ERRAND_SECONDS, SERIAL_BYTES, Pass, encode_pass, issue_ticket
+from dht.errors import NobodyReachable
+from dht.host import Host
+from dht.identity.keys import Identity
+from dht.kademlia.census import members_here
+from dht.observer.network import ObserverEntry, observer_network
+from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record
+from dht.store import RecordStore
+from peer.console.progress import tell_progress
+from peer.network.membership.address_check import look_first
+from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
+from peer.network.membership.run_protocol import ask_for_run
+from peer.owner.owned_run import OwnedRun
+
+LOOK_SECONDS = 1.0
+
+
+@contextlib.asynccontextmanager
+async def on_errand(
+    owned: OwnedRun, addresses: list[str], timeout_seconds: float
+) -> AsyncIterator[tuple[RecordStore, RunRecord | None]]:
+    """Connect with a key of its own, which the owner's key vouches for during some minutes.
+
+    Yields:
+        the swarm's store, and the newest revision that members have.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+    if not addresses:
+        raise NobodyReachable(
+            f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
+            "live member; take one from what `peer seed` prints"
+        )
+    tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
+    await asyncio.to_thread(look_first, owned.run_id, addresses, timeout_seconds, asks=False)
+    identity = Identity.generate()
+    expires_at = int(time.time() + ERRAND_SECONDS)
+    serial = secrets.token_bytes(SERIAL_BYTES)
+    ticket = issue_ticket(owned.owner, owned.run_id, "errand", identity.public_key, expires_at, serial)
+    admission = Admission(
+        identity,
+        owned.run_id,
+        time.time,
+        lambda: secrets.token_bytes(NONCE_BYTES),
+        ticket_pass=encode_pass(Pass(ticket)),
+        rules=member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING),
+    )
+    async with observer_network("p2pd", addresses, ObserverEntry(identity, admission, _knows_rules)) as (host, store):
+        end = time.monotonic() + timeout_seconds
+        while not await store.bootstrap(addresses):
+            if time.monotonic() >= end:
+                raise NobodyReachable(
+                    f"no member of {owned.run_id} answered at {len(addresses)} addresses within "
+                    f"{timeout_seconds:.0f} s (first: {addresses[0]}); expected one live member; check the address"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        if found := await store.fetch_run(owned.run_id):
+            yield store, decode_run_record(found, run_id=owned.run_id)
+        else:
+            yield store, await ask_for_run(host, admission, addresses)
+
+
+async def _knows_rules(host: Host, addresses: list[str]) -> None:
+    """The owner need not ask who is a member."""
+
+
+def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> list[PeerRecord]:
+    """What members say of themselves now. Blocks.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+
+    async def ask() -> list[PeerRecord]:
+        async with on_errand(owned, addresses, timeout_seconds) as (store, _):
+            return await members_here(store, owned.run_id)
+
+    return asyncio.run(ask())

@@ -1,0 +1,62 @@
+"""Where `peer plan` takes a run from: a run file, a manifest as JSON, or a signed run record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from averaging.outer.fragment_layout import build_layout, with_buffers
+from dht.errors import MurmurationError, UsageFault, reading
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.manifest import RunManifest
+from peer.config.model_shapes import buffer_shapes_of, num_orthogonalised, shapes_of
+from peer.config.peer_config import RUN_RECORD_NAME
+from peer.config.validation_sentences import read_toml
+from peer.plan.homes import PlanProfile
+from peer.plan.planning import RunPlan, SizesOf, plan_run
+
+UNNAMED = "unnamed"
+"""Stands for the name that `peer init NAME` would give."""
+MAX_RUN_FILE_BYTES = 1 << 20
+"""Far above any run file with comments; a model file given by mistake is not read to its end."""
+
+
+def load_planned_run(path: Path) -> RunManifest:
+    """Read the manifest of a run that is to be planned; a run file may leave out its name.
+
+    Args:
+        path: of the file, or of a folder with the signed record that `peer init` left there.
+
+    Raises:
+        UsageFault: the file cannot be read or is none of the three; the message names the field that is wrong.
+    """
+    if path.is_dir():
+        path /= RUN_RECORD_NAME
+    with reading(path, "a run file or a manifest; check the path."):
+        content = read_regular(path, MAX_RUN_FILE_BYTES)
+    try:
+        if len(content) <= MAX_RUN_RECORD_BYTES and (run_id := claimed_run_id(content)) is not None:
+            return RunManifest.from_bytes(decode_run_record(content, run_id=run_id).manifest)
+        if content.lstrip()[:1] == b"{":
+            return RunManifest.from_fields(json.loads(content))
+    except (ValueError, RecursionError, MurmurationError) as error:
+        raise UsageFault(f"{path}: {error}") from error
+    return RunManifest.load_toml(path, name=None if "name" in read_toml(path) else UNNAMED)
+
+
+def sizes_of(manifest: RunManifest) -> SizesOf:
+    """How the run's model is cut into any number of fragments; averaged buffers are one more, the last."""
+    shapes, buffers = shapes_of(manifest), buffer_shapes_of(manifest)
+    by = manifest.averaging.fragment_by
+    return lambda num_fragments: with_buffers(build_layout(shapes, num_fragments, by), buffers).sizes
+
+
+def plan_of(manifest: RunManifest, profile: PlanProfile) -> RunPlan:
+    """`plan_run` with the run's own model.
+
+    Raises:
+        ValueError: it cannot be cut as its manifest says.
+        LocalFault: something that its shapes follow from is not here.
+    """
+    return plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))

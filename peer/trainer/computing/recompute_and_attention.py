@@ -1,0 +1,72 @@
+"""Settings of a module itself: activations kept or computed again, and the kind of attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from dht.errors import UsageFault
+from peer.config.peer_config import Attention
+from peer.trainer.computing.compute_choices import ComputeChoices
+from peer.trainer.model.gpt import GPT
+
+_KINDS: dict[Attention, str] = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
+"""As transformers names them."""
+
+
+def prepare_module(model: nn.Module, choices: ComputeChoices) -> None:
+    """Do to `model` what was chosen; before it is sharded or moved to its device.
+
+    Raises:
+        UsageFault: it cannot be done with this model, or needs something that is not installed.
+    """
+    if choices.attention is not None:
+        _set_attention(model, choices.attention)
+    if choices.checkpoint_activations:
+        _recompute_activations(model)
+
+
+def _architecture(model: nn.Module) -> Any:
+    """The module of transformers in it; None: there is none."""
+    return getattr(model, "architecture", None)
+
+
+def _set_attention(model: nn.Module, kind: Attention) -> None:
+    architecture = _architecture(model)
+    if not hasattr(architecture, "set_attn_implementation"):
+        if kind != "sdpa":
+            raise UsageFault(
+                f"--attention {kind} was given, and {type(model).__name__} has sdpa alone; expected a run of an "
+                "architecture of transformers; leave it out."
+            )
+        return
+    try:
+        architecture.set_attn_implementation(_KINDS[kind])
+        found = architecture.config._attn_implementation
+    except (ImportError, ValueError) as error:
+        raise _no_attention(kind, " ".join(str(error).split())[:300]) from error
+    if found != _KINDS[kind]:
+        raise _no_attention(kind, f"this architecture keeps {found}")
+
+
+def _no_attention(kind: Attention, reason: str) -> UsageFault:
+    return UsageFault(
+        f"--attention {kind} cannot be had here ({reason}); expected a kind that this architecture and this machine "
+        "have; leave it out, or install what it needs."
+    )
+
+
+def _recompute_activations(model: nn.Module) -> None:
+    architecture = _architecture(model)
+    if isinstance(model, GPT):
+        model.recompute_activations()
+    elif getattr(architecture, "supports_gradient_checkpointing", False):
+        # From transformers 5.2x on under another name.
+        newer = getattr(architecture, "activation_checkpointing_enable", None)
+        (newer or architecture.gradient_checkpointing_enable)({"use_reentrant": False})
+    else:
+        raise UsageFault(
+            f"--checkpoint-activations was given, and {type(architecture or model).__name__} cannot compute its "
+            "activations again; expected an architecture that can; leave it out."
+        )

@@ -1,0 +1,201 @@
+"""Prepared shards in a folder, as a corpus: those that are here, each checked before it is first read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from dht.errors import UsageFault
+from dht.quantities import bytes_text, count_text, plural
+from peer.config.allowed_files import named_file
+from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
+from peer.config.manifest import RunManifest
+from peer.trainer.data.background_fetching import Stock
+from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of
+from peer.trainer.data.labelled_stream import LabelledStream
+from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
+from peer.trainer.examples.label_rules import ExampleRules, rules_of
+from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, files_at
+from peer.user_folders import paths_in
+
+
+class ShardFolder:
+    """Shards of one meta.json in a folder; the rest may come later.
+
+    Args:
+        vocab_size: of the run.
+        rules: of a run whose data has labels.
+    """
+
+    def __init__(self, folder: Path, meta: Meta, vocab_size: int, rules: ExampleRules | None = None) -> None:
+        self.folder = folder
+        self.rules = rules
+        self.meta = meta
+        self._vocab_size = vocab_size
+        self._files = OpenFiles()
+
+    def open(self, shard: Shard) -> tuple[str, Tokens] | None:
+        """(name, tokens) of a shard whose digest was checked just now; None: it is not here.
+
+        Raises:
+            UsageFault: its file is not what meta.json says.
+        """
+        path = self.folder / shard.name
+        if not path.exists():
+            return None
+        check_shard(path, self.meta, shard)
+        return shard.name, FileTokens(self._files, path, self.meta.token_type, 0, shard.tokens)
+
+    def held_out(self, context: int) -> TokenStream | LabelledStream:
+        """What only measures the loss.
+
+        Raises:
+            UsageFault: there is none, or a part of it is not here or not what meta.json says.
+        """
+        found = []
+        for shard in self.meta.held_out:
+            opened = self.open(shard)
+            if opened is None:
+                raise UsageFault(
+                    f"{self.folder / shard.name} is missing; expected every held-out shard that {META_NAME} names, "
+                    "which all peers measure on; copy it there"
+                )
+            found.append(opened)
+        if self.rules is not None and found:
+            return LabelledStream.of_segments(found, self.rules, self._vocab_size)
+        stream = TokenStream(found, self._vocab_size)
+        if stream.num_tokens <= context:
+            raise UsageFault(
+                f"{self.folder} has {stream.num_tokens} held-out tokens; expected at least {context + 1} (one context "
+                "and a token); prepare it again with a larger --held-out"
+            )
+        return stream
+
+    def remove(self, shard: Shard) -> None:
+        """Delete its file; what cannot be deleted stays."""
+        path = self.folder / shard.name
+        self._files.forget(path)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def training(
+        self, stock: Stock | None = None, opens: Callable[[int], tuple[str, Tokens] | None] | None = None
+    ) -> GroupedStream:
+        """What is trained on.
+
+        Args:
+            stock: see `GroupedStream`.
+            opens: in place of `open`, by the number of a shard among those to train on.
+        """
+        training = self.meta.training
+        identity = identity_of([shard.digest for shard in training])
+
+        def open_group(group: int) -> tuple[str, Tokens] | None:
+            return self.open(training[group]) if opens is None else opens(group)
+
+        if self.rules is not None:
+            return LabelledStream(len(training), self.rules, self._vocab_size, open_group, identity, stock)
+        return GroupedStream(len(training), self._vocab_size, open_group, identity, stock)
+
+    def facts(self) -> str:
+        """How much of it is here, for people."""
+        training = self.meta.training
+        here = [shard for shard in training if (self.folder / shard.name).exists()]
+        size = bytes_text(sum(self.meta.num_bytes(shard) for shard in here))
+        tokens = count_text(sum(shard.tokens for shard in here))
+        return f"{len(here)} of {plural(len(training), 'shard')}, {size}, {tokens} tokens"
+
+
+def tokenizer_digest_of(manifest: RunManifest) -> str | None:
+    """Of the run's tokenizer; None: the run names none."""
+    named = manifest.data.tokenizer
+    return None if named is None else named_file(manifest.files, named, "data.tokenizer").digest
+
+
+def check_fits(
+    meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None, rules: ExampleRules | None = None
+) -> None:
+    """Before prepared data is trained on.
+
+    Args:
+        tokenizer_digest: of the run's tokenizer; None: the run names none.
+        rules: of a run whose data has labels.
+
+    Raises:
+        UsageFault: it was made with another tokenizer, with one of more tokens than the model has, or with other
+            labels or lengths.
+    """
+    rows = None if rules is None else Rows(num_values=rules.num_values, labels=rules.labels)
+    if meta.rows != rows:
+        raise UsageFault(
+            f"{where} has {_rows_text(meta.rows)}; expected {_rows_text(rows)}, as the run trains on; prepare it "
+            "again: `peer data prepare` has --label, --labels and --max-tokens"
+        )
+    if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
+        raise UsageFault(
+            f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
+            f"{tokenizer_digest[:16]}...; make it again: `peer data prepare --tokenizer` with the run's tokenizer.json"
+        )
+    check_ids(where, max(shard.largest for shard in meta.shards), vocab_size)
+
+
+def _rows_text(rows: Rows | None) -> str:
+    if rows is None:
+        return "text without labels"
+    names = ", ".join(rows.labels[:4]) + (", ..." if len(rows.labels) > 4 else "")
+    return f"examples of up to {rows.num_values} tokens with {len(rows.labels)} labels ({names})"
+
+
+def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
+    """What is trained on: the shards that are in the folder.
+
+    Raises:
+        UsageFault: there is none of a block or more.
+    """
+    training = shards.meta.training
+    for shard in training:  # their digests are checked when they are read
+        path = shards.folder / shard.name
+        if path.exists() and path.stat().st_size != shards.meta.num_bytes(shard):
+            check_shard(path, shards.meta, shard)
+    if not any((shards.folder / shard.name).exists() and shard.tokens > context for shard in training):
+        raise UsageFault(
+            f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "
+            f"expected {training[0].name} and others beside it; copy them there"
+        )
+    return shards.training()
+
+
+def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None = None) -> str:
+    """What this machine would train on, and what that may take of its disk, in a phrase; reads no shard.
+
+    Args:
+        limit_bytes: what the volunteer gives to downloaded and tokenized data; None: not said.
+
+    Raises:
+        UsageFault: the volunteer has to say which data, or it is not what the run needs.
+    """
+    source = source_here(manifest.data.source, own, manifest.data.reader, manifest.data.digest)
+    facts = _read_here(manifest, source)
+    is_kept = source.startswith((HUB, WEB)) or (manifest.data.reader and not source.startswith(TOKENS))
+    if limit_bytes is None or not is_kept:
+        return facts
+    return f"{facts}; takes {bytes_text(limit_bytes)} of the disk at most (--data-limit-gib)"
+
+
+def _read_here(manifest: RunManifest, source: str) -> str:
+    data = manifest.data
+    if source.startswith(HUB):
+        return f"{source}, read from the hub while training"
+    if source.startswith(WEB):
+        return f"{source}, of which shards are downloaded while training"
+    if source == LIBRARY:
+        return "the text of Python's standard library, which is here"
+    kind, _, rest = source.partition(":")
+    paths = paths_in(rest)
+    meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
+    if meta is not None:
+        check_fits(meta, source, manifest.model.vocab_size, tokenizer_digest_of(manifest), rules_of(manifest))
+        return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
+    files = [file for path in paths for _, file in files_at(path)[0]]
+    return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

@@ -1,0 +1,391 @@
+"""Events: JSON round trip, hostile lines, sentences, and a log that outlives a full disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from averaging.rounds.round_facts import (
+    AppliedCommit,
+    Fact,
+    LeaderReplaced,
+    OfVersion,
+    RoundCommitted,
+    RoundStarted,
+)
+from dht.host import PeerId
+from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
+from peer.events.log_tail import last_events
+from peer.events.peer_events import (
+    DaemonRestarted,
+    Evaluated,
+    Event,
+    NetworkRestarted,
+    PeerJoined,
+    PeerLeft,
+    SwarmLost,
+    TrainingProgressed,
+)
+from peer.events.rotating_log import MAX_PENDING_LINES, LineLog
+
+COUNTS = st.integers(0, 2**60)
+FLOATS = st.floats(0, 1e15)
+TEXTS = st.text(max_size=30)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": COUNTS,
+    "bool": st.booleans(),
+    "str": TEXTS,
+    "PeerId": TEXTS,
+    "float": FLOATS,
+    "int | None": st.none() | COUNTS,
+    "float | None": st.none() | FLOATS,
+    "tuple[int, ...]": st.lists(COUNTS, max_size=5).map(tuple),
+    "tuple[PeerId, ...]": st.lists(TEXTS, max_size=5).map(tuple),
+    "tuple[str, ...]": st.lists(TEXTS, max_size=5).map(tuple),
+}
+
+
+def events_of(path: Path) -> list[Event]:
+    return last_events(path, 10**6)[0]
+
+
+def any_of(kind: type[Fact]) -> st.SearchStrategy[Event]:
+    fact = st.builds(kind, **{field.name: VALUES[str(field.type)] for field in dataclasses.fields(kind)})
+    return st.builds(Event, FLOATS, TEXTS, fact)
+
+
+events = st.one_of([any_of(kind) for kind in EVENT_TYPES.values()])
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "events.jsonl"
+"""Of each kind a line with all fields, one without those that have a default, and the words that are drawn from a
+list; below each line its sentence."""
+WORDS = {
+    "awaited": ("offer", "contribution", "first mean", "mean", "result"),
+    "path": ("direct", "punched", "relayed"),
+    "relaying": ("full", "limited", "none"),
+}
+
+
+def sample(kind: type[Fact], *, with_defaults: bool) -> Fact:
+    """One fact of a kind, with different values in all fields."""
+    values: dict[str, Any] = {}
+    for number, field in enumerate(dataclasses.fields(kind), start=2):
+        if field.default is not dataclasses.MISSING and not with_defaults:
+            continue
+        peers = (f"12D3KooW{field.name:>08}", f"12D3KooW{number:08}")
+        values[field.name] = {
+            "int": 3 + number,
+            "int | None": 3 + number,
+            "bool": with_defaults,
+            "str": field.name,
+            "PeerId": peers[0],
+            "float": 1.25 + number,
+            "float | None": None if with_defaults else 2.5 + number,
+            "tuple[int, ...]": (number, 9),
+            "tuple[PeerId, ...]": peers,
+            "tuple[str, ...]": (f"/ip4/1.2.3.4/tcp/{number}/p2p/x", field.name),
+        }[str(field.type)]
+    return kind(**values)
+
+
+def test_lines_and_sentences_stay_as_they_are(regenerate_golden: bool) -> None:
+    samples: list[Fact] = []
+    for _, kind in sorted(EVENT_TYPES.items()):
+        whole = sample(kind, with_defaults=True)
+        samples += dict.fromkeys([whole, sample(kind, with_defaults=False)])
+        drawn = [field.name for field in dataclasses.fields(kind) if field.name in WORDS]
+        samples += [dataclasses.replace(whole, **{name: word}) for name in drawn for word in WORDS[name]]
+    told = [Event(1.25, PeerId("12D3KooW0peer_id"), fact) for fact in samples]
+    found = [line for event in told for line in (to_json(event), event.sentence())]
+    if regenerate_golden:
+        GOLDEN.write_text("\n".join(found) + "\n")
+    assert GOLDEN.read_text().splitlines() == found, (
+        "events say something else now; where you mean it, run pytest --regenerate-golden tests/peer/events and read "
+        "what git diff shows"
+    )
+    for line, sentence in zip(found[::2], found[1::2], strict=True):
+        event = from_json(line)
+        assert (to_json(event), event.sentence()) == (line, sentence)
+
+
+def left(reason: str) -> Event:
+    return Event(1.5, PeerId("me"), PeerLeft(remote=PeerId("12D3KooWabcdefgh"), reason=reason))
+
+
+@given(events)
+def test_json_round_trip_on_one_line(event: Event) -> None:
+    line = to_json(event)
+    assert "\n" not in line
+    assert from_json(line) == event
+    assert from_json(line.encode()) == event
+    fields = json.loads(line)
+    assert (fields["schema"], fields["event"], fields["at"]) == (1, type(event.fact).__name__, event.at)
+
+
+@given(events)
+def test_every_event_is_one_sentence(event: Event) -> None:
+    sentence = event.sentence()
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert sentence.isprintable()
+
+
+def test_the_list_of_types_is_complete() -> None:
+    described = {event_type.__name__ for event_type in (*Fact.__subclasses__(), *OfVersion.__subclasses__())}
+    assert set(EVENT_TYPES) == described - {"OfVersion"}
+
+
+def test_numbers_that_json_cannot_say_become_null() -> None:
+    progress = Event(
+        1.0,
+        PeerId("me"),
+        TrainingProgressed(
+            inner_steps=1,
+            tokens=8,
+            train_loss=math.nan,
+            tokens_per_second=math.inf,
+            wait_fraction=0.0,
+        ),
+    )
+    read = from_json(to_json(progress))
+    assert isinstance(read.fact, TrainingProgressed)
+    assert read.fact.train_loss is None
+    assert math.isnan(read.fact.tokens_per_second)
+    assert "loss not a number" in read.sentence()
+    assert "unknown tokens/s" in read.sentence()
+
+
+def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
+    me, other = PeerId("12D3KooWmmmmmmmmmm"), PeerId("12D3KooWoooooooooo")
+    for reporter, leads in ((me, "led by this peer."), (other, "led by mmmmmmmm.")):
+        assert Event(1.0, reporter, RoundStarted(0, 1, me, 2)).sentence().endswith(leads)
+    said = Event(1.0, me, LeaderReplaced(0, 1, 1, other, me, "it was silent")).sentence()
+    assert said == "This peer took over version 2 of fragment 0 from oooooooo: it was silent."
+    assert Event(1.0, me, PeerJoined(other)).sentence() == "Peer oooooooo joined."
+
+
+def test_sentences_read_well() -> None:
+    commit = Event(
+        1.0,
+        PeerId("me"),
+        RoundCommitted(
+            fragment=2,
+            version=4,
+            contributors=(PeerId("a"), PeerId("b"), PeerId("c")),
+            outer_lr=0.7,
+            tokens=24_576,
+            num_void_shards=1,
+            seconds=1.234,
+            bytes_up=1_500_000,
+            bytes_down=999_950,
+            contribution_values_sent=1,
+            result_values_received=1,
+        ),
+    )
+    assert commit.sentence() == (
+        "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
+    )
+    without = dataclasses.replace(
+        commit.fact, contributors=(PeerId("a"),), num_void_shards=0, seconds=0.0, bytes_up=0, bytes_down=0
+    )
+    assert dataclasses.replace(commit, fact=without).sentence() == (
+        "Fragment 2 reached version 5: 24.6 k tokens from 1 other peer."
+    ), "this peer's work was not in it"
+    assert left("said \x1b[2Jgoodbye.").sentence() == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
+    assert left("no sign of life for 60 s").sentence() == "Peer abcdefgh left: no sign of life for 60 s."
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_garbage_lines_give_a_value_error_and_nothing_else(line: str | bytes) -> None:
+    with pytest.raises(ValueError, match="event line"):
+        from_json(line)
+
+
+@given(events, st.data())
+def test_a_wrong_field_is_named(event: Event, data: st.DataObject) -> None:
+    fields = json.loads(to_json(event))
+    name = data.draw(st.sampled_from([name for name in fields if name not in ("schema", "event")]))
+    wrong = [{}, [None], *([] if isinstance(fields[name], bool) else [True])]
+    fields[name] = data.draw(st.sampled_from(wrong))
+    with pytest.raises(ValueError, match=rf"{fields['event']}\.{name} is"):
+        from_json(json.dumps(fields))
+    optional = {field.name for field in dataclasses.fields(event.fact) if field.default is not dataclasses.MISSING}
+    assume(name not in optional)  # these may be left out, by older software
+    del fields[name]
+    with pytest.raises(ValueError, match=f"without the field {name}"):
+        from_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, " " * (MAX_LINE_BYTES + 1), '{"schema":2,"event":"PeerLeft"}', '{"schema":1,"event":[]}', "NaN"],
+)
+def test_hostile_lines(line: str) -> None:
+    with pytest.raises(ValueError, match="event line"):
+        from_json(line)
+
+
+def test_fields_of_later_software_are_ignored() -> None:
+    line = to_json(left("bye"))[:-1] + ',"country":"XX"}'
+    assert from_json(line) == left("bye")
+
+
+def test_log_appends_whole_lines_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "events.jsonl"
+    log = LineLog(path, pytest.fail)
+    for number in range(3):
+        log.append(to_json(left(str(number))))
+        # Read while the log is open: nothing waits in a buffer.
+        assert len(events_of(path)) == number + 1
+    log.close()
+    log.append(to_json(left("3")))
+    log.close()
+    assert events_of(path) == [left(str(number)) for number in range(4)]
+
+
+def test_a_line_cut_by_a_crash_is_not_glued_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(to_json(left("whole")) + "\n" + to_json(left("cut"))[:20])
+    log = LineLog(path, pytest.fail)
+    log.append(to_json(left("new")))
+    log.close()
+    assert events_of(path) == [left("whole"), left("new")]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_full_disk_costs_one_warning_and_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    warnings: list[str] = []
+    real_write = os.write
+    free = [40]
+
+    def write(file: int, data: Any) -> int:
+        if free[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real_write(file, bytes(data)[: free[0]])
+        free[0] -= written
+        return written
+
+    log = LineLog(path, warnings.append)
+    monkeypatch.setattr(os, "write", write)
+    for number in range(4):
+        log.append(to_json(left(str(number))))
+    assert len(warnings) == 1
+    assert "No space left on device" in warnings[0]
+    assert path.stat().st_size == 40
+    free[0] = 10**9
+    log.append(to_json(left("4")))
+    log.close()
+    assert "nothing was lost" in warnings[1]
+    assert len(warnings) == 2
+    assert events_of(path) == [left(str(number)) for number in range(5)]
+
+
+def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
+    blocked = tmp_path / "folder"
+    blocked.write_text("a file where a folder should be")
+    warnings: list[str] = []
+    log = LineLog(blocked / "events.jsonl", warnings.append)
+    for number in range(MAX_PENDING_LINES + 5):
+        log.append(to_json(left(str(number))))
+    assert len(warnings) == 1
+    blocked.unlink()
+    log.append(to_json(left("last")))
+    log.close()
+    assert "6 lines were lost" in warnings[1]
+    read = events_of(blocked / "events.jsonl")
+    assert read[0] == left("6")
+    assert read[-1] == left("last")
+    assert len(read) == MAX_PENDING_LINES
+
+
+def test_applied_commit_and_evaluation_show_what_matters() -> None:
+    applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
+    assert applied.sentence() == "Applied version 7 of fragment 1 (digest 01234567)."
+    evaluated = Event(0.0, PeerId("me"), Evaluated(held_out_loss=2.5, version_sum=1))
+    assert evaluated.sentence() == "Held-out loss 2.5000 after 1 commit."
+
+
+def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("")
+    path.chmod(0o644)
+    for name in (path, tmp_path / "new.jsonl"):
+        log = LineLog(name, lambda sentence: pytest.fail(sentence))
+        log.append("{}")
+        log.close()
+        assert name.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_takes_twice_its_bound_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000):
+        log.append(f"{number:099}")
+    log.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["events.jsonl", "events.jsonl.1"]
+    kept = [line for name in ("events.jsonl.1", "events.jsonl") for line in (tmp_path / name).read_text().splitlines()]
+    assert [int(line) for line in kept] == list(range(1000 - len(kept), 1000))
+    assert 10 <= len(kept) <= 20
+    assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in ("events.jsonl", "events.jsonl.1"))
+    # One that goes on later counts what is there.
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000, 1020):
+        log.append(f"{number:099}")
+    log.close()
+    assert path.stat().st_size <= 1100
+
+
+def test_a_deleted_log_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence))
+    log.append("one")
+    path.unlink()
+    path.parent.rmdir()
+    log.append("two")
+    log.close()
+    assert path.read_text() == "two\n"
+
+
+def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    told: list[str] = []
+    log = LineLog(tmp_path / "events.jsonl", told.append)
+    for number in range(3):
+        log.append(str(number))
+    assert len(told) == 1
+    assert "is a pipe or a device" in told[0]
+    (tmp_path / "events.jsonl").unlink()
+    log.append("3")
+    log.close()
+    assert (tmp_path / "events.jsonl").read_text().split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "training", "waiting"),
+    [
+        (SwarmLost, "training goes on alone", "it looks for them again and again"),
+        (NetworkRestarted, "training went on", "killed"),
+        (DaemonRestarted, "training went on", "is back"),
+    ],
+)
+def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(kind, training, waiting):
+    more = {"reason": "it was killed"} if kind is NetworkRestarted else {"seconds": 90.0}
+    told = Event(1.0, PeerId("me"), kind(**more))
+    assert training in told.sentence()
+    idle = from_json(to_json(Event(1.0, PeerId("me"), kind(**more, is_training=False))))
+    assert "training" not in idle.sentence()
+    assert waiting in idle.sentence()
+    # What earlier software wrote.
+    earlier = {name: value for name, value in json.loads(to_json(told)).items() if name != "is_training"}
+    assert from_json(json.dumps(earlier)) == told

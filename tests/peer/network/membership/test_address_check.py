@@ -1,0 +1,85 @@
+"""A first look at addresses: who answers, whose address it is, and what is said when nobody does."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dht.errors import NobodyReachable, UsageFault
+from dht.identity.keys import Identity
+from peer.network.membership.address_check import knock, look_first, nobody_answered, why_nobody
+
+RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
+PEER = Identity.generate().peer_id
+
+
+def address(port: int, host: str = "ip4/127.0.0.1") -> str:
+    return f"/{host}/tcp/{port}/p2p/{PEER}"
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port that is taken, so that nobody else gets it, and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_one_who_answers_is_enough(listening: int, closed: int) -> None:
+    assert knock([address(closed), address(listening)], 20) is None
+
+
+def test_why_nobody_answers(closed: int) -> None:
+    assert knock([address(closed)], 20) == {address(closed): "connection refused"}
+
+
+def test_what_cannot_be_knocked_at_is_left_to_the_transport(closed: int) -> None:
+    assert knock([address(closed), f"/ip4/127.0.0.1/udp/{closed}/quic-v1/p2p/{PEER}"], 20) is None
+
+
+def test_a_relayed_member_is_there_when_its_relay_is(listening: int) -> None:
+    relay = Identity.generate().peer_id
+    assert knock([f"/ip4/127.0.0.1/tcp/{listening}/p2p/{relay}/p2p-circuit/p2p/{PEER}"], 20) is None
+
+
+def test_nobody_in_time(closed: int) -> None:
+    waits: list[str] = []
+    with pytest.raises(NobodyReachable) as caught:
+        look_first(
+            RUN, [address(closed)], 0.1, asks=False, on_waiting=lambda why, _: waits.append(why), advice="; or X"
+        )
+    said = re.fullmatch(
+        rf"nobody of {re.escape(RUN)} answered at the address within 0 s \({address(closed)}: connection refused\); "
+        r"expected one live member; check the address and this machine's network; or X\.",
+        str(caught.value),
+    )
+    assert said is not None, str(caught.value)
+    assert waits
+    assert waits[0].startswith(f"nobody answers at {address(closed)}: connection refused; trying until ")
+
+
+def test_ones_own_address_alone(closed: int) -> None:
+    with pytest.raises(UsageFault, match="is the address of this peer's own identity; expected another member's"):
+        look_first(RUN, [address(closed)], 60, own=PEER)
+
+
+def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
+    look_first(RUN, [address(listening)], 60, asks=False)
+
+
+def test_why_nobody_counts_the_others() -> None:
+    told = why_nobody(["a", "b", "c"], {"a": "no answer"}, 0)
+    assert told.startswith("nobody answers at a and 2 other addresses: no answer;")
+
+
+def test_several_addresses_are_counted() -> None:
+    assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, ["a"] * 7, 20, {})

@@ -1,0 +1,236 @@
+"""The network side's half of the mailbox against the trainer's: what the live parameters show is never wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from averaging.codec.codec import make_codec
+from averaging.outer.change_buffers import Discarded
+from averaging.outer.fragment_layout import build_layout
+from averaging.outer.outer_rule import OuterRule
+from dht.host import PeerId
+from peer.config.manifest import AveragingSection
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import NUM_SLOTS, Inbox, MergeKind
+from peer.network.node.fragment_memory import build_fragments
+from peer.network.node.mailbox_network_end import TrainerDesk
+from peer.trainer.loop.mailbox_link import TrainerLink
+from tests.kit.clock import Clock
+from tests.kit.notaries import notary_of
+from tests.kit.trainer.trainer_link import module_of, move
+
+ME = PeerId("12D3KooWMe")
+NUM_FRAGMENTS = 4
+
+
+def change_of(num_values, seed):
+    """Multiples of 1/1024, float32 [num_values]."""
+    return (np.random.default_rng(seed).integers(-64, 65, num_values) / 1024).astype(np.float32)
+
+
+class Pair:
+    """A trainer and its network side over one mailbox. All numbers are multiples of 1/1024: sums are exact."""
+
+    def __init__(self, sync_every=4, mode="carry"):
+        self.module = module_of()
+        shapes = [(name, tuple(parameter.shape)) for name, parameter in self.module.named_parameters()]
+        self.layout = build_layout(shapes, NUM_FRAGMENTS, "balanced")
+        self.mailbox = Mailbox.in_process(self.layout.sizes)
+        options = {"sync_every": sync_every, "clock": Clock(1000.0), "pause": None}
+        self.link = TrainerLink(self.module.named_parameters(), self.layout, self.mailbox, **options)
+        section = AveragingSection(mode=mode, sync_every=sync_every, num_fragments=NUM_FRAGMENTS, overlap_steps=0)
+        rule = OuterRule(mode, 0.7, 0.5)
+        codec = make_codec("int4", 16)
+        self.fragments = build_fragments(ME, "run", section, rule, codec, self.mailbox, notary_of(ME))
+        for index, fragment in enumerate(self.fragments):
+            fragment.state.anchor[:] = self.live(index)
+            fragment.state.refresh_digest()
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, 0.001, {})
+        self.desk.open_without_trainer()
+        self.changing = []
+
+    def live(self, index):
+        return np.concatenate(
+            [
+                dict(self.module.named_parameters())[piece.name]
+                .detach()
+                .flatten()[piece.start : piece.start + piece.length]
+                for piece in self.layout.fragments[index].pieces
+            ]
+        )
+
+    async def take(self, index, fill):
+        # Another task may run before the work is in, as when the fragment is busy.
+        await asyncio.sleep(0)
+        fill(self.fragments[index].state)
+
+    def advance(self, index, seed):
+        """A commit without own work moves the anchor."""
+        state = self.fragments[index].state
+        change = change_of(state.anchor.size, seed)
+        state.anchor += change
+        state.version += 1
+        self.desk.deliver(index, change, state.version)
+        change.fill(np.nan)  # it was only lent
+
+    async def begin(self, index, seed):
+        """A commit is being applied, and the change written to where the desk says."""
+        fragment = self.fragments[index]
+        if not fragment.busy.locked():
+            await fragment.busy.acquire()
+            lent = self.desk.lend(index)
+            self.changing.append((index, seed, lent, lent.__enter__()))
+
+    def end(self, is_applied=True):
+        """The oldest of those is done, or has failed."""
+        if not self.changing:
+            return
+        index, seed, lent, change = self.changing.pop(0)
+        state = self.fragments[index].state
+        if is_applied:
+            values = change_of(state.anchor.size, seed)
+            for start, end in ((0, 3), (3, len(values))):
+                np.copyto(change[start:end], values[start:end])
+            state.anchor += values
+            state.version += 1
+            self.desk.deliver(index, change, state.version)
+        lent.__exit__(None, None, None)
+        self.fragments[index].busy.release()
+
+    def step(self, seed):
+        move(self.module, seed)
+        self.link.after_inner_step(10)
+
+    async def look(self):
+        await self.desk.take_work()
+        self.desk.retry()
+
+    async def drain(self):
+        for _ in range(2 * NUM_FRAGMENTS + 2):
+            self.link.poll()
+            await self.look()
+        self.link.poll()
+
+    def check(self):
+        assert not self.desk.undelivered
+        for index, fragment in enumerate(self.fragments):
+            assert np.array_equal(self.live(index), fragment.state.shown() - self.link.unsent(index).numpy())
+            assert self.mailbox.states[index].applied_version == fragment.state.version
+
+
+@settings(max_examples=60)
+@given(
+    actions=st.lists(
+        st.tuples(
+            st.sampled_from(["step", "look", "advance", "begin", "begin", "end", "end", "fail", "both"]),
+            st.integers(0, 99),
+        ),
+        max_size=60,
+    ),
+    sync_every=st.integers(1, 6),
+)
+@example(actions=[("step", 1), *[("advance", seed) for seed in range(20)], ("both", 2), ("step", 3)], sync_every=1)
+@example(actions=[*[("advance", seed) for seed in (0, 1, 4)], ("step", 1), ("both", 2), ("step", 3)], sync_every=1)
+def test_live_parameters_show_the_state_less_unsent_work(actions, sync_every):
+    async def scene():
+        pair = Pair(sync_every)
+        for action, seed in actions:
+            if action == "step":
+                pair.step(seed)
+            elif action == "look":
+                await pair.look()
+            elif action == "begin":
+                await pair.begin(seed % NUM_FRAGMENTS, seed)
+            elif action in ("end", "fail"):
+                pair.end(action == "end")
+            elif pair.fragments[seed % NUM_FRAGMENTS].busy.locked():
+                pass
+            elif action == "advance":
+                pair.advance(seed % NUM_FRAGMENTS, seed)
+            else:
+                # A commit comes while work is being taken in.
+                looking = asyncio.ensure_future(pair.look())
+                await asyncio.sleep(0)
+                pair.advance(seed % NUM_FRAGMENTS, seed)
+                pair.desk.retry()
+                await looking
+        while pair.changing:
+            pair.end()
+        await pair.drain()
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS
+        pair.check()
+
+    asyncio.run(scene())
+
+
+def test_a_change_is_written_where_the_trainer_reads_it():
+    async def scene():
+        pair = Pair()
+        slots = pair.mailbox.slot_memory
+        for number in range(NUM_SLOTS + 1):
+            await pair.begin(number, seed=number)
+        changes = [change for _, _, _, change in pair.changing]
+        assert all(np.shares_memory(change, slots) for change in changes[:NUM_SLOTS])
+        # Nobody will see what finds no slot: it takes the memory of the longest part that was written.
+        assert isinstance(changes[NUM_SLOTS], Discarded)
+        for _ in changes:
+            pair.end()
+        kinds = [(message.kind, message.fragment) for message in pair.mailbox.inbox.take()]
+        assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
+        assert len(pair.desk.undelivered) == 1
+        await pair.drain()
+        pair.check()
+
+    asyncio.run(scene())
+
+
+def test_a_change_that_fails_gives_its_slot_back():
+    async def scene():
+        pair = Pair()
+        await pair.begin(0, seed=1)
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS - 1
+        pair.end(is_applied=False)
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS
+        pair.check()
+
+    asyncio.run(scene())
+
+
+def test_rounds_that_are_faster_than_inner_steps_are_handed_over_as_a_whole(monkeypatch):
+    kinds, deliver = [], Inbox.try_post
+
+    def note(inbox, kind, fragment, values, **options):
+        delivered = deliver(inbox, kind, fragment, values, **options)
+        if delivered:
+            kinds.append((kind, fragment))
+        return delivered
+
+    monkeypatch.setattr(Inbox, "try_post", note)
+
+    async def scene():
+        pair = Pair()
+        for seed in range(40):
+            pair.advance(seed % NUM_FRAGMENTS, seed)
+            await pair.look()
+        assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
+        assert len(pair.desk.undelivered) == NUM_FRAGMENTS
+        # One inner step frees two slots; those that have waited longest are first, whatever comes in between.
+        for _ in range(2):
+            pair.step(1)
+            pair.advance(0, 7)
+            await pair.look()
+        assert kinds[2:] == [(MergeKind.REBASE, index) for index in (2, 3, 0, 1)]
+        await pair.drain()
+        pair.check()
+        # With free slots it is the change alone again.
+        kinds.clear()
+        pair.advance(3, 5)
+        assert kinds == [(MergeKind.ADD, 3)]
+        await pair.drain()
+        pair.check()
+
+    asyncio.run(scene())

@@ -1,0 +1,138 @@
+"""Each peer of a run on one machine has a folder and a key of its own, and comes back to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dht.errors import LocalFault
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
+from peer.events.peer_events import Event, JoinedRun
+from peer.folder_lock import FolderInUse, FolderLock, last_use_of
+from peer.panel import data_folder_choice
+from peer.panel.data_folder_choice import HeldFolder, hold_folder
+from peer.panel.terminal import Terminal
+from tests.kit.terminals import StuckView
+
+RUN_ID = "own." + "a" * 20
+SEED_ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{Identity.from_seed(bytes(32)).peer_id}"
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PeerConfig, HeldFolder]]:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer seed")
+    yield config, held
+    held.lock.close()
+
+
+def test_a_first_peer_takes_its_own_folder_without_a_word(first: tuple[PeerConfig, HeldFolder]) -> None:
+    config, held = first
+    assert config == PeerConfig(run_id=RUN_ID)
+    assert held.sentence is None
+
+
+def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
+    first: tuple[PeerConfig, HeldFolder],
+) -> None:
+    folder = first[0].data_dir
+    write_cached_peers(folder / "addresses.json", [SEED_ADDRESS])
+    second, second_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    third, third_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert [config.data_dir.name for config in (second, third)] == [f"{RUN_ID}-2", f"{RUN_ID}-3"]
+    assert second.identity == second.data_dir / "identity.key"
+    assert second.peers == third.peers == (SEED_ADDRESS,)
+    assert second_held.sentence == "the usual folder is another peer's; this one has its own (own-2)"
+    second_held.lock.close()
+    again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert again == second
+    assert again_held.sentence is None, "it is known by now"
+    for held in (again_held, third_held):
+        held.lock.close()
+
+
+def start_and_stop(what: str, last_event_at: int = 0) -> str:
+    """The end of the folder's name of a peer that came and went."""
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), what)
+    config.event_log_path.touch()
+    os.utime(config.event_log_path, (last_event_at, last_event_at))
+    held.lock.close()
+    return config.data_dir.name.removeprefix(RUN_ID)
+
+
+def test_neither_a_seed_nor_a_trainer_takes_the_key_of_the_other(first: tuple[PeerConfig, HeldFolder]) -> None:
+    first[1].lock.close()
+    assert [start_and_stop(what) for what in ("peer join", "peer seed", "peer join")] == ["-2", "", "-2"]
+
+
+def test_a_trainer_without_other_addresses_hears_that_its_seed_does_not_run(
+    first: tuple[PeerConfig, HeldFolder],
+) -> None:
+    first[1].lock.close()
+    for peers, said in (((), True), ((SEED_ADDRESS,), False)):
+        _, held = hold_folder(PeerConfig(run_id=RUN_ID, peers=peers), "peer join")
+        assert ("start it with `peer seed" in (held.sentence or "")) is said
+        held.lock.close()
+
+
+def test_a_trainer_that_came_first_keeps_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = PeerConfig(run_id=RUN_ID)
+    make_data_dir(config)
+    FolderLock(config.data_dir, "a training loop").close()
+    assert [start_and_stop(what) for what in ("peer seed", "peer join", "peer seed")] == ["-2", "", "-2"]
+
+
+def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig, HeldFolder]) -> None:
+    _, alice = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert start_and_stop("peer join", last_event_at=2000) == "-3"
+    alice.lock.close()
+    _, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert held.sentence == "of 2 peers that stopped here the last one goes on (own-3); --data-dir brings another back"
+    held.lock.close()
+    assert start_and_stop("peer join", last_event_at=1000) == "-3"
+    # A start that fails there changes nothing of what the folder is for.
+    bob, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    held.give_up()
+    assert last_use_of(bob.data_dir) == "peer join"
+
+
+@pytest.mark.parametrize("named", ["data_dir", "identity"])
+def test_what_was_named_is_taken_or_refused(named: str, first: tuple[PeerConfig, HeldFolder]) -> None:
+    config = PeerConfig.model_validate({"run_id": RUN_ID, named: getattr(first[0], named)})
+    with pytest.raises(FolderInUse, match="is in use by process"):
+        hold_folder(config, "peer join")
+
+
+def test_too_many_are_refused(first: tuple[PeerConfig, HeldFolder], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_folder_choice, "MOST_FOLDERS", 1)
+    with pytest.raises(LocalFault, match=r"the 1 folders for peers of own.a+ on this machine are taken"):
+        hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+
+
+def test_the_terminal_says_so_and_lets_go(first: tuple[PeerConfig, HeldFolder]) -> None:
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    view = StuckView()
+    view.freed.set()
+    terminal = Terminal(config, view, held=held)
+    with terminal.interruptible():
+        terminal.keep_folder()
+        terminal.show(Event(1.0, PeerId("me"), JoinedRun(RUN_ID, "cpu", 1, (0,))))
+    assert view.shown[0] == held.sentence
+    FolderLock(config.data_dir, "another").close()
+
+
+def test_a_start_of_which_nothing_comes_leaves_no_folder(first: tuple[PeerConfig, HeldFolder]) -> None:
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    terminal = Terminal(config, held=held)
+    with terminal.interruptible():
+        (config.data_dir / "run.record").touch()
+        (config.data_dir / "files" / "of-the-run").mkdir(parents=True)
+        terminal.keep_folder()
+    assert not config.data_dir.exists()
+    assert first[0].data_dir.exists()
