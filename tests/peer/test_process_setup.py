@@ -29,7 +29,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.network.membership import run_finding
 from peer.network.membership.run_finding import dial_reason, find_run
-from peer.network.process.network_side import NetworkSide
+from peer.network.process.kept_addresses import KeptAddresses
 from peer.observe.run_and_address import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
@@ -190,16 +190,16 @@ def test_a_cache_that_cannot_be_written_is_told_once_for_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
-    side = NetworkSide(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), "seed", print, print, print)  # type: ignore[arg-type]
-    monkeypatch.setattr(side._host, "connected_addresses", AsyncMock(return_value={"member": [address]}))
+    host = SimpleNamespace(connected_addresses=AsyncMock(return_value={"member": [address]}))
+    addresses = KeptAddresses(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), host)  # type: ignore[arg-type]
     with monkeypatch.context() as full, caplog.at_level(logging.WARNING):
         full.setattr(os, "fsync", raising(FULL))
-        asyncio.run(side._cache_peers())
-        asyncio.run(side._cache_peers())
+        asyncio.run(addresses.keep())
+        asyncio.run(addresses.keep())
     assert len(caplog.records) == 1
     assert "cached_peers.json cannot be written (No space left on device): where members are is not kept" in caplog.text
     assert "looking for members" not in caplog.text
-    asyncio.run(side._cache_peers())
+    asyncio.run(addresses.keep())
     assert read_cached_peers(tmp_path / "cached_peers.json") == [address]
 
 

@@ -12,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,41 +24,42 @@ from dht.admission.proofs import NONCE_BYTES
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
-from dht.identity.keys import Identity, public_key_of
-from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.identity.keys import Identity
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
-from dht.records.profiles import Profile
-from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_records import RunRecord
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.task_ending import end_tasks
-from dht.waiting import is_done_before, set_within
+from dht.waiting import is_done_before
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.averaging_rules import check_site, codecs_of, limits_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.events import peer_events as events
-from peer.events.peer_events import Event, ManifestRevised, RunEnded
-from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
+from peer.events.peer_events import Event, RunEnded
+from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
-from peer.network.membership.manifest_revisions import apply_member_rules, describe_changes
-from peer.network.membership.profile_file import choice_path, load_contributor, read_choice
-from peer.network.membership.profile_publisher import Contributing, newest_profiles
+from peer.network.membership.manifest_revisions import apply_member_rules
+from peer.network.membership.profile_file import load_contributor
+from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
 from peer.network.membership.run_finding import find_run, keep_record, local_record
-from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
+from peer.network.membership.run_protocol import serve_run
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
+from peer.network.process.kept_addresses import KeptAddresses
+from peer.network.process.panel_looks import PanelLooks
+from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import have_files
 from peer.network.reachability.direct_or_relayed import Paths
 from peer.network.reachability.probe import DialBack, probing
@@ -72,19 +73,6 @@ LAST_LOOK_SECONDS = 2.0
 NUM_SILENT_ANNOUNCEMENTS = 3
 SILENT_SECONDS = 8.0
 """Three announcements and the time to look them up: a member that was not heard of for this long is not there."""
-LOOKS_PER_REVISION_LOOK = 3
-"""A later revision of the manifest is looked for once in three announcements."""
-SEEN_SECONDS = 2.0
-"""Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
-SEEN_SECONDS_PER_MEMBER = 0.01
-RELAYED_SECONDS = 20.0
-"""Between two looks at whom this peer relays for: a question to its daemon for each home."""
-MAX_RELAYED = 200
-"""Homes that are asked about: libp2p relays for 128 at once, as it comes."""
-MAX_ASKED_MEMBERS = 5
-"""Of a private run, for its manifest: until one gives it, or says why it does not."""
-REPUBLISH_SECONDS = 600.0
-"""At most, between two publications of the run record by one member."""
 END_ANNOUNCEMENTS = 3
 """A seed stays for so many announcements when the run has ended. Pages, and peers that were away, read it meanwhile."""
 
@@ -126,13 +114,12 @@ class NetworkSide:
         """What the volunteer lets the line carry."""
         self._host = self._make_host()
         self._store = HivemindStore(self._host, admission=self._admission)
-        self._is_cache_failing = False
+        self._kept_addresses = KeptAddresses(config, self._host)
+        self._upkeep: RecordUpkeep | None = None
         self._leave_reason: str | None = None
         self._leaving = asyncio.Event()
-        self._met_members = asyncio.Event()
         self._most_members = 0
         self._node: Node | None = None
-        self._refused_revision = 0
 
     def leave(self, reason: str) -> None:
         """Leave in an orderly way; before the node runs, as soon as it would."""
@@ -170,30 +157,31 @@ class NetworkSide:
             await store.start()
             stack.push_async_callback(store.close)
             self._show_addresses()
-            if self._record is not None:
-                serve_run(host, self._admission, self._current_record)
+            if (kept := self._record) is not None:
+                serve_run(host, self._admission, lambda: kept)
             found = await self._unless_left(
                 find_run(
-                    *(self.config, store, host, self._admission, self._record, self._damage),
+                    *(self.config, store, host, self._admission, kept, self._damage),
                     on_waiting=lambda reason, seconds: self._report(events.WaitingForPeers(reason, seconds)),
                 )
             )
             if found is None:
                 return
-            self._record, manifest = found
+            record, manifest = found
             check_site(manifest, self.config.site, trains=self.role == "trainer")
-            keep_record(self.config.run_record_path, self._record)
-            serve_run(host, self._admission, self._current_record)
+            keep_record(self.config.run_record_path, record)
+            upkeep = self._upkeep = RecordUpkeep(self.config, record, host, store, self._admission, self._report)
+            serve_run(host, self._admission, lambda: upkeep.record)
             rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
             doorkeeper = RunDoorkeeper(rule, host.peer_id, self.role, self._admission)
             files = await self._unless_left(have_files(self.config, manifest, host, store, doorkeeper, self._report))
             if files is None:
                 return
             # Not before its files are here: the trainer that reads them starts with this.
-            made = await self._unless_left(self.make_mailbox(self._record, manifest))
+            made = await self._unless_left(self.make_mailbox(record, manifest))
             if made is None:
                 return
-            node = self._node = self._build_node(manifest, *made, doorkeeper, files)
+            node = self._node = self._build_node(manifest, *made, doorkeeper, files, record.owner_public_key)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
             if self._leave_reason is not None:
@@ -202,10 +190,10 @@ class NetworkSide:
             ProbeServer(host, doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             work = [
                 self._build_reconnect_loop(node).run(),
-                self._republish(),
-                self._follow_revisions(node),
+                upkeep.republish(),
+                upkeep.follow_revisions(node),
                 self._build_paths(node).run(),
-                self._look_around(node),
+                PanelLooks(self.config, host, store, self._contributor, self.on_seen).run(node),
             ]
             if self._contributor is not None and (key_path := self.config.contributor_key) is not None:
                 work.append(
@@ -220,7 +208,7 @@ class NetworkSide:
                 await end_tasks(background)
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
-                        await self._cache_peers()
+                        await self._kept_addresses.keep()
 
     def _make_admission(self) -> Admission:
         """By the manifest that is here, as far as there is one."""
@@ -276,7 +264,13 @@ class NetworkSide:
         )
 
     def _build_node(
-        self, manifest: RunManifest, mailbox: Mailbox, device: str, doorkeeper: RunDoorkeeper, files: ServedFiles
+        self,
+        manifest: RunManifest,
+        mailbox: Mailbox,
+        device: str,
+        doorkeeper: RunDoorkeeper,
+        files: ServedFiles,
+        owner_public_key: bytes,
     ) -> Node:
         config, identity, host = self.config, self._identity, self._host
         who = NodeIdentity(
@@ -296,7 +290,7 @@ class NetworkSide:
             asyncio.to_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
-            owner_public_key=self._current_record().owner_public_key,
+            owner_public_key=owner_public_key,
             serving=ServingLimits(
                 math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit, config.max_transfers
             ),
@@ -341,13 +335,14 @@ class NetworkSide:
                 num_members = await self._store.bootstrap(addresses)
                 if num_members:
                     await node.membership.look()
-                    await self._cache_peers()
+                    await self._kept_addresses.keep()
             except (PeerFault, LocalFault, OSError) as fault:
                 log.warning("looking for members failed: %s", fault)
                 return 0
             if num_members > self._most_members:
                 self._most_members = num_members
-                self._met_members.set()
+                if self._upkeep is not None:
+                    self._upkeep.met_members.set()
             return num_members
 
         async def rejoin() -> None:
@@ -376,124 +371,6 @@ class NetworkSide:
             # Only a convenience for this machine's owner, who may have a full disk.
             write_cached_peers(self.config.data_dir / ADDRESSES_NAME, self._host.addresses())
 
-    async def _profiles(self) -> dict[bytes, Profile]:
-        """What people say of themselves, by their contributor keys."""
-        try:
-            found = await newest_profiles(self._store, self.config.run_id, time.time(), MAX_PEOPLE)
-        except (PeerFault, LocalFault) as fault:
-            log.debug("profiles were not found: %s", fault)
-            return {}
-        return {public_key_of(key): one for key, one in found.items()}
-
-    async def _look_around(self, node: Node) -> None:
-        """Say every few seconds what this peer sees of the swarm."""
-        name, key_path = self.config.name, self.config.contributor_key
-        if not name and key_path is not None:
-            name = read_choice(choice_path(key_path)).name
-        watch = SwarmWatch(node.me, name, "" if self._contributor is None else self._contributor.peer_id)
-        looks = ProfileLooks(time.monotonic())
-        counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
-        while True:
-            members = [record for record in node.membership.members() if record.peer_id != node.me]
-            if looks.is_due(watch.strangers(members), time.monotonic()):
-                watch.take_profiles(await self._profiles())
-            if time.monotonic() - counted_at > RELAYED_SECONDS:
-                counted_at = time.monotonic()
-                relayed = await self._relayed(members)
-            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed, node.membership.suspected()))
-            await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
-
-    async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
-        """The members that others reach through this peer's relay."""
-        if not self._host.options.relays_for_others:
-            return ()
-        homes = [record.peer_id for record in members if not record.reachable]
-        try:
-            return tuple(await self._host.relayed_here(homes[:MAX_RELAYED]))
-        except LocalFault as fault:
-            log.debug("nobody says who is reached through this peer: %s", fault)
-            return ()
-
-    async def _cache_peers(self) -> None:
-        """Keep where members are for the next start; a disk that takes nothing costs one sentence."""
-        connected, path = await self._host.connected_addresses(), self.config.cached_peers_path
-        found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
-        try:
-            # A member may not have announced its addresses yet; what this peer came by leads there, too.
-            write_cached_peers(path, [*found, *read_cached_peers(path), *self.config.peers])
-            self._is_cache_failing = False
-        except OSError as error:
-            if not self._is_cache_failing:
-                log.warning(
-                    "%s cannot be written (%s): where members are is not kept for the next start, and everything else "
-                    "goes on; free some space, or check the folder",
-                    path,
-                    error.strerror or error,
-                )
-            self._is_cache_failing = True
-
-    async def _republish(self) -> None:
-        """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
-        while True:
-            self._met_members.clear()
-            try:
-                encoded = encode_run_record(self._current_record())
-                await self._store.publish_run(self.config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
-            except (PeerFault, LocalFault) as fault:
-                log.warning("publishing the run record failed: %s", fault)
-            await set_within(self._met_members, REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
-
-    # ------------------------------------------------------------------------------------------- the owner's changes
-
-    async def _follow_revisions(self, node: Node) -> None:
-        """Look for later revisions of the manifest, take them over, and pass them on."""
-        while True:
-            pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
-            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
-            try:
-                found = await self._store.fetch_run(self.config.run_id)
-                if found is not None:
-                    self._take_newer(decode_run_record(found, run_id=self.config.run_id), node)
-                if self._admission.is_private and (told := await self._ask_members(node)) is not None:
-                    self._take_newer(told, node)
-            except (PeerFault, LocalFault) as fault:
-                log.warning("looking for a revision of the manifest failed: %s", fault)
-
-    async def _ask_members(self, node: Node) -> RunRecord | None:
-        """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
-        refusals: dict[PeerId, str] = {}
-        known = [*read_cached_peers(self.config.cached_peers_path), *self.config.peers]
-        asked = _some_of(known, node.me)
-        found = await ask_for_run(self._host, self._admission, asked, on_refused=refusals.__setitem__)
-        if found is None and refusals:
-            node.revisions.refused(next(iter(refusals.values())))
-        return found
-
-    def _take_newer(self, record: RunRecord, node: Node) -> None:
-        if record.revision <= max(self._current_record().revision, self._refused_revision):
-            return
-        before = node.revisions.manifest
-        try:
-            newer = RunManifest.from_bytes(record.manifest)
-        except ValueError as error:
-            newer, what = before, f"it is not followed, because this software cannot read it ({error})"
-        else:
-            differing = before.model_copy(update={"revision": newer.revision, "changes": newer.changes})
-            reason = "; ".join(differing.differences(newer))
-            what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
-        if node.revisions.take(newer):
-            self._record = record
-            keep_record(self.config.run_record_path, record)
-            what = describe_changes(newer, before)
-            self._met_members.set()
-        else:
-            self._refused_revision = record.revision
-        self._report(ManifestRevised(revision=record.revision, changes=what))
-
-    def _current_record(self) -> RunRecord:
-        assert self._record is not None
-        return self._record
-
     def _report_refusal(self, remote: PeerId, rule: str) -> None:
         if self._node is not None:
             self._node.reporter.refusals.add(PeerRefused(remote, rule))
@@ -502,13 +379,6 @@ class NetworkSide:
 def _is_training(node: Node) -> bool:
     """Whether its trainer takes inner steps: it may still be catching up, or be a seed's."""
     return node.who.role == "trainer" and bool(node.mailbox.network.ready)
-
-
-def _some_of(addresses: list[str], me: PeerId) -> list[str]:
-    """One address each of some other peers, in any order."""
-    named = {parse_peer_multiaddr(address)[0]: address for address in reversed(addresses)}
-    named.pop(me, None)
-    return random.sample(list(named.values()), min(len(named), MAX_ASKED_MEMBERS))
 
 
 def _log_early_end(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,86 @@
+"""What the person at this peer's panel sees of the others: a look every few seconds, names, relayed homes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dht.errors import LocalFault, PeerFault
+from dht.host import PeerId
+from dht.identity.keys import Identity, public_key_of
+from dht.p2pd.host import P2pdHost
+from dht.records.profiles import Profile
+from dht.records.signed_records import PeerRecord
+from dht.store import RecordStore
+from peer.config.peer_config import PeerConfig
+from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
+from peer.network.membership.profile_file import choice_path, read_choice
+from peer.network.membership.profile_publisher import newest_profiles
+from peer.network.node.node import Node
+
+SEEN_SECONDS = 2.0
+"""Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
+SEEN_SECONDS_PER_MEMBER = 0.01
+RELAYED_SECONDS = 20.0
+"""Between two looks at whom this peer relays for: a question to its daemon for each home."""
+MAX_RELAYED = 200
+"""Homes that are asked about: libp2p relays for 128 at once, as it comes."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelLooks:
+    """Looks for the panel of one peer.
+
+    Attributes:
+        contributor: key of the person whose machine this is; None: it has none.
+        on_seen: called every few seconds with what this peer sees of the swarm.
+    """
+
+    config: PeerConfig
+    host: P2pdHost
+    store: RecordStore
+    contributor: Identity | None
+    on_seen: Callable[[SwarmSeen], object]
+
+    async def _profiles(self) -> dict[bytes, Profile]:
+        """What people say of themselves, by their contributor keys."""
+        try:
+            found = await newest_profiles(self.store, self.config.run_id, time.time(), MAX_PEOPLE)
+        except (PeerFault, LocalFault) as fault:
+            log.debug("profiles were not found: %s", fault)
+            return {}
+        return {public_key_of(key): one for key, one in found.items()}
+
+    async def run(self, node: Node) -> None:
+        """Say every few seconds what this peer sees of the swarm."""
+        name, key_path = self.config.name, self.config.contributor_key
+        if not name and key_path is not None:
+            name = read_choice(choice_path(key_path)).name
+        watch = SwarmWatch(node.me, name, "" if self.contributor is None else self.contributor.peer_id)
+        looks = ProfileLooks(time.monotonic())
+        counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
+        while True:
+            members = [record for record in node.membership.members() if record.peer_id != node.me]
+            if looks.is_due(watch.strangers(members), time.monotonic()):
+                watch.take_profiles(await self._profiles())
+            if time.monotonic() - counted_at > RELAYED_SECONDS:
+                counted_at = time.monotonic()
+                relayed = await self._relayed(members)
+            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed, node.membership.suspected()))
+            await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
+
+    async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
+        """The members that others reach through this peer's relay."""
+        if not self.host.options.relays_for_others:
+            return ()
+        homes = [record.peer_id for record in members if not record.reachable]
+        try:
+            return tuple(await self.host.relayed_here(homes[:MAX_RELAYED]))
+        except LocalFault as fault:
+            log.debug("nobody says who is reached through this peer: %s", fault)
+            return ()
