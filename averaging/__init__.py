@@ -2,7 +2,9 @@
 
 The files, each built on those above it:
 
-    arrays.py  types of the arrays that values and codes are in; whether values are finite, and their length (pure)
+    arrays.py         types of the arrays that values and codes are in (pure)
+    finite_values.py  whether all values of an array are finite (pure)
+    norms.py          norms of arrays (pure)
 
 The rooms, from the bottom up:
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from averaging.arrays import all_finite
+from averaging.finite_values import all_finite
 from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.messages import Header, chunks_of
 from averaging.transfer.snapshots import Snapshot

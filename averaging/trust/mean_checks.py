@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from averaging.arrays import F64, inner_product, length
+from averaging.arrays import F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
+from averaging.norms import inner_product, length
 from averaging.outer.outer_rule import OuterRule
 from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit

@@ -4,6 +4,7 @@ The files, each built on those above it:
 
     side_stream.py      copies from a CUDA device beside its computing
     rounding_errors.py  values in a short format, and what rounding left out of them
+    finite_tensors.py   whether all values of a tensor are finite (pure)
     portion.py          what one process holds of the parameters
     batch_shares.py     how the sequences of a step are shared between devices (pure)
     rank_orders.py      the processes of a peer with several devices: one leads, the others follow

@@ -9,7 +9,7 @@ The files, each built on those above it:
     inner_step.py          one inner step on all of a peer's devices
     work_sender.py         local work on its way into the outbox
     mailbox_link.py        measures local work, sends it, merges what comes back
-    checkpoint_tensors.py  torch's tensors in safetensors files; whether all values are finite
+    checkpoint_tensors.py  torch's tensors in safetensors files
     checkpoint_values.py   any state as JSON and tensors, without pickle
     checkpoint_portion.py  a checkpoint's tensors, as far as one process holds them
     trainer_checkpoint.py  the trainer's part of a checkpoint: when, counts, random states

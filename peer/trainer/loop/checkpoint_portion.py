@@ -21,9 +21,10 @@ from peer.checkpoint.checked_files import read_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.model_shapes import bare_name
+from peer.trainer.devices.finite_tensors import all_finite
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.rank_orders import ALONE, Ranks
-from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
+from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
 from peer.trainer.loop.checkpoint_values import Held, joined, split
 from peer.trainer.loop.frozen_parameters import check_frozen, frozen_digests
 from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,15 +25,6 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
-def all_finite(values: Tensor) -> bool:
-    """True when no value is NaN or infinite. values: any floating dtype, shape and device.
-
-    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
-    sums that overflow.
-    """
-    return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())
 
 
 def can_hold(tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from averaging.arrays import all_finite
+from averaging.finite_values import all_finite
 from averaging.outer.fragment_layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import Draft, Outbox, WorkKind

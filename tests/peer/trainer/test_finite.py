@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from averaging import arrays
-from peer.trainer.loop import checkpoint_tensors as tensors
+from averaging import finite_values
+from peer.trainer.devices import finite_tensors
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -2.0], [LARGEST] * 100, [LARGEST, LARGEST, -LARGEST]])
 def test_finite_values_whose_sum_may_not_be(values):
-    assert tensors.all_finite(torch.tensor(values))
-    assert arrays.all_finite(np.array(values, np.float32))
+    assert finite_tensors.all_finite(torch.tensor(values))
+    assert finite_values.all_finite(np.array(values, np.float32))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -26,11 +26,11 @@ def test_one_bad_value_among_many_is_found_wherever_it_is(bad, dtype):
     for place in (0, 70_000, 99_999):
         values = torch.ones(100_000, dtype=dtype)
         values[place] = bad
-        assert not tensors.all_finite(values)
-        assert not arrays.all_finite(values.float().numpy())
+        assert not finite_tensors.all_finite(values)
+        assert not finite_values.all_finite(values.float().numpy())
 
 
 def test_infinities_that_cancel_are_found():
     values = [math.inf, 1.0, -math.inf]
-    assert not tensors.all_finite(torch.tensor(values))
-    assert not arrays.all_finite(np.array(values, np.float32))
+    assert not finite_tensors.all_finite(torch.tensor(values))
+    assert not finite_values.all_finite(np.array(values, np.float32))
