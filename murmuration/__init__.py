@@ -28,8 +28,8 @@ _HOMES = {
     "NewRun": "peer.owner.new_run",
     "RunManifest": "peer.config.manifest",
     # Using its model
-    "read_model": "peer.export.formats.reading",
-    "ModelFile": "peer.export.formats.reading",
+    "read_model": "peer.export.formats.model_reading",
+    "ModelFile": "peer.export.formats.model_reading",
     "load_export": "peer.export.formats.custom_module",
     # What goes wrong
     "MurmurationError": "dht.errors",

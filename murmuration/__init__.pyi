@@ -7,8 +7,8 @@ from dht.errors import UsageFault as UsageFault
 from peer.config.manifest import RunManifest as RunManifest
 from peer.events.peer_events import Event as Event
 from peer.export.formats.custom_module import load_export as load_export
-from peer.export.formats.reading import ModelFile as ModelFile
-from peer.export.formats.reading import read_model as read_model
+from peer.export.formats.model_reading import ModelFile as ModelFile
+from peer.export.formats.model_reading import read_model as read_model
 from peer.join.session import Swarm as Swarm
 from peer.join.session import join as join
 from peer.owner.new_run import NewRun as NewRun

@@ -44,7 +44,7 @@ from dht.records.signed_records import decode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_of, trained_parameters
 from peer.config.peer_config import PeerConfig
-from peer.join.connection import READY_SECONDS, RunConnection
+from peer.join.run_connection import READY_SECONDS, RunConnection
 from peer.join.session import join
 from peer.mailbox.mailbox import Mailbox
 from peer.owner.new_run import NewRun, create_run

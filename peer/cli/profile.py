@@ -24,7 +24,7 @@ commands.add_typer(profile, name="profile")
 @exits_with_sentence
 def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
     """Show the contributor's id and what is said about it."""
-    from peer.observe.profile import show_profile
+    from peer.observe.profile_show_set_hide import show_profile
 
     return show_profile(_path(contributor_key), as_json)
 
@@ -48,7 +48,7 @@ def set_(
     peers: Peers = None,
 ) -> int:
     """Change name, country, team or machines; running peers with this key publish it, with --run-id at once."""
-    from peer.observe.profile import set_profile
+    from peer.observe.profile_show_set_hide import set_profile
 
     machines = None if machine is None else tuple(machine)
     return set_profile(_path(contributor_key), name, country, team, machines, run_id, peers or [])
@@ -58,7 +58,7 @@ def set_(
 @exits_with_sentence
 def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
     """Withdraw name, country and team everywhere; what was contributed stays, without a name."""
-    from peer.observe.profile import hide_profile
+    from peer.observe.profile_show_set_hide import hide_profile
 
     return hide_profile(_path(contributor_key), run_id, peers or [])
 

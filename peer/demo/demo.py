@@ -28,12 +28,12 @@ from dht.quantities import plural, short_peer
 from peer.config.model_shapes import seed_sizes
 from peer.console.plain_console import PlainConsole
 from peer.demo.leftovers import DemoGuard, forget
-from peer.demo.measured import Words, write_anchors
+from peer.demo.measuring_messages import Words, write_anchors
+from peer.demo.progress_table import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.report import print_report
-from peer.demo.show import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.summary import PeerLog, Summary, newest_held_out_loss, read_logs, rounds_of, row_of, summarise
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
-from peer.files.store import run_file_path
+from peer.files.checked_folder import run_file_path
 from peer.import_path import python_command
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run

@@ -19,7 +19,7 @@ from torch import nn
 from averaging.arrays import F32
 from dht.regular_files import read_regular
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
-from peer.demo.measured import ANCHORS_NAME, MANIFEST_NAME, Words
+from peer.demo.measuring_messages import ANCHORS_NAME, MANIFEST_NAME, Words
 from peer.export.formats.custom_module import fill_module
 from peer.export.opened_model import OpenedModel
 from peer.export.sample import written

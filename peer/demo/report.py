@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dht.quantities import count_text, short_peer
 from peer.console.plain_console import PlainConsole
-from peer.demo.measured import Words
-from peer.demo.show import explanation
+from peer.demo.measuring_messages import Words
+from peer.demo.progress_table import explanation
 from peer.demo.summary import Summary
 
 INDENT = 4

@@ -22,7 +22,7 @@ from dht.identity.keys import Identity
 from peer.config.manifest import RunManifest
 from peer.demo.leftovers import DemoGuard
 from peer.demo.summary import LogFollower, PeerLog
-from peer.files.store import FILES_NAME
+from peer.files.checked_folder import FILES_NAME
 from peer.import_path import python_command, python_environment
 
 NUM_PORTS = 20

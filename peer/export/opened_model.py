@@ -17,11 +17,11 @@ from peer.export.formats.folder_contents import FolderContents, built_in_content
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
 from peer.export.formats.model_header import read_header
-from peer.export.formats.reading import adapter_alone, model_of, read_model
+from peer.export.formats.model_reading import adapter_alone, model_of, read_model
 from peer.export.formats.stored_weights import run_json
 from peer.export.model_source import ModelFileSource, ModelSource
 from peer.export.taken_anchors import anchors_of
-from peer.files.store import objection_to
+from peer.files.checked_folder import objection_to
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
 

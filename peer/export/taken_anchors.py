@@ -26,7 +26,7 @@ from peer.console.first_lines import say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
-from peer.files.store import checked_folder
+from peer.files.checked_folder import checked_folder
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry

@@ -16,7 +16,7 @@ from dht.regular_files import read_regular, write_whole
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.config.validation_sentences import explain
-from peer.files.store import files_folder, measure_file, objection_to
+from peer.files.checked_folder import files_folder, measure_file, objection_to
 
 
 def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
+from peer.files.checked_folder import files_folder, missing_files, objection_to
 from peer.files.partial_file import FileDraft
-from peer.files.store import files_folder, missing_files, objection_to
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0
 """Between two times that all members are asked: one that has the files may just be starting."""

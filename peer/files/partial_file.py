@@ -15,7 +15,7 @@ from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
 from dht.errors import LocalFault
 from dht.regular_files import open_regular, sync
 from peer.config.allowed_files import FileSection
-from peer.files.store import objection_to
+from peer.files.checked_folder import objection_to
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from averaging.wire.file_chunks import FILE_CHUNK_BYTES
 from dht.compute import Compute, compute_inline
 from dht.regular_files import open_regular
 from peer.config.manifest import RunManifest
-from peer.files.store import files_folder, measure_file
+from peer.files.checked_folder import files_folder, measure_file
 
 log = logging.getLogger(__name__)
 

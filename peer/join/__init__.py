@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     before_start.py           ports, data and a member that answers: seen to before anything heavy is loaded
-    connection.py             what every training loop shares: network process, mailbox, link
+    run_connection.py         what every training loop shares: network process, mailbox, link
     run_facts.py              what both commands tell their terminal
     checkpoint_disk_space.py  whether the disk has room for checkpoints
     join.py                   `peer join`

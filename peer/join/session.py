@@ -49,11 +49,11 @@ from peer.events.peer_events import (
     WaitingForPeers,
 )
 from peer.events.rotating_log import LineLog
-from peer.files.store import checked_folder
+from peer.files.checked_folder import checked_folder
 from peer.join.checkpoint_disk_space import warn_of_room
-from peer.join.connection import READY_SECONDS, RunConnection
 from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.join.python_error_words import faults_in_python, in_python
+from peer.join.run_connection import READY_SECONDS, RunConnection
 from peer.owner.custom_module import check_frozen_digest
 from peer.panel.data_folder_choice import HeldFolder, hold_folder
 from peer.trainer.loop.checkpoint_portion import Stateful

@@ -25,8 +25,8 @@ from dht.store import RecordStore
 from peer.config.averaging_rules import codec_of, codecs_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.model_shapes import seed_sizes
+from peer.files.checked_folder import files_folder, run_file_path
 from peer.files.fetching import FileFetcher
-from peer.files.store import files_folder, run_file_path
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.mistyped_run_id import in_other_run

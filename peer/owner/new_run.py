@@ -28,8 +28,8 @@ from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, t
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.config.section import Section, is_later
 from peer.files.adding import check_at_hand, keep_files, with_files
+from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
-from peer.files.store import FILES_NAME
 from peer.fresh_folder import FreshFolder
 from peer.hf_model_section import DescribedModel
 from peer.owner.custom_module import check_module, chosen_buffers, frozen_digest

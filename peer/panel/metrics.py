@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from dht.errors import UsageFault
 from peer.events.peer_events import Event
-from peer.panel.scene.state import PanelState, fold
+from peer.panel.scene.panel_state import PanelState, fold
 
 REQUEST_SECONDS: Final = 5.0
 """A client that says nothing for this long is cut off: the next one waits for it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
-from peer.panel.scene.state import PanelState, fold
+from peer.panel.scene.panel_state import PanelState, fold
 
 OWN_COLUMNS = (
     *("loss", "held_out_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),

@@ -7,7 +7,7 @@ import io
 from averaging.rounds.round_facts import RoundCommitted
 from dht.host import PeerId
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
-from peer.panel.scene.state import PanelState, fold
+from peer.panel.scene.panel_state import PanelState, fold
 
 ME = PeerId("12D3KooWabcdefgh")
 OTHER = PeerId("12D3KooWzyxwvuts")

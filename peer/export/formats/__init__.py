@@ -16,5 +16,5 @@ The files, each built on those above it:
     folder_contents.py  what a folder holds, by the kind of model
     model_card.py       README.md of a folder
     model_folder.py     a model as a folder that transformers loads
-    reading.py          both read again, every bit checked
+    model_reading.py    both read again, every bit checked
 """

@@ -17,9 +17,9 @@ from dht.records.signed_records import decode_peer_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
+from peer.files.checked_folder import forget_others
 from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.files.store import forget_others
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.catch_up_meter import CatchUpMeter
 

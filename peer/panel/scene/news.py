@@ -9,7 +9,7 @@ from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorDiffered
-from peer.panel.scene.state import PanelState
+from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.updates import RunFacts
 
 NewsKind = Literal["person", "own", "good", "trouble", "note"]

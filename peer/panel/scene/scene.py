@@ -20,7 +20,7 @@ from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
-from peer.panel.scene.state import PanelState, fold
+from peer.panel.scene.panel_state import PanelState, fold
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""

@@ -20,7 +20,7 @@ from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
 from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
 from peer.config.manifest import RunManifest
-from peer.files.store import run_file_path
+from peer.files.checked_folder import run_file_path
 from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
 from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.prepared_folder import ShardFolder, check_fits, tokenizer_digest_of, training_stream

@@ -30,7 +30,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed
-from peer.files.store import FILES_NAME
+from peer.files.checked_folder import FILES_NAME
 from peer.hf_model_section import DescribedModel
 from peer.owner.new_run import NewRun, create_run
 from tests.kit.waiting import LOOK_SECONDS, WAIT_SECONDS, wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
-from peer.demo.show import Figures
+from peer.demo.progress_table import Figures
 from peer.demo.summary import LogFollower, PeerLog, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.event_log import to_json

@@ -13,7 +13,7 @@ from peer.config.manifest import RunManifest
 from peer.console.plain_console import PlainConsole
 from peer.demo.demo import _stopped
 from peer.demo.leftovers import take_away
-from peer.demo.show import LineView
+from peer.demo.progress_table import LineView
 from peer.demo.swarm import DemoSwarm
 from peer.observe.remembered_folders import known_places, remember_place
 

@@ -22,8 +22,8 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.refusal_reports import REFUSAL_SECONDS
 from peer.network.node.reporter import Reporter
 from peer.observe.status import local_facts, local_lines
+from peer.panel.scene.panel_state import PanelState, fold
 from peer.panel.scene.scene import Scene as PanelScene
-from peer.panel.scene.state import PanelState, fold
 from peer.panel.screens.key_screens import details_screen
 from tests.kit.panels import text_of
 from tests.kit.peer_events import committed

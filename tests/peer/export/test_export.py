@@ -29,7 +29,7 @@ from peer.export.export import export_model
 from peer.export.formats import model_file
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.formats.model_file import write_model
-from peer.export.formats.reading import ModelFile, read_model
+from peer.export.formats.model_reading import ModelFile, read_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
 from peer.export.sample import sample_model
 from peer.trainer.data.corpus import open_corpus

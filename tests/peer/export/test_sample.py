@@ -17,7 +17,7 @@ from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.model_source import ModelFileSource
 from peer.export.sample import sample_model
-from peer.files.store import measure_file
+from peer.files.checked_folder import measure_file
 from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
 from peer.trainer.model.sampling import spoken_text
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model

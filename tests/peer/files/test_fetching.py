@@ -24,9 +24,9 @@ from dht.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest
+from peer.files.checked_folder import checked_folder, files_folder
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.files.store import checked_folder, files_folder
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.owner.new_run import create_run
 from peer.simulation.virtual_time import run_virtual

@@ -11,8 +11,8 @@ from torch import nn
 
 from averaging.outer.fragment_layout import build_layout
 from peer.export.formats.anchors import Anchors, facts_of, own_module_tensors
+from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import LAYOUT_NAME, layout_content, named_shapes
-from peer.files.store import checked_folder
 from peer.owner.new_run import create_custom_run, trained_parameters
 
 Shapes = list[tuple[str, tuple[int, ...]]]

@@ -26,9 +26,9 @@ from peer.config.model_shapes import (
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.events.peer_events import Event, SwarmLost
 from peer.export.formats.custom_module import fill_module
+from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import named_shapes
-from peer.files.store import checked_folder
-from peer.join.connection import fitting_layout
+from peer.join.run_connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run

@@ -24,7 +24,7 @@ from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import list_checkpoints, saved_totals
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, LeftRun
-from peer.join.connection import fitting_layout
+from peer.join.run_connection import fitting_layout
 from peer.join.session import join
 from peer.owner.new_run import create_custom_run, create_run
 from tests.kit.processes.process_swarm import UNHURRIED

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from peer.events.peer_events import FetchedRunFiles, TrainingProgressed
-from peer.files.store import checked_folder, files_folder
+from peer.files.checked_folder import checked_folder, files_folder
 from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, process_swarm, wait_until
 from tests.kit.trainer.prepared_data import prepared
 from tests.kit.trainer.shard_server import ShardServer, self_signed

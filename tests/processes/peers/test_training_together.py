@@ -32,7 +32,7 @@ from peer.events.peer_events import (
     PeerLeft,
     TrainingProgressed,
 )
-from peer.files.store import checked_folder
+from peer.files.checked_folder import checked_folder
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.process_swarm import (
     PeerProcess,

@@ -15,7 +15,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
-from peer.export.formats.reading import model_of, read_model
+from peer.export.formats.model_reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import loadable_folder
 from peer.trainer.hf.architecture import build_architecture

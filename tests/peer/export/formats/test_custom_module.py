@@ -17,7 +17,7 @@ from peer.export.formats import model_file
 from peer.export.formats.anchors import Anchors, own_module_tensors
 from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
-from peer.files.store import checked_folder
+from peer.files.checked_folder import checked_folder
 from peer.owner.new_run import create_custom_run
 from tests.kit.trainer.exported_models import NOW, anchors_of, anchors_of_module, changed, trained_model
 

@@ -19,7 +19,7 @@ from peer.export.evaluate import evaluate_model
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
-from peer.export.formats.reading import model_of, read_model
+from peer.export.formats.model_reading import model_of, read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import loadable_folder
 from peer.export.sample import sample_model

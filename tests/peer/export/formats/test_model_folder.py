@@ -24,7 +24,7 @@ from peer.export.formats.byte_tokenizer import byte_tokenizer_files
 from peer.export.formats.llama import llama_tensors
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_folder import write_folder
-from peer.export.formats.reading import read_model
+from peer.export.formats.model_reading import read_model
 from peer.export.model_source import ModelFileSource, form_of
 from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest

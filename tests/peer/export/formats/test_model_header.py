@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.export.formats import reading
+from peer.export.formats import model_reading
 from peer.export.formats.anchors import run_facts
 from peer.export.formats.model_header import config_digest
-from peer.export.formats.reading import read_model
+from peer.export.formats.model_reading import read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import open_model
 from peer.trainer.model.gpt import build_model, parameters_digest
@@ -124,7 +124,7 @@ def test_a_small_file_builds_no_large_model(tmp_path: Path, monkeypatch: pytest.
         config["manifest"]["model"].update(d_model=65_536, num_layers=512)
         config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
 
-    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("a model of 100 TB is built"))
+    monkeypatch.setattr(model_reading, "build_model", lambda *_: pytest.fail("a model of 100 TB is built"))
     with pytest.raises(LocalFault, match=r"expected F32 \[256, 65536\]|other parameters than its manifest"):
         read_model(write(tmp_path / "m", change, signs=True))
 
@@ -136,8 +136,8 @@ def test_what_the_file_does_not_hold_is_counted_too(tmp_path: Path, monkeypatch:
         config["manifest"]["model"]["context"] = 2**20
         config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
 
-    monkeypatch.setattr(reading, "free_memory_bytes", lambda: 50_000_000)
-    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("the table is made"))
+    monkeypatch.setattr(model_reading, "free_memory_bytes", lambda: 50_000_000)
+    monkeypatch.setattr(model_reading, "build_model", lambda *_: pytest.fail("the table is made"))
     with pytest.raises(DeviceFault, match=r"takes at least .* MB of memory here and 50 MB are free"):
         read_model(write(tmp_path / "m", change, signs=True))
 
@@ -151,7 +151,7 @@ def test_a_file_of_holes_takes_no_memory(
     """A sparse file can be as long as its header says without having anything in it."""
     fields = {"name": "tiny", "model": {**MODEL, "d_model": width, "vocab_size": vocab_size}}
     manifest = RunManifest.from_fields(fields)
-    shapes = reading.parameter_shapes(manifest.model)
+    shapes = model_reading.parameter_shapes(manifest.model)
     config = run_facts(initial_anchors(MANIFEST), "0" * 64, 0.0)
     config["manifest"] = json.loads(manifest.to_bytes())
     config["manifest_hash"] = manifest.hash.hex()
@@ -165,8 +165,8 @@ def test_a_file_of_holes_takes_no_memory(
     path = tmp_path / "sparse"
     path.write_bytes(struct.pack("<Q", len(text)) + text)
     os.truncate(path, 8 + len(text) + end)
-    monkeypatch.setattr(reading, "free_memory_bytes", lambda: 10**6)
-    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("69 GB are taken"))
+    monkeypatch.setattr(model_reading, "free_memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(model_reading, "build_model", lambda *_: pytest.fail("69 GB are taken"))
     with pytest.raises(DeviceFault, match=sentence):
         read_model(path)
 

@@ -12,9 +12,9 @@ import pytest
 
 from dht.host import PeerId
 from peer.console.plain_console import PlainConsole
-from peer.demo.measured import Words
+from peer.demo.measuring_messages import Words
+from peer.demo.progress_table import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
 from peer.demo.report import print_report
-from peer.demo.show import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
 from peer.demo.summary import DemoRow, LogFollower, PeerLog, Summary
 from peer.demo.swarm import undisturbed
 from peer.events.event_log import to_json

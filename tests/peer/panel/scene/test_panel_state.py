@@ -20,7 +20,7 @@ from peer.events.peer_events import (
     SwarmLost,
     WaitingForPeers,
 )
-from peer.panel.scene.state import NUM_LOSSES, fold
+from peer.panel.scene.panel_state import NUM_LOSSES, fold
 from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progressed
 
 

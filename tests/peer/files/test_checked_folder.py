@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from peer.config.manifest import RunManifest
-from peer.files.store import FILES_NAME, files_folder, forget_others
+from peer.files.checked_folder import FILES_NAME, files_folder, forget_others
 
 
 def test_files_of_earlier_manifests_go(tmp_path: Path) -> None:
