@@ -7,6 +7,9 @@ has signed what came out. When the two do not fit, the auditor says so to everyb
 way. Nobody is believed. The accused answers with the signatures under its inputs. A member that signed another input
 for the auditor than for the reducer is the liar then.
 
+Where a member does not answer, the reducer is asked whether it has that member's signature. Without one it is the
+reducer that hides something.
+
 Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit.
 (`passes`; so does one whose own work came too late for it, see `averaging/trust/mean_checks.py`) So gross lies move
 nobody's anchor. Small ones are found in the time that `audit_fraction` gives.
@@ -61,7 +64,8 @@ MAX_EARLY = 256
 KEPT_MEANS = 3
 """Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
 MAX_REMEMBERED = 64
-"""Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member."""
+"""Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member. In runs of
+many fragments it is one of each commit that can be looked at."""
 
 AUDIT_MESSAGES = (AuditRequest, AuditShare, Accusation, Defence)
 
@@ -109,8 +113,9 @@ class Audits:
         self._signs_of = context.ports.signs_of or (lambda _peer_id: next(signs))
         self._open: dict[Key, _Audit] = {}
         self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
-        self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(MAX_REMEMBERED)
-        self._defences: Newest[tuple[int, int, int], Defence] = Newest(MAX_REMEMBERED)
+        num_means = max(MAX_REMEMBERED, KEPT_MEANS * len(context.fragments))
+        self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(num_means)
+        self._defences: Newest[tuple[int, int, int], Defence] = Newest(num_means)
         self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
         """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
         self._budgets = AuditBudgets(context.rule.audit_fraction)
@@ -260,7 +265,7 @@ class Audits:
         try:
             await self._collect(fragment, audit)
             if not audit.is_complete:
-                self._name_the_evasive(fragment, audit)
+                await self._name_the_evasive(fragment, audit)
                 return
             shard = audit.commit.shards[audit.shard]
             shares = sorted(audit.shares.items())
@@ -307,25 +312,56 @@ class Audits:
     def _missing(self, audit: _Audit) -> list[PeerId]:
         return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
 
-    def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
-        """A member that lives on and does not show its work hides something: its own lie, or a friend's.
+    async def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+        """A peer that lives on and does not show what it must hides something: its own lie, or a friend's.
 
-        A machine that fell asleep is still among the members, and silent.
+        A member is asked for no more than it has signed. So the reducer shows the signatures under its inputs first:
+        it may name members in its mean that sent nothing. A machine that fell asleep is still among the members, and
+        silent.
         """
-        live = set(self._context.members())
-        missing = self._missing(audit)
-        if len(missing) > len(audit.wanted) / 2:
-            return  # more likely it is this peer's own line
-        for peer_id in missing:
-            if peer_id in live and peer_id != self._context.me and self._signs_of(peer_id) > audit.signs[peer_id]:
-                what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
-                self._blame(peer_id, "evasive", what, (fragment.index, audit.commit.version, "evasive"))
+        reducer, lived = audit.reducer, self._signs_of(audit.reducer)
+        if not audit.accusers:
+            self._post(reducer, self._accusation(fragment, audit))
+        await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
+        missing, signed = self._missing(audit), self._signers(fragment, audit)
+        # If most are missing, it is more likely this peer's own line.
+        is_line = len(missing) > len(audit.wanted) / 2
+        evidence = (fragment.index, audit.commit.version, "evasive")
+        if not signed.issuperset(missing) and (
+            audit.defence is not None or (not is_line and self._signs_of(reducer) > lived)
+        ):
+            what = f"did not show whose work its mean of fragment {fragment.index} is made of"
+            self._blame(reducer, "evasive", what, evidence)
+        live = {*self._context.members()} - {self._context.me}
+        for peer_id in missing if not is_line else ():
+            if peer_id in live & signed and self._signs_of(peer_id) > audit.signs[peer_id]:
+                what = f"did not show what it sent to {reducer} for fragment {fragment.index}"
+                self._blame(peer_id, "evasive", what, evidence)
+
+    def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
+        """The members whose signatures the reducer has shown, under what the roster says that they sent."""
+        found, commit, shard = set(), audit.commit, audit.commit.shards[audit.shard]
+        for given in audit.defence.inputs if audit.defence is not None else ():
+            if given.member not in audit.wanted:
+                continue
+            entry = commit.roster[given.member]
+            values = (shard.start, shard.end)
+            sent = AuditShare(
+                *(fragment.index, commit.version, entry.sequence, *values, entry.tokens), signature=given.signature
+            )
+            if fragment.machine.notary.is_contributors(entry.peer_id, sent, given.digest):
+                found.add(entry.peer_id)
+        return found
+
+    def _accusation(self, fragment: FragmentRuntime, audit: _Audit) -> Accusation:
+        commit = audit.commit
+        said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
+        return replace(said, signature=fragment.machine.notary.sign_accusation(said))
 
     async def _accuse(self, fragment: FragmentRuntime, audit: _Audit) -> None:
         commit, shard = audit.commit, audit.commit.shards[audit.shard]
         if not audit.accusers:
-            said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
-            said = replace(said, signature=fragment.machine.notary.sign_accusation(said))
+            said = self._accusation(fragment, audit)
             for peer_id in sorted({*self._context.members(), audit.reducer} - {self._context.me}):
                 self._post(peer_id, said)
         if audit.reducer != self._context.me:
@@ -424,21 +460,27 @@ class Audits:
                 audit.changed.set()
 
     def _hear_accusation(self, fragment: FragmentRuntime, sender: PeerId, said: Accusation) -> None:
-        held = self._means.get((fragment.index, said.version))
-        if held is None or said.shard >= len(held[0].shards) or frames.commit_digest(held[0]) != said.digest:
+        held, mean = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
+        inputs = self._inputs.get(mean, ())
+        if held is None:
+            # An auditor that lacks a member's share asks last, when this peer's rounds may have gone on.
+            is_own, num_members = True, len(inputs)
+            if not inputs:
+                return
+        elif said.shard >= len(held[0].shards) or frames.commit_digest(held[0]) != said.digest:
             return
+        else:
+            is_own, num_members = held[0].holder(said.shard) == self._context.me, len(held[0].roster)
         if not fragment.machine.notary.is_accusers(sender, said):
             raise PeerFault(sender, "sent an accusation that it has not signed")
-        commit = held[0]
-        if commit.holder(said.shard) != self._context.me:
-            self._begin(fragment, commit, said.shard, sender)
+        if held is not None and not is_own:
+            self._begin(fragment, held[0], said.shard, sender)
             return
-        inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
-        defence = Defence(fragment.index, said.version, said.shard, inputs)
+        defence = Defence(*mean, inputs)
         # Once for each accuser: it is much longer than an accusation. And a member may hear it before the commit.
         key = (fragment.index, said.version, said.shard, said.digest)
         accusers = self._answered.get(key, frozenset())
-        place = (fragment.index, fragment.machine.version, len(commit.roster))
+        place = (fragment.index, fragment.machine.version, num_members)
         if sender in accusers or not self._answers.spend(sender, *place, OWN_BUDGET):
             return
         self._answered[key] = accusers | {sender}
@@ -446,13 +488,16 @@ class Audits:
             self._post(peer_id, defence)
 
     def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
-        held, key = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
-        if held is None or said.shard >= len(held[0].shards) or key in self._defences:
+        key = (fragment.index, said.version, said.shard)
+        audits = [audit for other, audit in self._open.items() if other[:3] == key]
+        held = self._means.get(key[:2])
+        commit = held[0] if held is not None else audits[0].commit if audits else None
+        if commit is None or said.shard >= len(commit.shards) or key in self._defences:
             return
-        if held[0].holder(said.shard) != sender:
+        if commit.holder(said.shard) != sender:
             return
         self._defences[key] = said
-        for audit in [audit for other, audit in self._open.items() if other[:3] == key]:
+        for audit in audits:
             audit.defence = said
             audit.changed.set()
 

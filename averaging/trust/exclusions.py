@@ -41,7 +41,7 @@ Offence = Literal[
 - unsigned: a commit signed by its leader with means in it that their reducers have not signed;
 - wrong_mean: a mean that is not that of the contributions in it;
 - two_faced: signed two things of which only one can be true;
-- evasive: did not show an auditor what it had sent;
+- evasive: did not show an auditor what it had sent, or whose signed work its mean is made of;
 - false_alarm: accused a reducer whose mean is right;
 - hasty: closed a round without the quorum, or with members that took no part in it;
 - partial: as a leader, left out members that had offered in time.

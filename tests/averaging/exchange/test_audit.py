@@ -11,6 +11,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.shard_mean import reduce_shard
 from averaging.outer.staleness_weights import Terms
+from averaging.rounds.leader import Leading
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire import frames
@@ -292,6 +293,44 @@ def test_a_member_that_a_request_did_not_reach_is_asked_once_more():
         await swarm.train(12, interval_seconds=15.0)
         assert heard
         assert refusals(swarm) == set()
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize(("num_others", "num_framed", "defends"), [(4, 1, True), (4, 1, False), (3, 4, True)])
+def test_a_member_that_a_liar_says_is_in_its_mean_is_not_the_one_that_evades(num_others, num_framed, defends):
+    """The liar leads and reduces, so it can put into the roster whom it likes; it has no signature of theirs."""
+
+    async def play():
+        swarm = swarm_of(num_others + num_framed)
+        liar, framed = swarm.live()[1], swarm.live()[-num_framed:]
+        swarm.trainers = [peer for peer in swarm.live() if peer not in framed]
+        make_every_mean(liar)
+        sizes = {}
+
+        class Forging(Leading):
+            def _start(self, now):
+                offer = next(iter(self.offers.values()))
+                for peer in framed:
+                    self.offers[peer.name] = replace(offer, sequence=10**6, reachable=False)
+                super()._start(now)
+                sizes[swarm.sizes[self.fragment]] = len(self.plan.roster)
+
+        def reduce(contributions, rule, codec, num_values, carried):
+            honest = reduce_shard(contributions, rule, codec, num_values, carried)
+            return replace(honest, included=tuple(range(sizes.get(num_values, len(contributions)))))
+
+        liar.reduce = reduce
+        for fragment in liar.fragments:
+            fragment.machine.leading_type = Forging
+        if not defends:
+            liar.exchange.audits._hear_accusation = lambda fragment, sender, said: None
+        await swarm.train(25)
+        assert sizes
+        assert num_audits(swarm) >= 4
+        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        assert accused_by(swarm, "evasive", liar)
         return swarm
 
     scenario(play)
