@@ -24,7 +24,7 @@ from dashboard.page.number_formats import TEMPLATES, with_ages
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.run_result import result_of
-from dashboard.page.task_scores import score_curves, value_text
+from dashboard.page.task_scores import metric_words, score_curves, value_text
 from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.shown_news import shown_news
@@ -51,7 +51,7 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-TEMPLATES.filters.update(value_text=value_text, qr_code=qr_code, repository_of=repository_of)
+TEMPLATES.filters.update(metric_words=metric_words, value_text=value_text, qr_code=qr_code, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {

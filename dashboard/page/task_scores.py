@@ -12,6 +12,7 @@ WIDTH: Final = 320
 HEIGHT: Final = 110
 MARGIN: Final = 8
 MAX_CURVES: Final = 8
+_METRICS: Final = {"acc": "accuracy", "acc_norm": "accuracy, by length"}
 MAX_POINTS: Final = 60
 """Of one curve; the newest."""
 
@@ -32,9 +33,14 @@ def score_curves(scores: Sequence[TaskScore]) -> list[list[ScorePoint]]:
     return [_curve(found[-MAX_POINTS:]) for found in list(kinds.values())[:MAX_CURVES]]
 
 
+def metric_words(metric: str) -> str:
+    """What lm-eval calls `metric`, in a word; others as they are."""
+    return _METRICS.get(metric, metric)
+
+
 def value_text(value: float) -> str:
-    """Three decimals, as scores are compared."""
-    return f"{value:.3f}" if abs(value) < 1000 else count_text(value)
+    """Three decimals, as scores are compared; three digits of what is larger, such as a perplexity."""
+    return f"{value:.3f}" if abs(value) < 10 else count_text(float(f"{value:.3g}"))
 
 
 def _curve(scores: Sequence[TaskScore]) -> list[ScorePoint]:

@@ -112,7 +112,7 @@ def test_the_page_draws_them_and_shows_nothing_without_any() -> None:
         return TextOnly(render_sections(state_of(), replace(history_of_run(), scores=scores))["evaluations"])
 
     said = " ".join(section(scores_of()).text.split())
-    assert "arc_easy acc 0.550 ± 0.010 after 335 million tokens; 0.250 after 900 tokens; 2376 questions" in said
+    assert "arc_easy accuracy 0.550 ± 0.010 after 335 million tokens; 0.250 after 900 tokens; 2376 questions" in said
     assert section(scores_of()).tags.count("circle") == 14
     assert not section(()).text.strip()
     hostile = tuple(replace(score, task=HOSTILE_NAME) for score in scores_of())

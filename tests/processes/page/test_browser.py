@@ -349,9 +349,13 @@ def test_a_wall_and_a_printout_show_what_they_are_for(in_browser: InBrowser) -> 
         await printed.emulate_media(media="print", color_scheme="dark")
         await expect(printed.get_by_role("searchbox")).to_be_hidden()
         await expect(printed.locator("#contributors")).to_contain_text("basement-4090")
+        # A sheet of A4 is as narrow as a phone, and has the whole table all the same.
+        await printed.set_viewport_size({"width": 695, "height": 1020})
+        for column in ("Contributor", "Share", "Last heard"):
+            await expect(printed.locator("#contributors").get_by_role("columnheader", name=column)).to_be_in_viewport()
         ground = "getComputedStyle(document.documentElement).backgroundColor"
         assert await printed.evaluate(ground) in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
-        assert await width_of(printed) <= 780
+        assert await width_of(printed) <= 695
 
     in_browser(check)
 
