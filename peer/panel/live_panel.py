@@ -18,7 +18,7 @@ from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
 from peer.panel.screen_painter import Painter
 from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
-from peer.panel.screens.line_layout import ACCENT, CARE, DIM, SEPARATOR, flowed, part
+from peer.panel.screens.line_layout import ACCENT, CARE, DIM, SEPARATOR, flowed, one_part, part
 from peer.panel.screens.loading_screen import loading_screen
 from peer.panel.screens.seed_screen import seed_screen
 from peer.panel.screens.training_screen import header, training_screen
@@ -156,17 +156,22 @@ def screen(
     """The picture for a page: at most `height` lines."""
     width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
     head = [*header(scene, now, width), Text()]
-    if controls.page == "help":
-        return [*head, *help_screen(width)]
-    if controls.page == "addresses":
-        return [*head, *addresses_screen(scene, scene.join_command, now, width)]
-    if controls.page == "details":
-        return [*head, *details_screen(scene, now, width, height - len(head))]
+    if controls.page != "main":
+        return [*head, *one_part(_page(scene, controls, now, width), controls.part, width, height - len(head))]
     if not scene.loading.is_over:
         return loading_screen(scene, now, width, height)
     if scene.is_seed:
         return seed_screen(scene, now, width, height)
     return training_screen(scene, now, width, height, ascii_only=ascii_only)
+
+
+def _page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+    """The whole of a page that a key brought up, of any height."""
+    if controls.page == "help":
+        return help_screen(width, can_rest=controls.can_rest)
+    if controls.page == "addresses":
+        return addresses_screen(scene, scene.join_command, now, width)
+    return details_screen(scene, now, width)
 
 
 def farewell(scene: Scene, now: float, width: int) -> list[str]:

@@ -93,9 +93,10 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     if is_seed:
         events.append(Event(NOW - 200, ME, RelayChecked("full")))
         events += [Event(NOW - 180 + n, ME, StateServed(newcomer, 543_000)) for n, newcomer in enumerate(NEWCOMERS)]
+        events += [Event(NOW - 160 + n, ME, PeerJoined(newcomer)) for n, newcomer in enumerate(NEWCOMERS[12:])]
     for event in sorted(events, key=lambda event: event.at):
         scene = with_event(scene, event)
-    # They came so long ago that no news of it is left.
+    # Two of those served are pages; the others but the last came so long ago that no news of it is left.
     scene = replace(scene, state=replace(scene.state, met=scene.state.met | frozenset(NEWCOMERS[2:])))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
     scene = with_update(scene, seen(NOW - 2, 3, names))
@@ -161,10 +162,17 @@ def a_wait() -> Scene:
 
 
 def lines_of(
-    scene: Scene, width: int, height: int, page: Page = "main", now: float = NOW, *, ascii_only: bool = False
+    scene: Scene,
+    width: int,
+    height: int,
+    page: Page = "main",
+    now: float = NOW,
+    *,
+    index: int = 0,
+    ascii_only: bool = False,
 ) -> list[Text]:
     """The picture with its last line, as the painter puts them on a terminal."""
-    controls = Controls(page, can_rest=not scene.is_seed)
+    controls = Controls(page, index, can_rest=not scene.is_seed)
     picture = screen(scene, controls, now, width, height - 1, ascii_only)
     picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
     return [

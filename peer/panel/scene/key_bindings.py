@@ -43,6 +43,8 @@ class Controls:
     """Where the person at the keys is."""
 
     page: Page = "main"
+    part: int = 0
+    """Which part of a page is shown where it does not fit; after the last one comes the first again."""
     question: Question | None = None
     can_rest: bool = True
 
@@ -58,9 +60,11 @@ class Controls:
             return replace(self, question=Question()), None
         if key in _PAGES:
             page = _PAGES[key]
-            return replace(self, page="main" if self.page == page else page), None
+            return replace(self, page="main" if self.page == page else page, part=0), None
         if key in ("escape", "enter"):
-            return replace(self, page="main"), None
+            return replace(self, page="main", part=0), None
+        if key == " " and self.page != "main":
+            return replace(self, part=self.part + 1), None
         return self, None
 
     def _answer(self, question: Question, key: str) -> tuple[Controls, Action | None]:

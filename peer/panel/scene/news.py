@@ -57,11 +57,16 @@ def news_of(
         case events.PeerJoined():
             # A member that was here before this peer did not join now.
             what = "is back" if fact.remote in before.met else "joined"
+            if before.is_seed and what == "joined" and fact.remote in before.served:
+                what = "joined, with parts of the model from here"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
         case events.PeerLeft() if fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
             return [NewsLine(at, "person", f"{{who}} {how}", fact.remote, PRESENCE)]
-        case events.StateServed() if before.is_seed and fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters:
+        case events.StateServed() if (
+            before.is_seed and fact.remote in before.met and (fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters)
+        ):
+            # Whoever is no member yet may be a page or an export, which is nobody; a newcomer is told when it joins.
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
         case events.Evaluated() if fact.held_out_loss is not None and (

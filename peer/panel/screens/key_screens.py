@@ -26,15 +26,17 @@ WORDS = (
     ("token", "a piece of text: a letter, or a few of them"),
     (
         "rank",
-        "your place among those that your machine has met; the page ranks all, by confirmed work",
+        "place among those that this machine has met; the page ranks all, by confirmed work",
     ),
 )
 
 
-def help_screen(width: int) -> list[Text]:
-    """The keys, and the words of the panel."""
+def help_screen(width: int, *, can_rest: bool) -> list[Text]:
+    """The keys that there are, and the words of the panel."""
     lines = [part("Keys", "bold")]
     for key, what in HELP:
+        if key == "p" and not can_rest:
+            continue
         lines += labelled(key, [part(what)], width)
     lines += [Text(), part("Words", "bold")]
     for word, what in WORDS:
@@ -68,7 +70,7 @@ def reached(scene: Scene, now: float) -> Text:
     return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
 
 
-def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
+def details_screen(scene: Scene, now: float, width: int) -> list[Text]:
     """Figures of rounds and line, and the newest events in their own words."""
     lines: list[Text] = []
     for label, told in facts(scene, now):
@@ -76,10 +78,7 @@ def details_screen(scene: Scene, now: float, width: int, height: int) -> list[Te
             lines += labelled(label if index == 0 else "", [part(line)], width)
     lines.append(Text())
     for at, sentence in reversed(scene.state.recent):
-        more = labelled(age(at, now).removesuffix(" ago"), [part(sentence)], width)
-        if len(lines) + len(more) > height:
-            break
-        lines += more
+        lines += labelled(age(at, now).removesuffix(" ago"), [part(sentence)], width)
     return lines
 
 

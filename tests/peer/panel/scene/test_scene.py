@@ -168,6 +168,8 @@ def typed(controls: Controls, *keys: str) -> tuple[Controls, list[Action]]:
 
 def test_keys_turn_pages_and_ask_for_things() -> None:
     assert [typed(Controls(), key)[0].page for key in "d?ih"] == ["details", "help", "addresses", "help"]
+    assert typed(Controls(), " ")[0] == Controls(), "the first screen has one part"
+    assert [typed(Controls(), "?", *keys)[0].part for keys in ((), " ", "  ", " d", " ?")] == [0, 1, 2, 0, 0]
     assert typed(Controls(), "d", "d")[0].page == typed(Controls(), "?", "escape")[0].page == "main"
     assert typed(Controls(), "q", "p", "x") == (Controls(), ["leave", "rest"])
     assert typed(Controls(can_rest=False), "p")[1] == []
@@ -228,8 +230,13 @@ def test_who_is_silent_for_a_moment_is_no_news() -> None:
 def test_who_only_looks_at_a_seed_is_no_news() -> None:
     seed = Event(1.0, ME, JoinedRun(RUN_ID, "seed", 860_000, (0, 0)))
     scene = after(seed, Event(2.0, ME, StateServed(KIRAN, 256)))
-    assert not any("of the model here" in line for line in said(scene))
-    assert "took 543 kB of the model here" in said(with_event(scene, Event(3.0, ME, StateServed(KIRAN, 543_000))))[-1]
+    took = Event(3.0, ME, StateServed(KIRAN, 543_000))
+    assert said(with_event(scene, took)) == said(scene) == said(after(seed)), "a page, or an export"
+    newcomer = with_event(with_event(scene, took), Event(4.0, ME, PeerJoined(KIRAN)))
+    assert said(newcomer)[-1].endswith(" joined, with parts of the model from here")
+    assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
+    elsewhere = after(seed, Event(4.0, ME, PeerJoined(KIRAN)))
+    assert said(elsewhere)[-1].endswith(" joined")
 
 
 def test_a_rank_is_told_once() -> None:

@@ -36,7 +36,7 @@ from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
-from peer.panel.screens.line_layout import part, without_signs, wrapped
+from peer.panel.screens.line_layout import num_rows, part, without_signs, wrapped
 from tests.kit.panels import (
     FACTS,
     JO,
@@ -136,6 +136,31 @@ def test_a_share_is_of_the_time_in_which_this_peer_was_here() -> None:
 def test_help_is_whole_on_a_small_terminal_and_names_stay_as_they_are_written() -> None:
     assert len(lines_of(an_evening(), 60, 24, "help")) == 24
     assert " s200 left" in picture_of(with_update(an_evening(), SwarmSeen(NOW, names=((JO, "s200"),))))
+
+
+@pytest.mark.parametrize("page", ["help", "addresses", "details"])
+@pytest.mark.parametrize("is_seed", [False, True])
+def test_a_page_that_does_not_fit_comes_in_parts_that_have_all_of_it(page: Page, is_seed: bool) -> None:
+    scene = an_evening(is_seed=is_seed)
+    whole = [line.plain for line in lines_of(scene, 40, 100, page)]
+    parts: list[list[str]] = []
+    while not parts or len(parts) < 20:
+        lines = lines_of(scene, 40, 12, page, index=len(parts))
+        assert num_rows(lines, 40) == 12, "nothing is cut"
+        parts.append([line.plain for line in lines])
+        (said,) = (line for line in parts[-1] if line.endswith("; space: the next"))
+        if said.startswith(f"{len(parts)} of {len(parts)};"):
+            break
+    missing = [line for line in whole if line and not any(line in one for one in parts)]
+    assert missing == []
+    again = [line.plain for line in lines_of(scene, 40, 12, page, index=len(parts))]
+    assert again == parts[0]
+
+
+def test_help_explains_the_keys_that_there_are() -> None:
+    keys = [[line.plain[:1] for line in lines_of(an_evening(is_seed=seed), 80, 40, "help")] for seed in (False, True)]
+    assert ["p" in one for one in keys] == [True, False]
+    assert all({"q", "l", "d", "i", "?"} <= set(one) for one in keys)
 
 
 def test_a_seed_says_that_others_train_alone() -> None:
