@@ -26,6 +26,10 @@ EXIT_INTERRUPTED = 130
 """What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
 
 
+class InterruptionTold(KeyboardInterrupt):
+    """Ctrl+C, after which the person at the terminal has read what became of the work: there is nothing more to say."""
+
+
 class MurmurationError(Exception):
     """Root of all errors this software raises on purpose."""
 

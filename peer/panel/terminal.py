@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from types import FrameType
 
-from dht.errors import DeviceFault, Incompatible, UsageFault
+from dht.errors import DeviceFault, Incompatible, InterruptionTold, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
@@ -97,7 +97,7 @@ class Terminal:
         self._closed = threading.Event()
         self._is_stopping = False
         self._is_member = False
-        self._what_is_lost = "served" if is_seed else "trained"
+        self._first_deed = "anybody was served" if is_seed else "training began"
         self._config = config
         self._listeners: list[Callable[[Event], object]] = []
         self._on_stop: Callable[[], object] = lambda: None
@@ -243,14 +243,16 @@ class Terminal:
                 yield
         except KeyboardInterrupt:
             self._is_stopping = True
-            raise
+            if self._is_member:
+                self.note("left at once, without a goodbye to the others; work after the last checkpoint is not saved")
+            raise InterruptionTold from None
         except (UsageFault, Incompatible, DeviceFault):
             self.tell(updates.EndedForGood())
             raise
         finally:
             self._end_beside()
             if self._is_stopping and not self._is_member:
-                self.note(f"left before this peer was a member: nothing was {self._what_is_lost}")
+                self.note(f"left before {self._first_deed}: nothing is lost")
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
             self._view.restore()

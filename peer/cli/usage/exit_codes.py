@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from dht.errors import EXIT_INTERRUPTED, LocalFault, MurmurationError, UsageFault
+from dht.errors import EXIT_INTERRUPTED, InterruptionTold, LocalFault, MurmurationError, UsageFault
 from peer.console.first_lines import say
 from peer.console.plain_output import plain_output
 
@@ -56,6 +56,8 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
         except MurmurationError as error:
             _say(str(error))
             code = error.exit_code if isinstance(error, LocalFault) else 1
+        except InterruptionTold:
+            code = EXIT_INTERRUPTED
         except KeyboardInterrupt:
             _say("interrupted.")
             code = EXIT_INTERRUPTED

@@ -487,10 +487,23 @@ def test_errors_become_one_sentence_and_their_exit_code(
 
     stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
     assert app.run(["join", RUN_ID, "--peers", ADDRESS]) == code
-    message = capsys.readouterr().err
-    assert message.startswith("peer: ")
-    assert message.count("\n") == 1
-    assert ("Interrupted" if code == 130 else "he disk is gone") in message
+    shown = capsys.readouterr()
+    if code == 130:
+        assert shown.out.endswith("\nLeft before training began: nothing is lost\n")
+        assert shown.err == ""
+        return
+    assert shown.err.startswith("peer: ")
+    assert shown.err.count("\n") == 1
+    assert "he disk is gone" in shown.err
+
+
+def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, "peer.simulation.command", "run_simulation", interrupt)
+    assert app.run(["simulate", "--peers", "5"]) == 130
+    assert capsys.readouterr().err == "peer: Interrupted.\n"
 
 
 @pytest.mark.parametrize("writable", [True, False])

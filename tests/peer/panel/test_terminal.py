@@ -8,9 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+import typer
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
+from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.peer_config import PeerConfig
 from peer.events.log_tail import last_events
 from peer.events.peer_events import Event, LeftRun
@@ -102,16 +104,40 @@ def test_a_peer_that_leaves_while_it_loads_says_so(tmp_path: Path, is_member: bo
         if is_member:
             terminal.show(joined(1.0))
         os.kill(os.getpid(), signal.SIGTERM)
-    assert ("left before this peer was a member: nothing was trained" in view.shown) is not is_member
+    assert ("left before training began: nothing is lost" in view.shown) is not is_member
 
 
-def test_a_start_that_is_interrupted_says_that_nothing_was_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "is_member", "told"),
+    [
+        ("peer join", False, "left before training began: nothing is lost"),
+        ("peer seed", False, "left before anybody was served: nothing is lost"),
+        (
+            "peer join",
+            True,
+            "left at once, without a goodbye to the others; work after the last checkpoint is not saved",
+        ),
+    ],
+)
+def test_who_leaves_at_once_reads_what_is_lost_and_no_word_of_an_interruption(
+    what: str, is_member: bool, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     view = StuckView()
     view.freed.set()
-    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
-    with pytest.raises(KeyboardInterrupt), terminal.interruptible(is_loading=True):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert view.shown == ["left before this peer was a member: nothing was trained"]
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view, what)
+
+    @exits_with_sentence
+    def leave() -> None:
+        with terminal.interruptible(is_loading=True):
+            if is_member:
+                terminal.show(joined(1.0))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(typer.Exit) as ended:
+        leave()
+    assert ended.value.exit_code == 130
+    assert view.shown[-1] == told
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("kind", [LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault])

@@ -100,7 +100,7 @@ def test_a_peer_that_tokenizes_its_first_text_leaves_when_asked(tmp_path: Path) 
         peer.process.send_signal(signal.SIGTERM)
         # A network process that waited for its mailbox was killed after all of that time.
         assert peer.wait_end(LONGEST_LEAVE_SECONDS - 2) == 0, peer.stderr
-        assert "left before this peer was a member" in peer.stderr.lower()
+        assert "left before training began" in peer.stderr.lower()
         assert (tokenizing.processes(), tokenizing.socket_directories()) == ([], [])
 
 
