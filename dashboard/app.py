@@ -360,18 +360,23 @@ def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
 def _say_what_is_shown(run: ShownRun) -> None:
     rule = run.choices.join_rule
     if not (rule.is_of_one_machine or rule.install):
-        _warn("the page sends visitors to you for this software; give the line that installs it with --install")
+        _advise("The page sends visitors to you for this software; give the line that installs it with --install.")
     if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
         return
     if all(map(is_of_this_machine, run.peers)):
-        _warn(
-            "the page is for everybody, but it has no address to show to people that want to join; "
-            "all given with --peers are of this machine alone; give one with --join-address MULTIADDR"
+        _advise(
+            "The page is for everybody, but it has no address to show to people that want to join; "
+            "all given with --peers are of this machine alone; give one with --join-address MULTIADDR."
         )
 
 
 def _warn(sentence: str) -> None:
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)
+    _advise(f"peer: {sentence}")
+
+
+def _advise(sentence: str) -> None:
+    """Without the prefix of a fault: all is as it was asked for."""
+    print(sentence, file=sys.stderr, flush=True)
 
 
 async def _watch(

@@ -17,7 +17,7 @@ from peer.cli.arguments import options
 from peer.cli.arguments.named_run import Run, with_named_run
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
-from peer.console.first_lines import say
+from peer.console.first_lines import notice
 from peer.console.progress import loading, tell_progress
 from peer.observe.run_names import owned_folders, runs_here
 from peer.user_folders import check_out
@@ -156,7 +156,7 @@ def init(
     remember_place(made.run_id, made.folder)
     for other in same_name:
         if other != made.run_id:
-            say(f"{other} has the same name and is known here, too: commands need the whole id of either.")
+            notice(f"{other} has the same name and is known here, too: commands need the whole id of either.")
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed {made.run_id}"
     if out is not None:
@@ -284,7 +284,7 @@ def _run_in_this_folder() -> dict[str, object]:
     if len(found) != 1:
         return {}
     ((folder, run_id),) = found.items()
-    say(f"Seeding {run_id}, whose folder is {folder}.")
+    notice(f"Seeding {run_id}, whose folder is {folder}.")
     return {"run_id": run_id, "data_dir": str(folder)}
 
 

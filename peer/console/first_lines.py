@@ -36,6 +36,11 @@ def clear_first_lines() -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a line of this program on standard error, in place of the checklist if that is there."""
+    """Print what is wrong on standard error, in place of the checklist if that is there."""
+    notice(f"peer: {sentence}")
+
+
+def notice(sentence: str) -> None:
+    """The same with what is good to know and no fault: "peer:" before a line says that something is wrong."""
     clear_first_lines()
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)
+    print(sentence, file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from peer.config.averaging_rules import codecs_of, rule_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of, seed_sizes
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.console.first_lines import say
+from peer.console.first_lines import notice, say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
@@ -89,7 +89,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     anchors = Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
     age = seconds_text(max(0.0, time.time() - saved.saved_at))
     newer = "" if saved.is_settled else "; a peer that runs has more: name RUN in place of --checkpoint"
-    say(f"The checkpoint was saved {age} ago, with {count_text(anchors.tokens)} tokens committed{newer}.")
+    notice(f"The checkpoint was saved {age} ago, with {count_text(anchors.tokens)} tokens committed{newer}.")
     return anchors
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dht.errors import UsageFault
-from peer.console.first_lines import say
+from peer.console.first_lines import notice
 from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here
 
@@ -90,9 +90,11 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
         from peer.observe.run_page import ask_page, in_words, is_unprotected
 
         says = ask_page(text)
-        say(in_words(says, text))
+        notice(in_words(says, text))
         if is_unprotected(text):
-            say("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
+            notice(
+                "This page is not protected (http), so somebody on the way can name another run: compare the run id."
+            )
         return says.run_id, says.addresses, says.end
     if "." not in text:
         same = [known for known in runs_here() if known.partition(".")[0] == text]

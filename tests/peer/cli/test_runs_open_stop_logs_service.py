@@ -268,7 +268,7 @@ def test_a_second_run_of_a_name_is_made_only_where_it_is_asked_for(
     said = capsys.readouterr()
     second = json.loads(said.out)["run_id"]
     assert said.err == (
-        f"peer: {first['run_id']} has the same name and is known here, too: commands need the whole id of either.\n"
+        f"{first['run_id']} has the same name and is known here, too: commands need the whole id of either.\n"
     )
     assert app.run(["init", "mine", "--force"]) == 2  # of which?
     said = capsys.readouterr()

@@ -47,11 +47,7 @@ def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, fo
         done = swarm.call(*(given.get(argument, argument) for argument in arguments), folder=folder)
         assert done.returncode == 0, line
         # Of a checkpoint it says how old it is. This one is that of a goodbye, so nobody has a newer one.
-        age = (
-            r"peer: The checkpoint was saved .* ago, with .* tokens committed\.\n"
-            if "--checkpoint" in arguments
-            else ""
-        )
+        age = r"The checkpoint was saved .* ago, with .* tokens committed\.\n" if "--checkpoint" in arguments else ""
         assert re.fullmatch(age, done.stderr), line
         said.append(done.stdout)
     assert {path.name for path in folder.iterdir()} == {"model", "mine.safetensors", "config.json"}

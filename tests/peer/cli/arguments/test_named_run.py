@@ -57,7 +57,7 @@ def test_an_id_a_link_and_a_page_name_the_same_run(asked: list[str], capsys: pyt
     assert named_run(f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}", None, None)[:2] == (RUN_ID, [ADDRESS])
     assert not asked
     assert named_run(PAGE, None, None)[:2] == (RUN_ID, [ADDRESS])
-    assert f"run.example.org names the run {RUN_ID}, with 1 address." in capsys.readouterr().err
+    assert capsys.readouterr().err == f"run.example.org names the run {RUN_ID}, with 1 address.\n", "no fault"
     assert named_run("http://run.example.org", RUN_ID, [ELSEWHERE])[:2] == (RUN_ID, [ELSEWHERE])
     assert "not protected (http)" in capsys.readouterr().err
     assert named_run(None, RUN_ID, [ADDRESS])[:2] == (RUN_ID, [ADDRESS])
