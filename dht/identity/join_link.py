@@ -59,15 +59,17 @@ class JoinLink:
 
 
 def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:
-    """A link with as many of `addresses` as it can carry; those of this machine alone only where there are no others.
+    """A link with as many of `addresses` as it can carry, of those that are dialled from farthest.
+
+    Addresses of a home network are in it only where there are no others, and those of this machine likewise.
 
     Raises:
         UsageFault: one of them is not the multiaddr of a peer.
     """
     link = JoinLink(run_id)
     parsed = {str(address): address for address in map(parse_multiaddr, addresses)}
-    far = [text for text, address in parsed.items() if not address.is_loopback]
-    for address in far or parsed:
+    farthest = max((address.reach for address in parsed.values()), default=0)
+    for address in (text for text, one in parsed.items() if one.reach == farthest):
         parse_peer_multiaddr(address)
         longer = JoinLink(run_id, (*link.addresses, address))
         if "," not in address and len(longer.addresses) <= MAX_LINK_ADDRESSES and len(str(longer)) <= MAX_LINK_LENGTH:

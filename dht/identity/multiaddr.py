@@ -77,6 +77,10 @@ _PROTOCOLS: Final[dict[str, tuple[int, _Kind]]] = {
     "ws": (477, _NONE),
     "wss": (478, _NONE),
 }
+_OWN_NETWORKS: Final = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
+"""Private use (RFC 1918), behind a provider's translation (RFC 6598), and unique local (RFC 4193)."""
 _NAMES: Final = {code: name for name, (code, _) in _PROTOCOLS.items()}
 _EXAMPLE = "expected something like /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."
 """Of somebody to dial."""
@@ -131,6 +135,16 @@ class Multiaddr:
     @property
     def is_loopback(self) -> bool:
         return self.ip is not None and self.ip.is_loopback
+
+    @property
+    def reach(self) -> int:
+        """From how far it can be dialled: 0 this machine, 1 its own network, 2 anywhere, as far as the address says."""
+        if self.ip is None:
+            return 2
+        is_near = self.ip.is_link_local or any(
+            self.ip in net for net in _OWN_NETWORKS if net.version == self.ip.version
+        )
+        return 0 if self.ip.is_loopback else 1 if is_near else 2
 
     def on_this_machine(self) -> Multiaddr:
         """Where one dials, on the same machine, what listens here: everywhere includes the loopback address."""

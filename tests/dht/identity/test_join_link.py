@@ -54,6 +54,16 @@ def test_an_address_of_this_machine_alone_is_passed_on_where_there_is_no_other()
 
 
 @pytest.mark.parametrize(
+    "near", ["/ip6/fd00::5", "/ip6/fe80::5", "/ip4/192.168.1.5", "/ip4/10.1.2.3", "/ip4/172.20.0.2", "/ip4/100.64.9.9"]
+)
+@pytest.mark.parametrize("far", ["/ip4/203.0.113.5", "/ip6/2001:db8::5", "/dns4/home.example.org"])
+def test_addresses_of_a_home_network_are_in_a_link_only_where_there_are_no_others(near: str, far: str) -> None:
+    here, near, far = (f"{one}/tcp/4001/p2p/{ADA.peer_id}" for one in ("/ip6/::1", near, far))
+    assert join_link(RUN_ID, [here, near, far]).addresses == (far,)
+    assert join_link(RUN_ID, [here, near]).addresses == (near,)
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("https://run.example.org", "is no link to a run"),
