@@ -122,7 +122,7 @@ def logs(
 ) -> int:
     """Print what the peer on this machine has done, one sentence for each event, newest last.
 
-    Of several that run, all are shown, each line with the name of its folder.
+    Of several that run, all are shown; what stands before their lines is explained first.
     """
     from peer.events.log_tail import LogReader
     from peer.folder_lock import told_holder_of
@@ -275,10 +275,22 @@ def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
 
 
 def _labels(folders: list[Path]) -> dict[Path, str]:
-    """What stands before lines of each: its name without the fingerprint, or its path where two would be the same."""
-    short = {folder: re.sub(r"\.[a-z2-7]{20}", "", folder.name) for folder in folders}
+    """What stands before lines of each: its run's name, and no other text that looks like one.
+
+    Its path where two would be the same.
+    """
+    short = {folder: _label(folder.name) for folder in folders}
     is_clear = len(set(short.values())) == len(folders)
     return short if is_clear else {folder: str(folder) for folder in folders}
+
+
+def _label(folder_name: str) -> str:
+    """``tinybytes`` of a run's usual folder, ``tinybytes (2)`` of a further one, ``mine/`` of one named by hand."""
+    usual = re.fullmatch(r"(.+)\.[a-z2-7]{20}(?:-([1-9][0-9]?))?", folder_name)
+    if usual is None:
+        return f"{folder_name}/"
+    name, number = usual.groups()
+    return f"{name} ({number})" if number else str(name)
 
 
 def _print(events: Any, labels: dict[Path, str]) -> None:

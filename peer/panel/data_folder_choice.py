@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +117,10 @@ def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: in
     usual = config.data_dir
     if folder != usual and not config.peers and last_use_of(usual) == _SEED and told_holder_of(usual) is None:
         return f"the run's seed on this machine does not run; start it with `{_SEED} {config.run_id}`"
-    name = re.sub(r"\.[a-z2-7]{20}", "", folder.name)
+    named = shlex.join(["--data-dir", str(folder)])
     if num_stopped > 1:
-        return f"of {num_stopped} peers that stopped here the last one goes on ({name}); --data-dir brings another back"
-    return f"the usual folder is another peer's; this one has its own ({name})" if is_new else None
+        return f"of {num_stopped} peers that stopped here the last one goes on ({named}); `peer runs` lists the others"
+    return f"the usual folder is another peer's; this one has its own ({named})" if is_new else None
 
 
 def _last_event_at(folder: Path) -> float:

@@ -167,22 +167,26 @@ def test_of_several_old_logs_the_newest_is_shown(
 def test_of_several_that_run_all_are_shown_in_order(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     usual = home / "data" / "murmuration" / RUN
     second = usual.with_name(f"{RUN}-2")
-    for folder, times in ((usual, (1, 4, 6)), (second, (2, 5))):
+    by_hand = home / "mine"
+    for folder, times in ((usual, (1, 4, 6)), (second, (2, 5)), (by_hand, (3,))):
         folder.mkdir(parents=True)
         lines = [to_json(Event(1_700_000_000.0 + at, LEFT.peer_id, LeftRun(f"at {at}", 0, 0, 0))) for at in times]
         (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
-    locks = [FolderLock(usual, "peer seed"), FolderLock(second, "peer join")]
-    assert app.run(["logs", "demo", "-n", "4"]) == 0
+    remember_place(RUN, by_hand)
+    locks = [FolderLock(usual, "peer seed"), FolderLock(second, "peer join"), FolderLock(by_hand, "peer join")]
+    assert app.run(["logs", "demo", "-n", "5"]) == 0
     said = capsys.readouterr()
     told = [line.split("  ")[1:] for line in said.out.splitlines()]
     assert [(label, sentence[14:18]) for label, sentence in told] == [
-        *(("demo-2", "at 2"), ("demo", "at 4"), ("demo-2", "at 5"), ("demo", "at 6"))
+        *(("demo (2)", "at 2"), ("mine/", "at 3"), ("demo", "at 4"), ("demo (2)", "at 5"), ("demo", "at 6"))
     ]
     legend = said.err.splitlines()
     assert legend[0].startswith("demo: process ")
     assert "(peer seed)" in legend[0]
     assert legend[1].endswith(f", {second}")
-    locks[1].close()
+    assert legend[1].startswith("demo (2): process ")
+    for lock in locks[1:]:
+        lock.close()
     assert app.run(["logs", "demo"]) == 0
     assert "demo" not in capsys.readouterr().out.splitlines()[0]
     locks[0].close()

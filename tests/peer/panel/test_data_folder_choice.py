@@ -47,7 +47,8 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert [config.data_dir.name for config in (second, third)] == [f"{RUN_ID}-2", f"{RUN_ID}-3"]
     assert second.identity == second.data_dir / "identity.key"
     assert second.peers == third.peers == (SEED_ADDRESS,)
-    assert second_held.sentence == "the usual folder is another peer's; this one has its own (own-2)"
+    named = f"--data-dir {second.data_dir}"
+    assert second_held.sentence == f"the usual folder is another peer's; this one has its own ({named})"
     second_held.lock.close()
     again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert again == second
@@ -92,8 +93,12 @@ def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig,
     _, alice = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert start_and_stop("peer join", last_event_at=2000) == "-3"
     alice.lock.close()
-    _, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
-    assert held.sentence == "of 2 peers that stopped here the last one goes on (own-3); --data-dir brings another back"
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert config.data_dir.name.endswith("-3")
+    assert held.sentence == (
+        f"of 2 peers that stopped here the last one goes on (--data-dir {config.data_dir}); "
+        "`peer runs` lists the others"
+    )
     held.lock.close()
     assert start_and_stop("peer join", last_event_at=1000) == "-3"
     # A start that fails there changes nothing of what the folder is for.
