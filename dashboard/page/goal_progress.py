@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.number_formats import short_day
+from dht.quantities import arrival_text
 
 SPEED_SECONDS: Final = 86_400.0
 """The speed is that of the last day: a swarm of homes breathes with the hours."""
@@ -110,25 +110,7 @@ def _at(now: float, tokens: float, speed: float) -> float | None:
 
 
 def when_text(progress: GoalProgress | None, now: float) -> str:
-    """``in 3 to 5 h``, ``between 2 and 5 December``: as exact as it is known, empty when it is not."""
+    """As exact as it is known, empty when it is not; see `arrival_text`."""
     if progress is None or progress.soonest_at is None:
         return ""
-    soonest, latest = progress.soonest_at, progress.latest_at
-    if latest is None and soonest - now > 2 * 86_400:
-        return f"not before {short_day(soonest)}"
-    if latest is None:
-        return f"in {_hours(soonest - now)} at the earliest"
-    if latest - now < 2 * 86_400:
-        low, high = _hours(soonest - now), _hours(latest - now)
-        if low == high:
-            return f"in about {high}"
-        number, _, unit = low.partition(" ")
-        return f"in {number if high.endswith(f' {unit}') else low} to {high}"
-    date, later_date = short_day(soonest), short_day(latest)
-    return f"about {date}" if date == later_date else f"between {date} and {later_date}"
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{round(seconds / 3600)} h"
+    return arrival_text(progress.soonest_at, progress.latest_at, now)

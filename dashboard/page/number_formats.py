@@ -13,7 +13,18 @@ from markupsafe import Markup, escape
 
 from dht.identity.join_link import SCHEME
 from dht.identity.speakable import speakable_name
-from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
+from dht.quantities import (
+    bit_rate_text,
+    bytes_text,
+    count_text,
+    day_text,
+    plural,
+    seconds_text,
+    short_day,
+    short_peer,
+    until_text,
+    words_text,
+)
 
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
@@ -48,18 +59,6 @@ def moment_text(at: float, span_seconds: float) -> str:
     if span_seconds < 1.5 * _DAY_SECONDS:
         return f"{moment:%H:%M}"
     return f"{moment.day} {moment:%b}"
-
-
-def day_text(at: float) -> str:
-    """``3 March 2030`` (UTC)."""
-    moment = datetime.fromtimestamp(at, UTC)
-    return f"{moment.day} {moment:%B %Y}"
-
-
-def short_day(at: float) -> str:
-    """``3 March`` (UTC)."""
-    moment = datetime.fromtimestamp(at, UTC)
-    return f"{moment.day} {moment:%B}"
 
 
 def people_text(count: int) -> str:
@@ -178,7 +177,7 @@ TEMPLATES.filters.update(
                 short_peer,
                 short_time,
             ),
-            *(shell_line, short_day, speakable_name, times_text, whole_text, words_text),
+            *(shell_line, short_day, speakable_name, times_text, until_text, whole_text, words_text),
         )
     }
 )

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from dht.quantities import count_text, plural, seconds_text
+from dht.quantities import arrival_text, count_text, plural, seconds_text, until_text
 from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
@@ -41,6 +41,8 @@ LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
 """Columns that the table of people needs, and beyond which an eye loses its row."""
+NEVER_SECONDS = 100 * 365.25 * 86_400.0
+"""As on the run's page: later than this is never."""
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
 PINNED_SECONDS = 600.0
@@ -201,8 +203,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
         if when:
             told.append(part(when))
     elif run.goal_until is not None:
-        left = run.goal_until - now
-        told.append(part(f"ends in {about(left)}" if left > 0 else "its time is over"))
+        told.append(part(until_text(run.goal_until, now)))
     if loss is not None:
         aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
         told.append(part(f"loss {loss:.3f} on unseen data{aim}"))
@@ -227,13 +228,8 @@ def _arrival(scene: Scene, goal: int, now: float) -> str:
     (at, before), (last_at, last) = scene.pace[0], scene.pace[-1]
     if last <= before or last_at <= at:
         return ""
-    seconds = (goal - scene.state.run_tokens) / ((last - before) / (last_at - at))
-    if seconds < 86400:
-        return f"done in about {about(seconds)}"
-    if seconds > 400 * 86400:
-        return "done in more than a year"
-    when = datetime.fromtimestamp(now + seconds)
-    return f"done about {when:%a}" if seconds < 6 * 86400 else f"done about {when.day} {when:%b}"
+    done_at = now + (goal - scene.state.run_tokens) / ((last - before) / (last_at - at))
+    return f"done {arrival_text(done_at, done_at, now)}" if done_at - now < NEVER_SECONDS else ""
 
 
 def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Text]:

@@ -138,6 +138,18 @@ def test_help_is_whole_on_a_small_terminal_and_names_stay_as_they_are_written() 
     assert " s200 left" in picture_of(with_update(an_evening(), SwarmSeen(NOW, names=((JO, "s200"),))))
 
 
+def test_the_date_of_a_goal_has_the_form_that_it_has_on_the_page() -> None:
+    until = with_update(an_evening(), replace(FACTS, goal_tokens=None, goal_until=NOW + 5 * 86_400))
+    assert "until 1 December 2025, 5 d left" in picture_of(until)
+    evening = an_evening()
+    begun, now = (1e9, 1.1e9)
+    for days, told in ((0.2, "done in about 5 h"), (5, "done about 1 December"), (500, "done about 10 April 2027")):
+        goal = round(now + (now - begun) * days * 24)  # that much more came in the last hour
+        scene = replace(evening, pace=((NOW - 3600, int(begun)), (NOW, int(now))))
+        scene = replace(scene, state=replace(scene.state, run_tokens=int(now)), run=replace(FACTS, goal_tokens=goal))
+        assert told in picture_of(scene)
+
+
 @pytest.mark.parametrize("page", ["help", "addresses", "details"])
 @pytest.mark.parametrize("is_seed", [False, True])
 def test_a_page_that_does_not_fit_comes_in_parts_that_have_all_of_it(page: Page, is_seed: bool) -> None:
