@@ -13,6 +13,7 @@ The files of this folder stand under all rooms, but for the entry point:
     optional_libraries.py  libraries that only some commands need
     run_clock.py           tokens that the whole swarm has committed
     stalled_run.py         when a run, or a machine in it, counts as stalled
+    dates.py               dates as page and panel tell them
     hf_model_section.py    an architecture of transformers as a manifest has it
     service_files.py       what keeps a peer running without a terminal (pure)
     __main__.py            entry point of `python -m peer`

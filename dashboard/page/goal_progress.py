@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dht.quantities import arrival_text
+from peer.dates import arrival_text
 
 SPEED_SECONDS: Final = 86_400.0
 """The speed is that of the last day: a swarm of homes breathes with the hours."""

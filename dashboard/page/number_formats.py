@@ -13,18 +13,8 @@ from markupsafe import Markup, escape
 
 from dht.identity.join_link import SCHEME
 from dht.identity.speakable import speakable_name
-from dht.quantities import (
-    bit_rate_text,
-    bytes_text,
-    count_text,
-    day_text,
-    plural,
-    seconds_text,
-    short_day,
-    short_peer,
-    until_text,
-    words_text,
-)
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
+from peer.dates import day_text, short_day, until_text
 
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 

@@ -238,7 +238,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.samples": ("peer dashboard dashboard.observe", False, "pydantic"),
     "dashboard.share": ("dashboard", False, "PIL markupsafe segno"),
     "dashboard.page": (
-        "dht.identity dht.records peer.events dashboard dashboard.observe dashboard.people dashboard.share",
+        "dht.identity dht.records peer peer.events dashboard dashboard.observe dashboard.people dashboard.share",
         False,
         "jinja2 markupsafe",
     ),

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from rich.text import Text
 
-from dht.quantities import arrival_text, count_text, plural, seconds_text, until_text
+from dht.quantities import count_text, plural, seconds_text
+from peer.dates import arrival_text, until_text
 from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene

@@ -114,7 +114,7 @@ def test_who_is_left_out_stays_so_through_later_refusals() -> None:
 
 def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
     def swarm_of(state: PanelState, now: float) -> str:
-        return text_of(details_screen(PanelScene(state=replace(state, recent=())), now, 80, 24))
+        return text_of(details_screen(PanelScene(state=replace(state, recent=())), now, 80))
 
     state = fold(fold(PanelState(), joined(0.0)), refused(1.0, OTHER))
     # One refusal in passing concerns nobody: a friend on a busy machine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.quantities import arrival_text, until_text
+from peer.dates import arrival_text, until_text
 
 NOW = 1_900_000_000.0
 """17 March 2030."""
