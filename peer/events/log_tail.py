@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from averaging.rounds.round_facts import RoundCommitted
+from dht.host import PeerId
 from dht.regular_files import open_regular
 from peer.events.event_log import MAX_LINE_BYTES, from_json
-from peer.events.peer_events import Event
+from peer.events.peer_events import Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.events.rotating_log import earlier_log
 
 LOG_TAIL_BYTES = 8 << 20
@@ -62,6 +64,32 @@ def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
         content = file.read(LOG_TAIL_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
     return list(events_in(whole.splitlines())), begin + len(whole)
+
+
+def work_in_log(path: Path, run_id: str, me: PeerId) -> tuple[int, int]:
+    """(tokens, rounds contributed to) of a peer in all its sessions, as the newest one in its log says.
+
+    A peer that was killed did more than its checkpoint knows, and others count that. Zeros where no log tells.
+    """
+    lines: list[bytes] = []
+    with contextlib.suppress(OSError):
+        lines = tail_lines(path)
+    tokens = rounds = 0
+    for event in events_in(reversed(lines)):
+        if event.peer_id != me:
+            break
+        match event.fact:
+            case LeftRun() as left:
+                return max(tokens, left.tokens), rounds + left.rounds_contributed
+            case TrainingProgressed() as progress:
+                tokens = max(tokens, progress.tokens)
+            case RoundCommitted() as committed:
+                rounds += me in committed.contributors
+            case JoinedRun() as joined:
+                if joined.run_id != run_id:
+                    return 0, 0
+                return max(tokens, joined.earlier_tokens), rounds + joined.earlier_rounds
+    return tokens, rounds
 
 
 class LogReader:

@@ -56,8 +56,9 @@ class JoinedRun(Fact):
     budget_tokens: int | None = None
     """Tokens of the swarm at which the run's schedule ends."""
     earlier_inner_steps: int = 0
-    """Of earlier sessions, as this peer's checkpoint says; `earlier_tokens` and `earlier_rounds` likewise."""
+    """Of earlier sessions, as this peer's checkpoint says."""
     earlier_tokens: int = 0
+    """Of earlier sessions, as its checkpoint or its log says; `earlier_rounds` likewise."""
     earlier_rounds: int = 0
 
     def sentence(self) -> str:

@@ -19,6 +19,7 @@ from peer.config.averaging_rules import sent_bytes_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_digest_of, layout_of, tensor_shapes
 from peer.config.peer_config import PeerConfig
+from peer.events.log_tail import work_in_log
 from peer.events.peer_events import Event
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
@@ -93,7 +94,8 @@ class RunConnection:
     ) -> TrainerLink:
         """Connect parameters, as named and ordered by their module, to the network process, and averaged buffers.
 
-        `ranks` and `ref_device` as in `TrainerLink`. Counting goes on where this peer's newest checkpoint stopped.
+        `ranks` and `ref_device` as in `TrainerLink`. Steps are counted on from this peer's newest checkpoint, tokens
+        and rounds from the end of its log.
 
         Raises:
             Incompatible: they are not those of the run.
@@ -105,7 +107,9 @@ class RunConnection:
         self.totals = totals
         mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
         self._mailbox = mailbox
-        mailbox.trainer.tokens = totals.tokens
+        tokens, rounds = work_in_log(self._config.event_log_path, self._config.run_id, self.identity.peer_id)
+        mailbox.trainer.tokens = max(totals.tokens, tokens)
+        mailbox.network.rounds_contributed = max(totals.rounds_contributed, rounds)
         is_here = ref_device in (None, device) and not ranks.is_sharded
         self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
         link = TrainerLink(

@@ -34,7 +34,9 @@ class Reporter:
         self.round_clock = RoundClock(self.wall_clock())
         self._joined_at = self.clock()
         self._pulse = TrainingPulse(self._joined_at)
-        self._before = Totals()
+        self._earlier_inner_steps = 0
+        self._earlier_tokens = self.mailbox.trainer.tokens
+        self._earlier_rounds = self.mailbox.network.rounds_contributed
         self._spent_before = 0.0
         self._evaluated = -1
         self._data_waits = (0, 0)
@@ -50,7 +52,6 @@ class Reporter:
         trainer = self.mailbox.trainer
         self._joined_at = self.clock()
         self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
-        before = self._before
         self.report(
             events.JoinedRun(
                 run_id,
@@ -58,16 +59,19 @@ class Reporter:
                 sum(self.mailbox.sizes),
                 versions,
                 budget_tokens,
-                before.inner_steps,
-                before.tokens,
-                before.rounds_contributed,
+                self._earlier_inner_steps,
+                self._earlier_tokens,
+                self._earlier_rounds,
             )
         )
 
     def restored(self, before: Totals) -> None:
-        """The totals of earlier sessions, by this peer's checkpoint."""
-        self._before = before
-        self.mailbox.network.rounds_contributed = before.rounds_contributed
+        """The totals of earlier sessions, by this peer's checkpoint; its log may know of later work."""
+        self._earlier_inner_steps = before.inner_steps
+        self._earlier_tokens = max(self._earlier_tokens, before.tokens)
+        self._earlier_rounds = max(self._earlier_rounds, before.rounds_contributed)
+        network = self.mailbox.network
+        network.rounds_contributed = max(network.rounds_contributed, before.rounds_contributed)
 
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
         """All is there; `donors` of each fragment, those who sent most first."""

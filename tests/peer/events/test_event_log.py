@@ -24,11 +24,13 @@ from averaging.rounds.round_facts import (
 )
 from dht.host import PeerId
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
-from peer.events.log_tail import last_events
+from peer.events.log_tail import last_events, work_in_log
 from peer.events.peer_events import (
     DaemonRestarted,
     Evaluated,
     Event,
+    JoinedRun,
+    LeftRun,
     NetworkRestarted,
     PeerJoined,
     PeerLeft,
@@ -172,6 +174,56 @@ def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
     said = Event(1.0, me, LeaderReplaced(0, 1, 1, other, me, "it was silent")).sentence()
     assert said == "This peer took over version 2 of fragment 0 from oooooooo: it was silent."
     assert Event(1.0, me, PeerJoined(other)).sentence() == "Peer oooooooo joined."
+
+
+ANN, BEN = PeerId("12D3KooWann"), PeerId("12D3KooWben")
+
+
+def told(fact: Fact, peer_id: PeerId = ANN) -> str:
+    return to_json(Event(1.0, peer_id, fact))
+
+
+def joined(run_id: str, tokens: int, rounds: int) -> JoinedRun:
+    return JoinedRun(run_id, "cpu", 9, (0,), earlier_tokens=tokens, earlier_rounds=rounds)
+
+
+def progressed(tokens: int) -> TrainingProgressed:
+    return TrainingProgressed(1, tokens, None, 1.0, 0.0)
+
+
+def committed(*contributors: PeerId) -> RoundCommitted:
+    return RoundCommitted(0, 1, contributors, 0.7, 9, 0, 1.0, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], (0, 0)),
+        # It was killed: what it did since it joined, and before.
+        (
+            [
+                *(told(joined("run", 500, 3)), told(progressed(700)), told(committed(ANN, BEN)), told(committed(BEN))),
+                *(told(progressed(900)), told(committed(ANN)), '{"cut o'),
+            ],
+            (900, 5),
+        ),
+        # Earlier sessions are in the count of the newest one; it stopped before its first step.
+        ([told(progressed(100)), told(committed(ANN)), told(joined("run", 900, 5))], (900, 5)),
+        ([told(joined("run", 0, 0)), told(committed(ANN)), told(LeftRun("asked to", 4, 950, 6))], (950, 6)),
+        # Another run, or another peer, had the folder.
+        ([told(joined("other", 500, 3)), told(progressed(700))], (0, 0)),
+        ([told(joined("run", 500, 3), BEN), told(progressed(700), BEN)], (0, 0)),
+        # The beginning of a long session is not there any more.
+        ([told(committed(ANN)), told(progressed(700))], (700, 1)),
+    ],
+)
+def test_a_log_knows_the_work_of_a_peer_that_was_killed(
+    lines: list[str], expected: tuple[int, int], tmp_path: Path
+) -> None:
+    log = tmp_path / "events.jsonl"
+    if lines:
+        log.write_text("\n".join(lines) + "\n")
+    assert work_in_log(log, "run", ANN) == expected
 
 
 def test_sentences_read_well() -> None:
