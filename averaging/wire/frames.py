@@ -34,7 +34,6 @@ from averaging.wire.messages import (
     TopCommit,
 )
 from dht.errors import PeerFault
-from dht.fields import pack
 from dht.host import PeerId
 
 WIRE_VERSION = 4
@@ -53,22 +52,14 @@ _WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
 _IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return _fields_of(value)
-    return value
-
-
 def _fields_of(value: Any) -> list[Any]:
     named = ((name, getattr(value, name)) for name in checks_of(value.__class__))
-    return [mask_of(item) if name == "included" else _plain(item) for name, item in named]
+    return [mask_of(item) if name == "included" else item for name, item in named]
 
 
 def encode(message: Message) -> bytes:
     """The frame's first part: version, header length and header. A payload is appended by the sender."""
-    header = pack([message.KIND, *_fields_of(message)])
+    header: bytes = msgpack.packb([message.KIND, *_fields_of(message)], default=_fields_of, use_bin_type=True)
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(header)} bytes; expected at most {MAX_HEADER_BYTES}")
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header

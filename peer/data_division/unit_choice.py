@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -122,8 +123,11 @@ class UnitWalk:
         Args:
             goes_first: whether a unit goes before others.
         """
-        free: list[int] = sorted(self._in_order(view).tolist(), key=lambda unit: not goes_first(unit))
-        return ([] if self._unit is None else [self._unit]) + free[: number - (self._unit is not None)]
+        present = [] if self._unit is None else [self._unit]
+        free: list[int] = self._in_order(view).tolist()
+        ahead = filter(goes_first, free)
+        behind = itertools.filterfalse(goes_first, free)
+        return list(itertools.islice(itertools.chain(present, ahead, behind), number))
 
     def reading(self, data: int) -> Reading:
         """For this peer's record; `data` as in `Reading`."""
