@@ -118,7 +118,8 @@ class Audits:
         self._defences: Newest[tuple[int, int, int], Defence] = Newest(num_means)
         self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
         """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
-        self._budgets = AuditBudgets(context.rule.audit_fraction)
+        self._budgets, self._requests = (AuditBudgets(context.rule.audit_fraction) for _ in range(2))
+        """Of audits that are begun here, and of auditors that ask for what this peer sent."""
         self._answers = AuditBudgets(context.rule.audit_fraction)
         """Of those that accuse this peer; an honest one has looked before, which takes as much."""
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
@@ -424,7 +425,7 @@ class Audits:
             return
         # Before the share is made: that takes a signature, and a pass over its values.
         place = (fragment.index, fragment.machine.version, len(held[0].roster))
-        if self._budgets.answers(sender, request, *place) and (share := self._own_share(fragment, request)):
+        if self._requests.answers(sender, request, *place) and (share := self._own_share(fragment, request)):
             self._post(sender, *share)
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:

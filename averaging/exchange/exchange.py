@@ -131,7 +131,9 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
-        if self._is_one_question_too_many(sender, message, fragment.machine.version):
+        # Offers for the version whose commit is applied now are answered with that.
+        version = fragment.machine.version + (fragment.machine.applying is not None)
+        if self._is_one_question_too_many(sender, message, version):
             return
         if reason := self.guard.objection(sender, message, fragment.machine):
             self._refuse(fragment, sender, message, reason)

@@ -28,7 +28,7 @@ class AuditBudgets:
 
     def __init__(self, audit_fraction: float) -> None:
         self._audit_fraction = audit_fraction
-        self._left: dict[tuple[PeerId, int], tuple[float, int]] = {}
+        self._left: Newest[tuple[PeerId, int], tuple[float, int]] = Newest(MAX_BUDGETS)
         self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_BUDGETS)
 
     def spend(self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float) -> bool:
@@ -39,15 +39,12 @@ class AuditBudgets:
             num_members: of the round whose mean it is.
             most: what it may have left, and begins with.
         """
-        left, since = self._left.get((auditor, fragment), (most, version))
+        left, since = self._left.pop((auditor, fragment), (most, version))
         refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
         left = min(most, left + max(0, version - since) * refill)
-        if left < 1:
-            return False
-        if len(self._left) >= MAX_BUDGETS:
-            self._left.clear()
-        self._left[auditor, fragment] = (left - 1, version)
-        return True
+        is_allowed = left >= 1
+        self._left[auditor, fragment] = (left - is_allowed, version)
+        return is_allowed
 
     def answers(self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int) -> bool:
         """Whether a request is answered, which counts then.

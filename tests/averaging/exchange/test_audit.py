@@ -229,7 +229,7 @@ def test_an_accuser_has_as_few_answers_as_it_may_begin_audits():
         assert len(answered) == 3 * OWN_BUDGET
         # Others have their own, and what one asks for as an auditor takes nothing of it.
         for _ in range(40):
-            audits._budgets.spend(swarm.live()[2].name, fragment.index, fragment.machine.version, 4, 12.0)
+            audits._requests.spend(swarm.live()[2].name, fragment.index, fragment.machine.version, 4, BUDGET)
         accuse(swarm.live()[2], 140)
         assert len(answered) == 3 * OWN_BUDGET + 3
         return swarm
@@ -461,6 +461,11 @@ def test_an_auditor_has_a_budget():
         ask(swarm.live()[2].name, shards[0].start, shards[0].end, version + 9)
         # Each takes a signature, so what is not answered is not made.
         assert len(made) == len(answered) == 2 * BUDGET
+        # What an honest auditor accuses takes nothing of what it may ask for: whoever refused it would look evasive.
+        for _ in range(40):
+            audits._budgets.spend(named(8), 1, fragment.machine.version, 3, OWN_BUDGET)
+        ask(named(8), shards[0].start, shards[0].end)
+        assert len(answered) == 2 * BUDGET + 1
         return swarm
 
     scenario(play)

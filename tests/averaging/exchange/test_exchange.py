@@ -318,8 +318,8 @@ def test_nothing_is_left_behind_after_many_rounds():
     scenario(play)
 
 
-@pytest.mark.parametrize("old_offer", [False, True])
-def test_a_remote_gets_so_many_commits_and_no_more(old_offer):
+@pytest.mark.parametrize("asked_by", ["request", "old offer", "offer while the commit is applied"])
+def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
     """A question has 23 bytes, and the commit of a round of 256 members 80,000."""
 
     async def play():
@@ -327,17 +327,22 @@ def test_a_remote_gets_so_many_commits_and_no_more(old_offer):
         await swarm.train(3)
         await swarm.settle()
         peer, remote = swarm.live()[0], named(66)
-        version = peer.fragments[0].state.version - 1
-        question = Offer(0, version, 0, bytes(DIGEST_BYTES), 0, 1, 1, 1, 0.0, True) if old_offer else None
+        machine, version = peer.fragments[0].machine, peer.fragments[0].state.version - 1
+        commit = machine.known_commit(version)
+        if asked_by == "offer while the commit is applied":
+            version += 1
+            machine.applying = commit = replace(commit, version=version)
+        offer = Offer(0, version, 0, bytes(DIGEST_BYTES), 0, 1, 1, 1, 0.0, True)
+        question = CommitRequest(0, version) if asked_by == "request" else offer
         sent = []
         peer.links.send = lambda to, message, payload=(): sent.append(message) or 0
 
         def ask():
-            peer.exchange.on_message(remote, question or CommitRequest(0, version), memoryview(b""), 23)
+            peer.exchange.on_message(remote, question, memoryview(b""), 23)
 
         for _ in range(2 * QUESTIONS_AT_ONCE):
             ask()
-        assert sent == [peer.fragments[0].machine.known_commit(version)] * QUESTIONS_AT_ONCE
+        assert sent == [commit] * QUESTIONS_AT_ONCE
         await asyncio.sleep(1.0)
         ask()
         assert len(sent) == QUESTIONS_AT_ONCE + 1
