@@ -60,6 +60,8 @@ class PersonSeen:
     doing: str
     """training, resting, joining or away."""
     is_own: bool = False
+    num_machines: int = 1
+    """That were met, whose work is in `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,7 @@ def _together(one: PersonSeen, other: PersonSeen) -> PersonSeen:
         name=first.name or one.name or other.name,
         tokens=one.tokens + other.tokens,
         tokens_per_second=one.tokens_per_second + other.tokens_per_second,
+        num_machines=one.num_machines + other.num_machines,
     )
 
 

@@ -153,7 +153,7 @@ def summary(scene: Scene, now: float) -> str:
     speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
     parts = [
         "Paused" if scene.is_resting else _capitalised(scene.phase),
-        f"{count_text(state.tokens)} {scene.run.counted}",
+        scene.own_work,
         plural(state.rounds_contributed, "round"),
         *([] if scene.is_resting or scene.is_compiling else [speed]),
     ]

@@ -12,7 +12,7 @@ from dht.host import PeerId
 from dht.identity.join_link import join_link
 from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
-from dht.quantities import plural, short_peer
+from dht.quantities import count_text, plural, short_peer
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS, is_shared
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
@@ -141,6 +141,13 @@ class Scene:
         if self.run.is_private:
             return "Others need an invite (`peer invite` writes it). They type:"
         return "Share this; others join with it:"
+
+    @property
+    def own_work(self) -> str:
+        """What this machine has done; a person with several machines has the sum of them in the ranking."""
+        row = self.swarm.own_row
+        where = " on this machine" if row is not None and row.num_machines > 1 else ""
+        return f"{count_text(self.state.tokens)} {self.run.counted}{where}"
 
     @property
     def session_tokens(self) -> int:

@@ -109,7 +109,7 @@ def doing(scene: Scene) -> tuple[str, str]:
 def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) -> list[Text]:
     state, swarm = scene.state, scene.swarm
     work = [
-        part(f"{count_text(state.tokens)} {scene.run.counted}", ACCENT),
+        part(scene.own_work, ACCENT),
         *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
     ]
     here_seconds = 0.0 if scene.joined_at is None else now - scene.joined_at

@@ -45,6 +45,7 @@ def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     assert places(seen) == [(1, "me", 400), (2, "other", 350)]
     assert seen.own_row is not None
     assert (seen.own_row.name, seen.own_row.doing) == ("Ada", "training")
+    assert [row.num_machines for row in seen.rows] == [2, 1]
     counts = (seen.num_training, seen.num_resting, seen.num_seeds, seen.num_ranked)
     assert counts == (2, 1, 1, 2)
     # Who has left keeps the place, and is away.

@@ -29,6 +29,7 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.live_panel import farewell
+from peer.panel.plain_and_json_views import summary
 from peer.panel.scene.key_bindings import Page
 from peer.panel.scene.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_update
 from peer.panel.scene.updates import EndedForGood, Resting
@@ -136,6 +137,15 @@ def test_a_share_is_of_the_time_in_which_this_peer_was_here() -> None:
 def test_help_is_whole_on_a_small_terminal_and_names_stay_as_they_are_written() -> None:
     assert len(lines_of(an_evening(), 60, 24, "help")) == 24
     assert " s200 left" in picture_of(with_update(an_evening(), SwarmSeen(NOW, names=((JO, "s200"),))))
+
+
+def test_the_work_of_one_machine_is_not_taken_for_that_of_its_person() -> None:
+    evening = an_evening()
+    several = tuple(replace(row, tokens=9_000_000, num_machines=2) if row.is_own else row for row in evening.swarm.rows)
+    for rows, told in ((evening.swarm.rows, "4.15 M tokens · "), (several, "4.15 M tokens on this machine · ")):
+        scene = with_update(evening, replace(evening.swarm, rows=rows))
+        assert told in picture_of(scene)
+        assert told.replace(" · ", ", ") in summary(scene, NOW)
 
 
 def test_the_date_of_a_goal_has_the_form_that_it_has_on_the_page() -> None:
