@@ -75,7 +75,8 @@ def news_of(
             loss = loss_text(fact.held_out_loss, run.loss_unit, 3)
             if best_loss is None:
                 return [NewsLine(at, "good", f"First loss on unseen data: {loss}")]
-            return [NewsLine(at, "good", f"Best loss on unseen data: {loss}", topic="best loss")]
+            is_seen = loss != loss_text(best_loss, run.loss_unit, 3)
+            return [NewsLine(at, "good", f"Best loss on unseen data: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case AnchorDiffered():

@@ -60,6 +60,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         Event(6.0, ME, Evaluated(2.5, 4)),
         Event(7.0, ME, Evaluated(2.6, 5)),
         Event(8.0, ME, Evaluated(2.4, 6)),
+        Event(8.5, ME, Evaluated(2.3999, 7)),
         Event(9.0, ME, PeerLeft(KIRAN, "it said goodbye")),
         Event(9.5, ME, PeerLeft(JO, "its record expired")),
         Event(10.0, ME, SwarmLost(60.0)),
@@ -78,7 +79,8 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         f"{speakable_name(JO)} is not heard any more",
     ]
     assert scene.confirmed_rounds == 1
-    assert (scene.first_held_out_loss, scene.best_held_out_loss) == (2.5, 2.4)
+    assert (scene.first_held_out_loss, scene.best_held_out_loss) == (2.5, 2.3999)
+    assert [one.at for one in scene.news if "Best loss" in one.text] == [8.0], "the same in three digits is no news"
 
 
 def test_a_round_alone_is_not_confirmed() -> None:
