@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dht.errors import UsageFault
-from dht.identity.keys import split_run_id
+from dht.identity.keys import FINGERPRINT_LENGTH, PEER_ID_LENGTH, split_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 
 SCHEME: Final = "murmuration://"
@@ -79,27 +79,48 @@ def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:
 
 def is_join_link(text: str) -> bool:
     """Whether it begins like one, so that what is wrong with it is worth telling."""
-    return text[: len(SCHEME)].lower() == SCHEME
+    scheme = SCHEME.rstrip("/")
+    return text[: len(scheme)].lower() == scheme
 
 
 def parse_join_link(text: str) -> JoinLink:
     """Read a link, which may come from a stranger.
 
+    What it lacks at its end is told from what is wrong in it: people copy the first of its lines alone.
+
     Raises:
-        UsageFault: it is none, too long, or names no run or no peer; the sentence says which part is wrong.
+        UsageFault: it is none, too long, cut off, or names no run or no peer; the sentence says which part is wrong.
     """
     if len(text) > MAX_LINK_LENGTH:
         raise UsageFault(f"A link of {len(text)} characters; expected at most {MAX_LINK_LENGTH}; {_EXAMPLE}.")
-    if not is_join_link(text):
+    if SCHEME.startswith(text.lower()) and is_join_link(text):
+        raise _cut_off(text)
+    if text[: len(SCHEME)].lower() != SCHEME:
         raise UsageFault(f"{text[:80]!a} is no link to a run; {_EXAMPLE}.")
     run_id, has_addresses, written = text[len(SCHEME) :].partition("@")
+    if not has_addresses and len(run_id.partition(".")[2]) < FINGERPRINT_LENGTH:
+        raise _cut_off(text)
     split_run_id(run_id)
-    if has_addresses and not written:
-        raise UsageFault(f"The link to {run_id} ends behind its @; {_EXAMPLE}; copy it whole.")
-    texts = written.split(",") if has_addresses else []
+    if not has_addresses:
+        return JoinLink(run_id)
+    texts = written.rstrip(",").split(",")
     if len(texts) > MAX_LINK_ADDRESSES:
         raise UsageFault(f"A link with {len(texts)} addresses; expected at most {MAX_LINK_ADDRESSES}; leave some out.")
-    return JoinLink(run_id, tuple(dict.fromkeys(_read(one) for one in texts)))
+    addresses = [_read(one) for one in texts[:-1]]
+    try:
+        addresses.append(_read(texts[-1]))
+    except UsageFault:
+        if len(texts[-1].rpartition("/")[2]) < PEER_ID_LENGTH:
+            raise _cut_off(text) from None
+        raise
+    return JoinLink(run_id, tuple(dict.fromkeys(addresses)))
+
+
+def _cut_off(text: str) -> UsageFault:
+    end = f"...{text[-20:]}" if len(text) > 40 else text
+    return UsageFault(
+        f"The link is cut off: it ends in {end!a}; {_EXAMPLE}; copy all its lines, and put quotes around them."
+    )
 
 
 def _written(address: Multiaddr) -> str:

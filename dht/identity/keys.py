@@ -32,13 +32,15 @@ SIGNATURE_BYTES = 64
 KEY_FILE_BYTES = 68
 FINGERPRINT_LENGTH = 20
 """Characters of base32: 100 bits, out of reach of a search for a second key with the same fingerprint."""
+PEER_ID_LENGTH = 52
+"""Characters of base58 of 38 bytes that begin like those of an Ed25519 PeerId."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 """Of file systems without hard links."""
 
 _KEY_FILE_PREFIX = bytes.fromhex("08011240")
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
-_MAX_PEER_ID_LENGTH = 64  # an Ed25519 id has 52 characters; base58 decoding is quadratic, so longer text is not tried
+_MAX_PEER_ID_LENGTH = 64  # base58 decoding is quadratic, so longer text is not tried
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
 
@@ -180,7 +182,7 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
     Raises:
         ValueError: not the one canonical text of an Ed25519 PeerId (RSA ids, ``Qm...``, hide their key in a hash).
     """
-    expected = "expected a libp2p Ed25519 id such as 12D3KooW... (52 characters)"
+    expected = f"expected a libp2p Ed25519 id such as 12D3KooW... ({PEER_ID_LENGTH} characters)"
     if not 0 < len(peer_id) <= _MAX_PEER_ID_LENGTH or not peer_id.isascii():
         raise ValueError(f"a PeerId of {len(peer_id)} characters; {expected}")
     try:

@@ -86,6 +86,6 @@ def no_address(run_id: str, data_dir: Path) -> UsageFault:
     if running is not None:
         hint = f" On this machine {running} is in this run: try again when it shows its address."
     return UsageFault(
-        f"No address of a member of {run_id} is known in {data_dir}; expected the run's link (murmuration://...), or "
-        f"the address of its page, in place of its id; `peer seed` prints the link.{hint}"
+        f"No address of a member of {run_id} is known in {data_dir}; expected the run's whole link "
+        f"(murmuration://RUN@HOST:PORT/PEERID), or the address of its page; `peer seed` prints the link.{hint}"
     )

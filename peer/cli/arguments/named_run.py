@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
@@ -21,6 +22,12 @@ Run = Annotated[
         show_default=False,
     ),
 ]
+
+
+_AROUND = "\"'`´<>()[]{}\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
+"""No run id, page or link begins or ends with any of these."""
+_WITHIN = re.compile(r"[\s\u00ad\u200b\u2060\ufeff]+")
+"""What terminals, mails and chats put into a long word where a line ends."""
 
 
 class NamedRun(NamedTuple):
@@ -42,7 +49,7 @@ def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) 
     named = run_id if run is None else run
     if named is None:
         return NamedRun(None, list(peers) if peers else None)
-    found, known, end = _meant(named)
+    found, known, end = _meant(_as_written(named))
     if not known and not peers and (near := near_run(found)):
         raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
@@ -70,6 +77,7 @@ def names_run(text: str) -> bool:
     from dht.identity.join_link import is_join_link
     from dht.identity.keys import split_run_id
 
+    text = _as_written(text)
     if is_join_link(text) or text[:8].lower().startswith(("http://", "https://")):
         return True
     with contextlib.suppress(UsageFault):
@@ -78,11 +86,15 @@ def names_run(text: str) -> bool:
     return any(known.partition(".")[0] == text for known in runs_here())
 
 
-def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
+def _as_written(text: str) -> str:
+    """A run without what came along when it was copied: line breaks, quotes, brackets, the full stop behind it."""
+    return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
+
+
+def _meant(text: str) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
-    text = run.strip()
     if is_join_link(text):
         link = parse_join_link(text)
         return link.run_id, link.addresses, None
@@ -107,13 +119,23 @@ def _meant(run: str) -> tuple[str, Sequence[str], RunEnd | None]:
     except UsageFault as fault:
         if near := near_run(text):
             raise UsageFault(_did_you_mean(text, near)) from None
-        if "." in text:
-            raise fault from None
-        raise UsageFault(
-            f"{text[:80]!a} is neither a run id nor the name of a run here; expected NAME.FINGERPRINT, a link or a "
-            "page; `peer runs` lists the runs of this machine."
-        ) from None
+        raise UsageFault(_no_run(text, str(fault))) from None
     return text, (), None
+
+
+def _no_run(text: str, fault: str) -> str:
+    """What a word is that names no run, as far as it can be told; `fault` is what is wrong with it as a run id."""
+    got = f"{text[:80]!a}"
+    if text.startswith(("/ip4/", "/ip6/", "/dns")):
+        return f"{got} is the address of a member; expected RUN; such addresses go behind --peers."
+    if "@" in text or "12D3KooW" in text:
+        return f"{got} is a link without its beginning; expected murmuration://RUN@HOST:PORT/PEERID; copy it whole."
+    if "." in text and not {"/", ":"} & set(text):
+        return fault
+    return (
+        f"{got} is neither a run id nor the name of a run here; expected NAME.FINGERPRINT, a link (murmuration://...) "
+        "or a page (https://...); `peer runs` lists the runs of this machine."
+    )
 
 
 def _did_you_mean(text: str, near: str) -> str:

@@ -144,7 +144,7 @@ WRONG_STARTS = {
     "key file that others can read": WrongStart(2, ("0644", "0600", "chmod"), _readable_key),
     "port that is taken": WrongStart(1, ("taken", "free port", "--listen"), _taken_port),
     "unreadable data": WrongStart(2, ("/nonexistent/books", "expected"), _unreadable_data),
-    "nobody to ask": WrongStart(2, ("No address of a member", "in place of its id"), _no_address),
+    "nobody to ask": WrongStart(2, ("No address of a member", "expected the run's whole link"), _no_address),
     "its own address": WrongStart(2, ("own identity", "expected another member", "--identity"), _own_address),
     "dead address": WrongStart(3, (r"obody (of \S+ )?answered", "expected one live member", "check"), _dead_address),
     "another PeerId at the address": WrongStart(

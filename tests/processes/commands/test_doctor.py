@@ -43,4 +43,4 @@ def test_bad_flags_are_one_sentence() -> None:
     with process_swarm() as swarm:
         unknown = swarm.call("doctor", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder / "x"))
         assert unknown.returncode == 2
-        assert_one_sentence(unknown.stderr, "in place of its id")
+        assert_one_sentence(unknown.stderr, "expected the run's whole link")

@@ -9,7 +9,7 @@ import pytest
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.cli.arguments.named_run import named_run
+from peer.cli.arguments.named_run import named_run, names_run
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.observe import run_page
@@ -61,6 +61,35 @@ def test_an_id_a_link_and_a_page_name_the_same_run(asked: list[str], capsys: pyt
     assert named_run("http://run.example.org", RUN_ID, [ELSEWHERE])[:2] == (RUN_ID, [ELSEWHERE])
     assert "not protected (http)" in capsys.readouterr().err
     assert named_run(None, RUN_ID, [ADDRESS])[:2] == (RUN_ID, [ADDRESS])
+
+
+@pytest.mark.parametrize("run", [RUN_ID, f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}", f"{PAGE}/demo"])
+def test_what_came_along_when_a_run_was_copied_is_left_out(run: str, asked: list[str]) -> None:
+    meant = named_run(run, None, None)
+    middle = len(run) - 30
+    for copied in (
+        *(f"'{run}'", f'"{run}"', f"\u201c{run}\u201d", f"<{run}>", f"`{run}`", f" {run}\n"),
+        *(f"{run}.", f"({run}),", f"{run}!", f"'{run}';"),
+        *(f"{run[:middle]}{between}{run[middle:]}" for between in ("\n", "\r\n    ", " ", "\u200b")),
+    ):
+        assert named_run(copied, None, None) == meant, copied
+        assert named_run(None, copied, None) == meant, copied
+        assert names_run(copied), copied
+    assert set(asked) <= {f"{PAGE}/demo"}
+
+
+def test_a_link_of_which_only_a_part_was_copied_is_no_wrong_run_id() -> None:
+    link = f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}"
+    for part in (f"'{link[:60]}", link[:-1], "murmuration://", f'"{link[:-53]}'):
+        with pytest.raises(UsageFault, match=r"^The link is cut off"):
+            named_run(part, None, None)
+    for part in (link.partition("//")[2], link.partition("@")[2], link[-60:]):
+        with pytest.raises(UsageFault, match=r"is a link without its beginning"):
+            named_run(part, None, None)
+    with pytest.raises(UsageFault, match=r"is the address of a member; .* behind --peers"):
+        named_run(ADDRESS, None, None)
+    with pytest.raises(UsageFault, match=r"or a page \(https://"):
+        named_run("run.example.org:8080", None, None)
 
 
 def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
