@@ -27,5 +27,5 @@ def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
         there = "" if error.name in (None, library.replace("-", "_")) else f" ({error})"
         raise UsageFault(
             f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; "
-            f"pip install '{DISTRIBUTION}[{extra}]'"
+            f"`pip install '{DISTRIBUTION}[{extra}]'`"
         ) from error

@@ -446,7 +446,7 @@ class RunManifest(Section):
         if self.model.kind != "custom":
             return ""
         where = "ask the run's owner for its code" if self.code is None else f"its code is at {self.code}"
-        return where if self.command is None else f"{where}; start it there with: {self.command}"
+        return where if self.command is None else f"{where}; start it there with `{self.command}`"
 
     def differences(self, other: RunManifest) -> list[str]:
         """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""

@@ -24,6 +24,7 @@ from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_second
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.memory.base_bits import check_base_bits
+from peer.network.membership.address_check import lacks_network
 from peer.network.membership.manifest_revisions import minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import Probe, probing
@@ -72,6 +73,8 @@ def _about_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_s
         return replace(facts, run_fault=end.known, run_remedy=end.remedy, run_fault_code=Incompatible.exit_code)
     if end is not None:
         timeout_seconds = min(timeout_seconds, SEARCH_SECONDS)
+    if not facts.machine.has_way_out and lacks_network(target.addresses):
+        return facts  # what is wrong is said of this machine
     tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
     return asyncio.run(_with_run(facts, config, replace(target, end=end), timeout_seconds))
 

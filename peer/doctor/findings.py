@@ -18,7 +18,7 @@ from peer.version import SOFTWARE, is_older
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
 CLOCK_SAME_SECONDS: Final = 0.1
-NEWER: Final = "get a newer one where this one came from; in a clone: git pull, then pip install ."
+NEWER: Final = "get a newer one where this one came from; in a clone: `git pull && pip install .`"
 MAX_NAMED: Final = 3
 """Of the other peers of this machine."""
 TIGHT_SHARE: Final = 0.85
@@ -31,6 +31,8 @@ SLOW_STEP_SECONDS: Final = 10.0
 FAR_BEHIND: Final = 4.0
 """Times the fastest member's step: such a machine makes less than a quarter of the steps."""
 FASTER: Final = "close other programs and ask again; if it stays as slow, try `peer join --threads 1` or a smaller run"
+LEAST_RATE: Final = 1000.0
+"""Bit/s: what is smaller is not worth a figure, since announcing itself takes a peer more."""
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
 
@@ -141,7 +143,7 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     missing = [name for name, version in machine.versions.items() if not version]
     if missing:
         what = f"{shown}; {' and '.join(missing)} cannot be found"
-        return Finding("software", "stop", what, "install this software again; in its folder: pip install .")
+        return Finding("software", "stop", what, "install this software again; in its folder: `pip install .`")
     if run is not None and run.minimum_software and is_older(SOFTWARE, run.minimum_software):
         what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
         return Finding("software", "stop", what, NEWER, Incompatible.exit_code)
@@ -226,9 +228,8 @@ def _congestion(name: str) -> Finding:
     if name == BBR:
         return Finding("congestion", "ok", f"{name}: a lost packet does not slow rounds down")
     what = f"{name}: rounds take several times as long where packets are lost, as on many wireless lines"
-    return Finding(
-        "congestion", "note", what, "on this whole machine: sudo sysctl -w net.ipv4.tcp_congestion_control=bbr"
-    )
+    remedy = "on this whole machine: `sudo sysctl -w net.ipv4.tcp_congestion_control=bbr`"
+    return Finding("congestion", "note", what, remedy)
 
 
 def _manifest(run: ReportedRun) -> Finding:
@@ -261,7 +262,7 @@ def _clock(line: LineFacts) -> Finding:
     if offset is None:
         return Finding("clock", "note", "no member told its clock", "ask again in a minute")
     shown = f"{seconds_text(round(abs(offset), 1))} {'behind' if offset > 0 else 'ahead of'} the members' clocks"
-    remedy = "switch the system's time service on, for example: timedatectl set-ntp true"
+    remedy = "switch the system's time service on, for example: `timedatectl set-ntp true`"
     if abs(offset) > CLOCK_SKEW_SECONDS:
         return Finding("clock", "stop", f"{shown}: they take this peer's records for expired", remedy)
     if abs(offset) > CLOCK_NOTED_SECONDS:
@@ -284,7 +285,7 @@ def _reachable(line: LineFacts) -> Finding:
         f"not from outside: nobody answers at {', '.join(map(str, named))}. A peer like that still contributes; it "
         "reduces nothing for others, and reaches other homes by hole punching or through relays"
     )
-    remedy = f"forward {ports} in the router to this machine (a fixed port: --listen /ip4/0.0.0.0/tcp/4001)"
+    remedy = f"forward {ports} in the router to this machine (a fixed port: `--listen /ip4/0.0.0.0/tcp/4001`)"
     if any(address in line.own_addresses for address, _ in back.failed):
         remedy = f"open {ports} in the firewall of this machine: no router stands between"
     return Finding("reachable", "note", what, remedy)
@@ -315,11 +316,22 @@ def _rate(
     if needs is None:
         return Finding(name, "ok", shown)
     needed = needs.upload_bits_per_second if name == "upload" else needs.download_bits_per_second
-    shown = f"{shown}; rounds want {bit_rate_text(needed)}"
+    shown = f"{shown}; {_wanted(needed)}"
     if rate >= needed:
         return Finding(name, "ok", shown)
     raised = f", or raise --{name}-limit-mbit" if limit is not None and limit < measured else ""
     return Finding(name, "note", shown, f"some rounds will be missed; use a cable, end other transfers{raised}")
+
+
+def _wanted(needed: float) -> str:
+    """What rounds take of the line (bit/s)."""
+    if not needed:
+        return "rounds want none of it while this peer would train alone"
+    return (
+        f"rounds want {bit_rate_text(needed)}"
+        if needed >= LEAST_RATE
+        else f"rounds want less than {bit_rate_text(LEAST_RATE)}"
+    )
 
 
 def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,9 +34,8 @@ from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 from peer.user_folders import folder_fault, place_of
 from peer.version import VERSION
+from peer.way_out import has_way_out
 
-_ELSEWHERE: Final = ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Of no machine (RFC 5737, RFC 3849): the way there is the default one."""
 MAX_COMMAND_BYTES: Final = 256 * 1024
 """Of a process; a longer command line is no peer's."""
 SPEED_SECONDS: Final = 3.0
@@ -69,7 +67,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         folder_fault=folder_fault(config.data_dir),
         bits_fault=bits_fault,
         key_fault=_key_fault(config),
-        has_way_out=_has_way_out(),
+        has_way_out=has_way_out(),
     )
 
 
@@ -203,18 +201,6 @@ def _bits_fault(bits: Bits, device: torch.device) -> str:
     except LocalFault as fault:
         return str(fault)
     return ""
-
-
-def _has_way_out() -> bool:
-    """Whether the system knows a route to addresses elsewhere; nothing is sent."""
-    for family, address in _ELSEWHERE:
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, 9))
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def _port_fault(listen: Sequence[str], ports: range | None) -> str:

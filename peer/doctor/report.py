@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole, console_of_output
@@ -16,6 +16,7 @@ from peer.doctor.findings import Finding, Level, own_part
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
 
+MARK_COLUMNS: Final = 4
 HERE: Final = "this machine"
 SUBJECT_COLUMNS: Final = 10
 """As the longest subject, so that rows which come later stand below the first ones."""
@@ -36,27 +37,35 @@ class Report:
 
     def show(self, findings: Sequence[Finding]) -> None:
         """Print those that are new, or other than they were."""
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
-        table.add_column(no_wrap=True, min_width=4)
-        table.add_column(no_wrap=True, min_width=SUBJECT_COLUMNS)
-        table.add_column(overflow="fold")
         for finding in findings:
             if finding in self._shown:
                 continue
             self._shown.add(finding)
-            table.add_row(Text(MARKS[finding.level], style=STYLES[finding.level]), finding.subject, Text(finding.what))
-            if finding.remedy:
-                table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2), expand=False))
-        if table.row_count:
-            self._console.print(table)
+            mark = MARKS[finding.level]
+            head = f"{mark:<{MARK_COLUMNS}}  {finding.subject:<{SUBJECT_COLUMNS}}  "
+            first, *rest = self._lines(finding.what, head, " " * len(head))
+            self._print(Text.assemble((mark, STYLES[finding.level]), first[len(mark) :]))
+            for line in rest:
+                self._print(Text(line))
+            for line in self._lines(finding.remedy, "  -> ", "     "):
+                self._print(Text(line, style="bold"))
 
     def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int) -> None:
         """Print the rest and the verdict."""
         self.show(findings)
         self._console.print()
-        # A command of the run's owner may be longer than a line, and is copied whole.
-        is_to_copy = facts.run is not None and bool(facts.run.own_code_hint)
-        self._console.print(Text(_verdict(findings, facts, code), style="bold"), soft_wrap=is_to_copy)
+        for line in self._lines(_verdict(findings, facts, code)):
+            self._print(Text(line, style="bold"))
+
+    def _print(self, line: Text) -> None:
+        """Without a break where it is wider than the terminal, so that it is copied whole."""
+        self._console.print(line, soft_wrap=True)
+
+    def _lines(self, text: str, first: str = "", rest: str = "") -> list[str]:
+        """The text in lines as wide as the console; what is longer, a word or a command in `...`, has its own line."""
+        kept = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
+        wrapper = textwrap.TextWrapper(self._console.width, first, rest, break_long_words=False, break_on_hyphens=False)
+        return [line.replace("\0", " ") for line in wrapper.wrap(kept)]
 
 
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:

@@ -71,8 +71,8 @@ def _check_libraries(config: PeerConfig) -> None:
     for flag, bits in (("--optimizer-bits", config.optimizer_bits), ("--base-bits", config.base_bits)):
         if bits not in ("32", "full") and find_spec("bitsandbytes") is None:
             raise UsageFault(
-                f"{flag} {bits} needs bitsandbytes, which is not installed here; expected it; run: pip install "
-                f"bitsandbytes, or leave {flag} out"
+                f"{flag} {bits} needs bitsandbytes, which is not installed here; expected it; run: `pip install "
+                f"bitsandbytes`, or leave {flag} out"
             )
 
 

@@ -29,6 +29,7 @@ from peer.files.checked_folder import files_folder, run_file_path
 from peer.files.fetching import FileFetcher
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.address_check import lacks_network, nobody_answered
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
 from peer.version import SOFTWARE
@@ -246,6 +247,8 @@ async def observe(
             if time.monotonic() >= end:
                 answered = f"{plural(num_members, 'member')} answered but none knows it"
                 what = answered if num_members else "nobody answered"
+                if not num_members and lacks_network(addresses):
+                    raise NobodyReachable(nobody_answered(run_id, addresses, timeout_seconds, {}))
                 raise NobodyReachable(
                     f"run {run_id}: {what} at {plural(len(addresses), 'address')} within {timeout_seconds:.0f} s"
                     f"{_why(store.dial_faults)}; expected one live member; check the run id and the "

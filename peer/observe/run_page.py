@@ -21,6 +21,7 @@ from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
 from dht.quantities import plural
 from peer.observe.ended_run import RunEnd, end_on_page
+from peer.way_out import CONNECT, NO_NETWORK, has_way_to
 
 JOIN_PATH: Final = "api/v1/join"
 MAX_ANSWER_BYTES: Final = 64 * 1024
@@ -136,6 +137,8 @@ def _candidates(url: str) -> list[str]:
 
 def unreachable(url: str, reason: str) -> LocalFault:
     """What is said of a page that does not answer."""
+    if not has_way_to([urllib.parse.urlsplit(url).hostname or ""]):
+        return NobodyReachable(f"{NO_NETWORK}, so {url} cannot be asked for the run; {CONNECT}.")
     return NobodyReachable(
         f"{url} cannot be asked for the run: {printable(reason)}; expected the page of a run; check the address and "
         "this machine's network, or give the run id and --peers."

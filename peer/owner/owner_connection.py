@@ -19,7 +19,7 @@ from dht.observer.network import ObserverEntry, observer_network
 from dht.records.signed_records import PeerRecord, RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.console.progress import tell_progress
-from peer.network.membership.address_check import look_first
+from peer.network.membership.address_check import look_first, nobody_answered
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import ask_for_run
 from peer.owner.owned_run import OwnedRun
@@ -62,10 +62,7 @@ async def on_errand(
         end = time.monotonic() + timeout_seconds
         while not await store.bootstrap(addresses):
             if time.monotonic() >= end:
-                raise NobodyReachable(
-                    f"no member of {owned.run_id} answered at {len(addresses)} addresses within "
-                    f"{timeout_seconds:.0f} s (first: {addresses[0]}); expected one live member; check the address"
-                )
+                raise NobodyReachable(nobody_answered(owned.run_id, addresses, timeout_seconds, {}))
             await asyncio.sleep(LOOK_SECONDS)
         if found := await store.fetch_run(owned.run_id):
             yield store, decode_run_record(found, run_id=owned.run_id)

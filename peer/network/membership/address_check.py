@@ -11,18 +11,19 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dht.errors import LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
 from dht.records.signed_records import RunRecord
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
+from peer.way_out import CONNECT, NO_NETWORK, has_way_to
 
 KNOCK_SECONDS: Final = 5.0
 """For a connection to open: a line at home with a full queue takes two."""
@@ -33,6 +34,7 @@ ASK_SECONDS: Final = 5.0
 """For members to say which run is theirs; a run that nobody told of is looked for further on."""
 JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer only invited keys: join with --invite"
 
+_HOSTS: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
 _REASONS: Final = {
     errno.ECONNREFUSED: "connection refused",
     errno.EHOSTUNREACH: "no route to host",
@@ -77,7 +79,7 @@ def look_first(
             break
         waited = time.monotonic() - began
         if waited >= patience_seconds:
-            raise NobodyReachable(f"{nobody_answered(run_id, addresses, waited, silent)}{advice}.")
+            raise NobodyReachable(nobody_answered(run_id, addresses, waited, silent, advice))
         on_waiting(why_nobody(addresses, silent, until), waited)
         time.sleep(min(PAUSE_SECONDS, max(0.0, patience_seconds - waited)))
     other = asyncio.run(_run_there(run_id, tried)) if asks else None
@@ -111,19 +113,32 @@ def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | 
 
 def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
     """Why the first address does not answer, and how long it is tried (unix seconds)."""
-    others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""
     clock = time.strftime("%H:%M:%S", time.localtime(until))
+    if lacks_network(addresses):
+        return f"{NO_NETWORK}; trying until {clock}"
+    others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""
     return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
 
 
-def nobody_answered(run_id: str, addresses: Sequence[str], waited: float, reasons: Mapping[str, str]) -> str:
-    """The sentence about it, up to what is to be done."""
+def nobody_answered(
+    run_id: str, addresses: Sequence[str], waited: float, reasons: Mapping[str, str], advice: str = ""
+) -> str:
+    """The sentence about it; `advice` is what else may be done where this machine has a network."""
+    if lacks_network(addresses):
+        return f"{NO_NETWORK}, so nobody of {run_id} can be reached; {CONNECT}."
     where = "at the address" if len(addresses) == 1 else f"at any of {plural(len(addresses), 'address')}"
     return (
         f"nobody of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}: "
         f"{reasons.get(addresses[0], 'no answer')}); expected one live member; check the address and this machine's "
-        "network"
+        f"network{advice}."
     )
+
+
+def lacks_network(addresses: Iterable[str]) -> bool:
+    """Whether it is this machine that keeps all these members (multiaddrs) out of reach."""
+    parts = [part for address in addresses for part in parse_multiaddr(address).parts]
+    hosts = [value for name, value in parts if name in _HOSTS]
+    return bool(hosts) and not has_way_to(hosts)
 
 
 def own_address(address: str) -> UsageFault:
@@ -136,7 +151,7 @@ def own_address(address: str) -> UsageFault:
 
 def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
     """Why no connection opens; None: one does, or this address has another kind of them."""
-    names = [value for name, value in address.parts if name in ("ip4", "ip6", "dns", "dns4", "dns6")]
+    names = [value for name, value in address.parts if name in _HOSTS]
     ports = [value for name, value in address.parts if name == "tcp"]
     if not names or not ports:
         return None

@@ -183,7 +183,7 @@ def _nobody(run_id: str, addresses: list[str], num_members: int, waited: float, 
             f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {run_id}; "
             "ask the person who gave you the run id."
         )
-    return f"{nobody_answered(run_id, addresses, waited, reasons)}{JOIN_ADVICE}."
+    return nobody_answered(run_id, addresses, waited, reasons, JOIN_ADVICE)
 
 
 def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:

@@ -88,7 +88,7 @@ def test_a_custom_run_says_where_its_code_is() -> None:
     code, command = f"https://example.org/a/b.git@{COMMIT}", "python train.py --peers ADDRESS"
     manifest = RunManifest.from_fields({"name": "own", "code": code, "command": command, **CUSTOM})
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
-    assert manifest.own_code_hint == f"its code is at {code}; start it there with: {command}"
+    assert manifest.own_code_hint == f"its code is at {code}; start it there with `{command}`"
     assert RunManifest.from_fields({"name": "own", **CUSTOM}).own_code_hint == "ask the run's owner for its code"
     assert RunManifest(name="tiny").own_code_hint == ""
 

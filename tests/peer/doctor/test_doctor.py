@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import math
 import re
 import sys
@@ -19,14 +20,15 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from dht.records.signed_records import PeerRecord
-from peer.config.peer_config import PeerConfig
-from peer.doctor.doctor import doctor_json, in_vain
+from peer.config.peer_config import PeerConfig, load_config
+from peer.doctor.doctor import doctor_json, in_vain, run_doctor
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
 from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
+from peer.observe.target import Target
 from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
@@ -275,6 +277,32 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
     assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_command_and_an_address_are_never_broken(width: int) -> None:
+    for _, facts, *_ in PROBLEMS:
+        shown, findings = io.StringIO(), diagnose(facts)
+        Report(RUN.run_id, Console(file=shown, width=width, color_system=None)).end(findings, facts, 1)
+        lines = shown.getvalue().splitlines()
+        for command in re.findall("`[^`]+`", "".join(one.remedy for one in findings)):
+            assert any(command in line for line in lines), command
+        assert set(" ".join(f"{one.what} {one.remedy}" for one in findings).split()) <= set(shown.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [
+        (0.0, "rounds want none of it while this peer would train alone"),
+        (0.4, "rounds want less than 1 kbit/s"),
+        (999.0, "rounds want less than 1 kbit/s"),
+        (1000.0, "rounds want 1 kbit/s"),
+    ],
+)
+def test_what_rounds_want_is_a_figure_that_says_something(needed: float, said: str) -> None:
+    facts = changed("needs", upload_bits_per_second=needed, download_bits_per_second=needed)
+    for way in ("upload", "download"):
+        assert finding_of(facts, way).what.endswith(f"; {said}")
+
+
 def test_findings_come_as_they_are_made_and_each_once() -> None:
     shown = io.StringIO()
     report = Report(RUN.run_id, Console(file=shown, width=200, color_system=None))
@@ -300,6 +328,20 @@ def test_members_on_this_machine_need_no_network() -> None:
     assert "network" not in [one.subject for one in early(alone)], "it is not said before the run was asked"
 
 
+def test_without_a_network_nothing_is_said_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("peer.way_out._has_route", lambda host: False)
+    monkeypatch.setattr(
+        "peer.doctor.doctor.look_at_machine", lambda config: changed("machine", has_way_out=False).machine
+    )
+    peers = (f"/ip4/203.0.113.5/tcp/4001/p2p/{Identity.from_seed(bytes([1]) * 32).peer_id}",)
+    config = load_config({"run_id": RUN.run_id, "peers": peers, "data_dir": str(tmp_path)})
+    assert run_doctor(config, Target(RUN.run_id, list(peers), tmp_path), 20.0, as_json=True) == 3
+    stops = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["level"] == "stop"]
+    assert [one["subject"] for one in stops] == ["network"]
+
+
 def test_the_pace_is_of_the_members_and_of_this_machine() -> None:
     slow = predict(MANIFEST, members(), OWN.model_copy(update={"step_seconds": 36.0})).pace
     assert slow.fastest_step_seconds == pytest.approx(1.0)
@@ -310,7 +352,7 @@ def test_the_pace_is_of_the_members_and_of_this_machine() -> None:
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
-    hint = "its code is at https://example.org/a@0; start it there with: python train.py"
+    hint = "its code is at https://example.org/a@0; start it there with `python train.py`"
     facts = dataclasses.replace(WELL, run=dataclasses.replace(RUN, needs=None, own_code_hint=hint))
     findings, shown = diagnose(facts), io.StringIO()
     assert [(one.level, one.remedy) for one in findings if one.subject == "model"] == [("note", hint)]

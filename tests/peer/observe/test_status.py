@@ -69,7 +69,7 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.Ca
     _print_table(RUN_ID, manifest, [])
     shown = " ".join(capsys.readouterr().out.split())
     assert code in shown
-    assert "start it there with: python train.py" in shown
+    assert "start it there with `python train.py`" in shown
     assert "peer join" not in shown
     _print_table(RUN_ID, MANIFEST, [])
     assert "peer join --run-id" in capsys.readouterr().out

@@ -365,7 +365,7 @@ def test_eight_bits_take_bitsandbytes_and_adamw(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_bitsandbytes_the_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(UsageFault, match=r"needs bitsandbytes, which cannot be loaded.*run: pip install bitsandbytes"):
+    with pytest.raises(UsageFault, match=r"needs bitsandbytes, which cannot be loaded.*run: .pip install bitsandbytes"):
         step_of(choices=ComputeChoices(optimizer_bits="8"))
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity
+from peer import way_out
 from peer.network.membership.address_check import knock, look_first, nobody_answered, why_nobody
+from peer.observe.run_page import unreachable
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 PEER = Identity.generate().peer_id
@@ -77,9 +79,24 @@ def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
 
 
 def test_why_nobody_counts_the_others() -> None:
-    told = why_nobody(["a", "b", "c"], {"a": "no answer"}, 0)
-    assert told.startswith("nobody answers at a and 2 other addresses: no answer;")
+    told = why_nobody([address(1), address(2), address(3)], {address(1): "no answer"}, 0)
+    assert told.startswith(f"nobody answers at {address(1)} and 2 other addresses: no answer;")
 
 
 def test_several_addresses_are_counted() -> None:
-    assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, ["a"] * 7, 20, {})
+    assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, [address(1)] * 7, 20, {})
+
+
+def test_a_machine_without_a_network_is_told_that_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(way_out, "_has_route", lambda host: host == "127.0.0.1")
+    far = [address(4001, "ip4/203.0.113.5"), address(4001, "dns/seed.example.org")]
+    assert re.match("this machine has no network: no way leads out of it; trying until", why_nobody(far, {}, 0))
+    assert nobody_answered(RUN, far, 20, {}, "; raise --join-timeout") == (
+        f"this machine has no network: no way leads out of it, so nobody of {RUN} can be reached; connect it, by cable "
+        "or wireless, and try again."
+    )
+    with pytest.raises(NobodyReachable, match=r"^this machine has no network: .*, so https://run"):
+        raise unreachable("https://run.example.org/demo", "Temporary failure in name resolution")
+    for near in ([address(1)], [*far, address(1)], [address(1, "dns/localhost")]):
+        assert "answered at" in nobody_answered(RUN, near, 20, {})
+    assert "connection refused" in str(unreachable("http://127.0.0.1:8080", "connection refused"))
