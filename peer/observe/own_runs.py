@@ -144,12 +144,13 @@ def page_here(run_id: str, address: str) -> str | None:
 def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:
     """A heading and one line about each; columns in which nothing stands are left out.
 
-    Where that does not fit into `width` columns, each run has lines of its own: a page that is cut cannot be copied.
+    Folders are named where one of them is not the usual one. Where a line does not fit into `width` columns, each run has lines of its own: a page that is cut cannot be copied.
     None: any width does.
     """
     rows = [("run", "state", "folder", "owner", "page")]
+    are_usual = all(run.folder.name == run.run_id for run in runs)
     for run in runs:
-        folder = "" if run.folder.name == run.run_id else str(run.folder)
+        folder = "" if are_usual else str(run.folder)
         state = _state(run, time.time() if now is None else now)
         rows.append((run.run_id, state, folder, "you" if run.is_owner else "", run.page or ""))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
