@@ -144,8 +144,8 @@ def page_here(run_id: str, address: str) -> str | None:
 def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:
     """A heading and one line about each; columns in which nothing stands are left out.
 
-    Folders are named where one of them is not the usual one. Where a line does not fit into `width` columns, each run has lines of its own: a page that is cut cannot be copied.
-    None: any width does.
+    Folders are named where one of them is not the usual one. Where a line does not fit into `width` columns, each run
+    has lines of its own: a page that is cut cannot be copied. None: any width does.
     """
     rows = [("run", "state", "folder", "owner", "page")]
     are_usual = all(run.folder.name == run.run_id for run in runs)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from peer.cli.usage.mistakes import UsageError
+from peer.cli.usage.mistakes import UsageError, without_value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,15 +26,27 @@ class PlainCommand(TyperCommand):
     """A command whose help has no marks of the library around the names of its arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of any command; an empty path, which would be the working folder, is a mistake."""
+        """As of any command; an empty path, which would be the working folder, is a mistake.
+
+        So is a flag where the value of another one should stand, which the library would take for that value.
+        """
         flags = {name for one in self.params if getattr(one, "metavar", None) in _PATHS for name in one.opts}
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        valued = {name for one in options if not one.is_flag for name in one.opts}
+        names = {name for one in options for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
         takes_text = any(one.metavar == "TEXT" for one in self.params if one.param_type_name == "argument")
         for flag, value in pairwise(["", *args]):
             if flag in flags and not value.strip():
                 raise UsageError(f"{flag} is empty; expected the path of a file or folder", ctx)
             if not value and not flag.startswith("-") and not (takes_text and flag):
                 raise UsageError("One word is empty, as of a shell variable that is not set; expected none", ctx)
-        return super().parse_args(ctx, args)
+            if flag in valued and value in names:
+                raise without_value(flag, ctx, value)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as mistake:
+            mistake.ctx = mistake.ctx or ctx  # of a flag without a value the library does not say whose it is
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`NAME` where it is needed, `[RUN]` where it may be left out."""

@@ -85,6 +85,24 @@ def test_wrong_values_of_all_numbers(name: str, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_a_flag_without_its_value(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing behind it, or another flag, which is no value of it; and a value behind one that takes none."""
+    options = [one for one in every_command()[name].params if one.param_type_name == "option"]
+    for one in {one.is_flag: one for one in options}.values():
+        flag = max(one.opts, key=len)
+        if one.is_flag:
+            line = said([*name.split(), f"{flag}=3"], capsys)
+            assert line.startswith(f"peer: {flag} takes no value and has one; expected {flag} alone; "), line
+            assert line.endswith(f"; see `peer {name} --help`.")
+            continue
+        for behind, words in (("", []), (", but the flag --help behind it", ["--help"])):
+            line = said([*name.split(), flag, *words], capsys)
+            assert line.startswith(f"peer: {flag} has no value{behind}; expected {flag} {one.metavar} ("), line
+            assert line.endswith(f"); see `peer {name} --help`.")
+            assert in_house_style(line)
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_too_many_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if any(one.nargs == -1 for one in every_command()[name].params):
         return
