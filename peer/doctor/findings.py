@@ -185,7 +185,8 @@ def _device(
 
 def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
     named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else "")
-    shown = f"{plural(len(others), 'other')} of this machine run now: {named}"
+    verb = "runs" if len(others) == 1 else "run"
+    shown = f"{plural(len(others), 'other')} of this machine {verb} now: {named}"
     if not was_measured:
         return Finding("peers", "note", f"{shown}; they share processor, memory and line with this one")
     remedy = "`peer stop RUN` ends one; ask again then, if this peer is to train without them"

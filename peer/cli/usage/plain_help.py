@@ -31,7 +31,7 @@ class PlainCommand(TyperCommand):
         So is a flag where the value of another one should stand, which the library would take for that value.
         """
         flags = {name for one in self.params if getattr(one, "metavar", None) in _PATHS for name in one.opts}
-        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        options: list[Any] = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         valued = {name for one in options if not one.is_flag for name in one.opts}
         names = {name for one in options for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
         takes_text = any(one.metavar == "TEXT" for one in self.params if one.param_type_name == "argument")
