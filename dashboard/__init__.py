@@ -5,7 +5,7 @@ The files, each built on those above it:
     history_facts.py  every value that is shown (pure)
     fault_barrier.py  a task that goes on after a fault of ours
     page_access.py    the token of a private page
-    free_port.py      whether the port of a page is free
+    free_port.py      whether a page can have its place
     log_limits.py     one line of the log per kind and minute for what strangers cause
     app.py            puts the rooms together
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import secrets
 import signal
@@ -22,6 +21,7 @@ from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommi
 from dashboard.collect.profiles import follow_profiles
 from dashboard.collect.run_picture import fetch_picture, picture_of
 from dashboard.fault_barrier import keep_going
+from dashboard.free_port import cannot_serve
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
 from dashboard.log_limits import OncePerMinute
@@ -176,14 +176,7 @@ async def start_site(app: web.Application, host: str, port: int) -> Serving:
         listener = await asyncio.get_running_loop().create_server(doors.door(server), host, port, backlog=backlog)
     except OSError as error:
         await runner.cleanup()
-        if error.errno == errno.EADDRINUSE:
-            raise UsageFault(
-                f"port {port} of {host} is taken by another program; give another one with --port"
-            ) from error
-        raise UsageFault(
-            f"cannot serve at {host} port {port} ({error.strerror or error}); expected an address of this machine and "
-            f"a port that you may use; give others with --host and --port"
-        ) from error
+        raise cannot_serve(host, port, error) from error
     return Serving(runner, listener)
 
 

@@ -1,4 +1,4 @@
-"""Whether the port of a page is free: asked before the server is loaded, which takes a second."""
+"""Whether a page can have its place: asked before the server is loaded, which takes a second."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from dht.errors import UsageFault
 
 
 def check_free(host: str, port: int) -> None:
-    """Refuse a port that another program has.
+    """Refuse a port that another program has, and a host that is not this machine.
 
     Raises:
-        UsageFault: it is taken.
+        UsageFault: nothing can be served there.
     """
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            # Whatever else is wrong is said by the server.
-            if error.errno == errno.EADDRINUSE:
-                raise UsageFault(
-                    f"Port {port} of {host} is taken by another program; give another one with --port."
-                ) from error
+    try:
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise cannot_serve(host, port, error) from error
+
+
+def cannot_serve(host: str, port: int, error: OSError) -> UsageFault:
+    """What is said when no page can be served there."""
+    if error.errno == errno.EADDRINUSE:
+        return UsageFault(f"port {port} of {host} is taken by another program; give another one with --port")
+    return UsageFault(
+        f"cannot serve at {host} port {port} ({error.strerror or error}); expected an address of this machine and a "
+        "port that you may use; give others with --host and --port"
+    )

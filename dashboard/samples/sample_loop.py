@@ -10,7 +10,7 @@ from dashboard.history_facts import ModelSample
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.samples.answer_check import NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder
-from dashboard.samples.sample_schedule import MIN_SECONDS, SamplePlan, can_be_asked, kept, next_at
+from dashboard.samples.sample_schedule import MIN_SECONDS, SamplePlan, kept, next_at
 
 LOOK_SECONDS: Final = 2.0
 
@@ -63,3 +63,10 @@ async def follow_samples(
         patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
         again_at = clock() + patience
         tell(f"No sample of the model this time, another try in {patience:.0f} s: {found.why}")
+
+
+def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:
+    """Whether a model that writes is there, and is another one than at the newest sample."""
+    if state.run is None or not state.run.writes or not state.here or not state.committed_tokens:
+        return False
+    return not samples or state.num_rounds > samples[-1].version

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from dashboard.history_facts import ModelSample
-from dashboard.observe.dashboard_state import DashboardState
 from dht.errors import UsageFault
 
 EVERY_SECONDS: Final = 3600.0
@@ -95,13 +94,6 @@ def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:
         return 0.0
     age = samples[-1].at - samples[0].at
     return samples[-1].at + min(max(age, FIRST_SECONDS), plan.every_seconds)
-
-
-def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:
-    """Whether a model that writes is there, and is another one than at the newest sample."""
-    if state.run is None or not state.run.writes or not state.here or not state.committed_tokens:
-        return False
-    return not samples or state.num_rounds > samples[-1].version
 
 
 def kept(samples: tuple[ModelSample, ...], most: int = KEPT) -> tuple[ModelSample, ...]:

@@ -280,8 +280,12 @@ def _check_history(run_id: str, asked: Path | None) -> None:
     from peer.config.peer_config import load_config
 
     folder = load_config({"run_id": run_id}).data_dir if asked is None else asked.parent
-    if str(asked) != ":memory:" and (fault := folder_fault(folder)):
+    if str(asked) == ":memory:":
+        return
+    if fault := folder_fault(folder):
         raise UsageFault(f"{fault}; expected a writable folder for the history; give a file with --db")
+    if asked is not None and not folder.is_dir():
+        raise UsageFault(f"the folder {folder} of the history does not exist; make it, or give another file with --db")
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

@@ -19,8 +19,8 @@ from dashboard.observe.dashboard_state import DashboardState, HeldOut
 from dashboard.observe.run_summary import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
-from dashboard.samples.sample_loop import follow_samples
-from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, can_be_asked, kept, next_at, sample_plan
+from dashboard.samples.sample_loop import can_be_asked, follow_samples
+from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
 from dht.errors import UsageFault
 from dht.records.signed_records import sign_run_record
 from tests.kit.clock import Clock

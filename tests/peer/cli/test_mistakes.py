@@ -163,6 +163,7 @@ def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
         *(["join"], ["join", UNKNOWN_RUN], ["join", "--threads", "zero"], ["members"], ["members", "--data-dir", "x"]),
         *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
         *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
+        *(["dashboard", "nobody"], ["dashboard", UNKNOWN_RUN, "--invite", "nofile"]),
         # Where a result cannot go is said before any work.
         ["demo", "--model", "hf", "--out", NO_FOLDER],
         ["export", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--out", NO_FOLDER],
@@ -355,3 +356,13 @@ def test_a_host_that_is_none_is_refused(host: str, capsys: pytest.CaptureFixture
     """An empty one would serve the page to everybody."""
     assert app.run(["dashboard", "own." + "a" * 20, "--peers", NOBODY_THERE, "--host", host]) == 2
     assert "is no address; expected one of this machine" in capsys.readouterr().err
+
+
+def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0"]
+    line = said([*page, "--host", "198.51.100.1"], capsys)
+    assert line.startswith("peer: Cannot serve at 198.51.100.1 port 0 (Cannot assign requested address); expected an")
+    line = said([*page, "--db", str(tmp_path / "none" / "db")], capsys)
+    assert line.startswith(f"peer: The folder {tmp_path / 'none'} of the history does not exist; make it")
