@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from peer.observe.target import Target
 from rich.console import Console
 
 from dht.errors import PeerUnreachable
@@ -29,6 +28,7 @@ from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_second
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe import DialBack
+from peer.observe.run_and_address import Target
 from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
