@@ -27,10 +27,6 @@ def sentence_of(mistake: Any) -> str:
         return f"There is no flag {mistake.option_name} of `{path}`; {hint}"
     if kind == "MissingParameter":
         return f"{_name(mistake.param)} is missing; expected {_wanted(mistake.param)}; {see}"
-    if kind == "BadOptionUsage" and "does not take" in str(mistake.message):
-        return f"{mistake.option_name} takes no value and has one; expected {mistake.option_name} alone; {see}"
-    if kind == "BadOptionUsage" and mistake.ctx is not None:
-        return f"{without_value(mistake.option_name, mistake.ctx).message}; {see}"
     if kind == "BadParameter" and mistake.param is not None:
         if found := re.match(r"path '(.*)' is not readable", str(mistake.message)):
             return f"{_name(mistake.param)} {found[1]!a} cannot be read; expected a file or folder that you may read."
@@ -53,6 +49,14 @@ def without_value(flag: str, ctx: Any, follows: str = "") -> Any:
     parameter = next(one for one in ctx.command.get_params(ctx) if flag in one.opts)
     behind = f", but the flag {follows} behind it" if follows else ""
     return UsageError(f"{flag} has no value{behind}; expected {_wanted(parameter)}", ctx)
+
+
+def wrong_use(mistake: Any, ctx: Any) -> Any:
+    """The mistake of a flag without its value, or with one where it takes none: the library tells not whose flag."""
+    flag = mistake.option_name
+    if "does not take" in str(mistake.message):
+        return UsageError(f"{flag} takes no value and has one; expected {flag} alone", ctx)
+    return without_value(flag, ctx)
 
 
 def _closest(word: str, others: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from peer.cli.usage.mistakes import UsageError, without_value
+from peer.cli.usage.mistakes import UsageError, without_value, wrong_use
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,8 +45,9 @@ class PlainCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as mistake:
-            mistake.ctx = mistake.ctx or ctx  # of a flag without a value the library does not say whose it is
-            raise
+            if mistake.ctx is not None:
+                raise
+            raise wrong_use(mistake, ctx) from mistake
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`NAME` where it is needed, `[RUN]` where it may be left out."""
