@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
-from dht.regular_files import open_regular, write_whole
+from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
 from peer.config.validation_sentences import explain, read_toml
 from peer.secret_files import make_secret_folder
@@ -433,6 +433,17 @@ def make_data_dir(config: PeerConfig) -> None:
         LocalFault: it cannot be made.
     """
     make_secret_folder(config.data_dir, "give another --data-dir")
+
+
+def other_run_in(config: PeerConfig) -> str:
+    """That the data folder is another run's, as its manifest there says, which would be lost; empty: it is not."""
+    from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id  # only peers have need of them
+
+    try:
+        claimed = claimed_run_id(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES))
+    except OSError:
+        return ""
+    return "" if claimed in (None, config.run_id) else f"the data folder {config.data_dir} is of the run {claimed}"
 
 
 def read_cached_peers(path: Path) -> list[str]:

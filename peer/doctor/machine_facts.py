@@ -23,7 +23,7 @@ from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig
+from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig, other_run_in
 from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
@@ -64,7 +64,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         congestion_control=congestion_control(),
         kernels_fault=compiled_kernels.missing_reason(),
         other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
-        folder_fault=folder_fault(config.data_dir),
+        folder_fault=folder_fault(config.data_dir) or other_run_in(config),
         bits_fault=bits_fault,
         key_fault=_key_fault(config),
         has_way_out=has_way_out(),

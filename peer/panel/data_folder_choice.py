@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from peer.config.peer_config import (
     ADDRESSES_NAME,
     IDENTITY_NAME,
     RUN_RECORD_NAME,
     PeerConfig,
     make_data_dir,
+    other_run_in,
     read_cached_peers,
 )
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
@@ -73,8 +74,11 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
 
     Raises:
         LocalFault: the folder cannot be used, or another process holds what was named.
+        UsageFault: it is the folder of another run, whose manifest would be lost.
     """
     if {"data_dir", "identity"} & config.model_fields_set:
+        if fault := other_run_in(config):
+            raise UsageFault(f"{fault}; expected one of {config.run_id}, or a new one; give another --data-dir")
         fresh = _fresh(config, files)
         make_data_dir(config)
         return config, HeldFolder(FolderLock(config.data_dir, what), fresh)

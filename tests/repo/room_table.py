@@ -66,7 +66,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.data_division": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
     "peer.config": (
-        "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer",
+        "dht.identity dht.records averaging.codec averaging.wire averaging.outer averaging.cells peer",
         False,
         "pydantic",
     ),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
-from dht.identity.keys import Identity
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import encode_run_record, sign_run_record
+from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
 from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of
@@ -112,6 +114,19 @@ def test_what_was_named_is_taken_or_refused(named: str, first: tuple[PeerConfig,
     config = PeerConfig.model_validate({"run_id": RUN_ID, named: getattr(first[0], named)})
     with pytest.raises(FolderInUse, match="is in use by process"):
         hold_folder(config, "peer join")
+
+
+def test_the_folder_of_another_run_is_refused_and_keeps_its_manifest(tmp_path: Path) -> None:
+    owner = Identity.from_seed(bytes([1]) * 32)
+    other = make_run_id("other", owner.public_key)
+    content = encode_run_record(sign_run_record(other, RunManifest.from_fields({"name": "other"}).to_bytes(), owner))
+    (tmp_path / "run.record").write_bytes(content)
+    for what in ("peer join", "peer seed", "a training loop"):
+        with pytest.raises(UsageFault, match=rf"{tmp_path} is of the run {other}; expected one of {RUN_ID}, or a new"):
+            hold_folder(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), what)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.record"]
+    assert (tmp_path / "run.record").read_bytes() == content
+    hold_folder(PeerConfig(run_id=other, data_dir=tmp_path), "peer join")[1].lock.close()
 
 
 def test_too_many_are_refused(first: tuple[PeerConfig, HeldFolder], monkeypatch: pytest.MonkeyPatch) -> None:
