@@ -124,7 +124,11 @@ def _meant(text: str) -> tuple[str, Sequence[str], RunEnd | None]:
 
 
 def _no_run(text: str, fault: str) -> str:
-    """What a word is that names no run, as far as it can be told; `fault` is what is wrong with it as a run id."""
+    """What a word is that names no run, as far as it can be told.
+
+    Args:
+        fault: what is wrong with it as a run id.
+    """
     got = f"{text[:80]!a}"
     if text.startswith(("/ip4/", "/ip6/", "/dns")):
         return f"{got} is the address of a member; expected RUN; such addresses go behind --peers."
