@@ -69,6 +69,7 @@ def export(
     from peer.export.before_export import check_export
 
     check_export(out, chosen, replace=force, push=push, merge=merge, base=base)
+    _check_choices("auto", base)
     source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
     with loading("loading what computes models"):
         from peer.export.export import export_model
@@ -107,8 +108,8 @@ def sample(
     timeout: LookTimeout = 20.0,
 ) -> int:
     """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
+    _check_choices(device, base)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
-    _check_device(device)
     with loading("loading what computes models"):
         from peer.export.sample import sample_model
 
@@ -156,8 +157,8 @@ def evaluate(
         raise UsageFault(
             "--tasks and --base are given together; expected a merged model for tasks: `peer export --merge`."
         )
+    _check_choices(device, base, data)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
-    _check_device(device)
     if tasks is not None:
         with loading("loading what computes models"):
             from peer.export.evaluate import evaluate_tasks
@@ -167,12 +168,16 @@ def evaluate(
     return int(evaluate_model(source, data, device, as_json, base))
 
 
-def _check_device(device: str) -> None:
-    """Refuse what no machine has, before torch is loaded."""
+def _check_choices(device: str, base: Path | None, data: str | None = None) -> None:
+    """Refuse what no machine has, or this one has not, before torch is loaded and anybody is looked for."""
     from peer.cli.doctor import NO_RUN
     from peer.config.peer_config import load_config
 
-    load_config({"run_id": NO_RUN, "data_dir": ".", "device": device})
+    config = load_config({"run_id": NO_RUN, "data_dir": ".", "device": device, "base": base, "data": data})
+    if base is not None or data is not None:
+        from peer.join.before_start import check_data
+
+        check_data(config)
 
 
 _SOURCES = {

@@ -35,7 +35,7 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
     """
     if trains:
         _check_libraries(config)
-        _check_data(config)
+        check_data(config)
     if config.contributor_key is not None:
         load_contributor(config.contributor_key, create=False)
     if {"listen", "port_range"} & config.model_fields_set:
@@ -51,7 +51,8 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
     terminal.step("program")
 
 
-def _check_data(config: PeerConfig) -> None:
+def check_data(config: PeerConfig) -> None:
+    """Raises UsageFault: --data or --base names what is not there, or cannot be read."""
     kind, _, places = (config.data or "").partition(":")
     if kind in ("text", "jsonl", "parquet", "tokens"):
         from peer.trainer.text.source_files import check_readable

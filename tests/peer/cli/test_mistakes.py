@@ -145,6 +145,12 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["revoke"], "Nothing to take back is named; expected"),
         (["export"], "No model is named; expected RUN"),
         (["evaluate"], "No model is named; expected --model PATH"),
+        *(
+            ([*command, UNKNOWN_RUN, "--peers", NOBODY_THERE, "--base", NO_FOLDER], f"{NO_FOLDER} is no folder")
+            for command in (["export", "--merge"], ["sample", "--prompt", "x"], ["evaluate"])
+        ),
+        (["evaluate", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--device", "gpu"], "--device is 'gpu'; expected"),
+        (["evaluate", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--data", f"text:{NO_FOLDER}"], f"{NO_FOLDER} does not"),
         (["open"], "Which run?"),
         (["profile"], "`peer profile` needs a command of its own; see"),
         (["profile", "set"], "Nothing to set is given; expected --name, --country, --team or --machine"),
