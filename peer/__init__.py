@@ -12,7 +12,6 @@ The files of this folder stand under all rooms, but for the entry point:
     fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
     run_clock.py           tokens that the whole swarm has committed
-    way_out.py             whether a network leads out of this machine
     stalled_run.py         when a run, or a machine in it, counts as stalled
     dates.py               dates as page and panel tell them
     hf_model_section.py    an architecture of transformers as a manifest has it

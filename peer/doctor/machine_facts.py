@@ -27,6 +27,7 @@ from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig, other_r
 from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
+from peer.network.membership.way_out import has_way_out
 from peer.trainer.devices.device_choice import describe_device, select_device
 from peer.trainer.examples.label_rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
@@ -34,7 +35,6 @@ from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 from peer.user_folders import folder_fault, place_of
 from peer.version import VERSION
-from peer.way_out import has_way_out
 
 MAX_COMMAND_BYTES: Final = 256 * 1024
 """Of a process; a longer command line is no peer's."""

@@ -20,8 +20,8 @@ from dht.fields import printable
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
 from dht.quantities import plural
+from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 from peer.observe.ended_run import RunEnd, end_on_page
-from peer.way_out import CONNECT, NO_NETWORK, has_way_to
 
 JOIN_PATH: Final = "api/v1/join"
 MAX_ANSWER_BYTES: Final = 64 * 1024

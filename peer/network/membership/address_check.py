@@ -23,7 +23,7 @@ from dht.quantities import plural
 from dht.records.signed_records import RunRecord
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
-from peer.way_out import CONNECT, NO_NETWORK, has_way_to
+from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 
 KNOCK_SECONDS: Final = 5.0
 """For a connection to open: a line at home with a full queue takes two."""

@@ -331,7 +331,7 @@ def test_members_on_this_machine_need_no_network() -> None:
 def test_without_a_network_nothing_is_said_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("peer.way_out._has_route", lambda host: False)
+    monkeypatch.setattr("peer.network.membership.way_out._has_route", lambda host: False)
     monkeypatch.setattr(
         "peer.doctor.doctor.look_at_machine", lambda config: changed("machine", has_way_out=False).machine
     )

@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity
-from peer import way_out
+from peer.network.membership import way_out
 from peer.network.membership.address_check import knock, look_first, nobody_answered, why_nobody
 from peer.observe.run_page import unreachable
 
