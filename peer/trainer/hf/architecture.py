@@ -89,10 +89,15 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device."""
+    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device.
+
+    Attributes:
+        trained: names of modules that are not frozen, and keep all bits as output layers do.
+    """
 
     num_bits: int
     device: torch.device
+    trained: tuple[str, ...] = ()
 
     def check(self) -> None:
         """See on one small layer that this machine has the library, and that it computes on the device.
@@ -117,15 +122,17 @@ class Compressed:
                 "install bitsandbytes, or leave --base-bits out"
             ) from error
 
-    def options(self) -> dict[str, Any]:
-        """For the library's `from_pretrained`.
+    def options(self, text: str, task: str) -> dict[str, Any]:
+        """For the library's `from_pretrained` of a config text.
 
         Raises:
             UsageFault: as from `check`.
         """
         self.check()
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-        config = _library().BitsAndBytesConfig(**kind)
+        # The library leaves output layers out by itself, unless it is given names.
+        kept = [*self.trained, *_output_layers(text, task)] if self.trained else None
+        config = _library().BitsAndBytesConfig(**kind, llm_int8_skip_modules=kept)
         return {"quantization_config": config, "device_map": {"": self.device}}
 
 
@@ -143,7 +150,8 @@ def load_architecture(
         UsageFault: the library, or the one for fewer bits, is not installed.
         Incompatible: the weights do not fit the config, or are only an adapter of others.
     """
-    module, missing_names = _loaded(text, task, folder, {} if compressed is None else compressed.options())
+    options = {} if compressed is None else compressed.options(text, task)
+    module, missing_names = _loaded(text, task, folder, options)
     if missing_names:
         _fill_in(module, missing(), missing_names)
     return _to_train(module)
@@ -162,7 +170,7 @@ def in_fewer_bits(text: str, task: str, module: nn.Module, compressed: Compresse
         dtype=config.dtype,
         state_dict=module.state_dict(),
         local_files_only=True,
-        **compressed.options(),
+        **compressed.options(text, task),
     )
     return _to_train(copy)
 
@@ -176,14 +184,14 @@ def _to_train(module: nn.Module) -> nn.Module:
     return trained
 
 
-def check_weights(text: str, task: str, folder: Path) -> None:
-    """Whether given weights are of a config's architecture and sizes; only their names and shapes are looked at.
+def check_weights(text: str, task: str, folder: Path) -> Collection[str]:
+    """The names of parameters that given weights lack; only names and shapes are looked at.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: as from `load_architecture`.
+        Incompatible: they are not of the config's architecture and sizes, as from `load_architecture`.
     """
-    _loaded(text, task, folder, {"device_map": "meta"})
+    return _loaded(text, task, folder, {"device_map": "meta"})[1]
 
 
 def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:
@@ -229,6 +237,12 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             "to them"
         )
     return module, lacking
+
+
+def _output_layers(text: str, task: str) -> list[str]:
+    module: Any = build_architecture(text, task, without_values=True)
+    output = module.get_output_embeddings()
+    return [name for name, part in module.named_modules() if part is output]
 
 
 @torch.no_grad()

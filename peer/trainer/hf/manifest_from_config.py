@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from peer.config.model_section import AdapterSection
 from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
-from peer.trainer.hf.adapter import chosen_targets
+from peer.trainer.hf.adapter import chosen_targets, new_modules_of
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
 from peer.trainer.hf.run_model import architecture_parts
@@ -100,13 +100,14 @@ def describe_model(
         # Without it the library takes one text at a time.
         text = canonical_config(found | {"pad_token_id": _pad_token(tokenizer)})
     init = None
+    lacking: Collection[str] = ()
     if has_weights(path):
         tell(f"reading the weights in {path}")
         digest, num_bytes = read_base(path)
-        check_weights(text, chosen, path)
+        lacking = check_weights(text, chosen, path)
         init = {"source": source, "digest": digest, "num_bytes": num_bytes}
     tell("counting parameters")
-    section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
+    section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, lacking if init else None)
     if frozen and adapter is not None:
         raise UsageFault("--freeze is given with --adapter, which freezes all of the model; expected one of them.")
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
@@ -127,8 +128,16 @@ def describe_model(
         adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
         mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
-        notes=() if tokenizer is None else unused_rows(tokenizer.vocab_size, vocab_size),
+        notes=(
+            *_new_modules_note(section_of_adapter),
+            *(() if tokenizer is None else unused_rows(tokenizer.vocab_size, vocab_size)),
+        ),
     )
+
+
+def _new_modules_note(adapter: AdapterSection | None) -> tuple[str, ...]:
+    new = () if adapter is None else adapter.new_modules
+    return (f"The given weights have no {', '.join(new)}: beside the adapter that is trained whole.",) if new else ()
 
 
 def _pad_token(tokenizer: TextTokenizer) -> int:
@@ -156,17 +165,29 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
     return found[0]
 
 
-def _adapter(asked: AdapterChoice, text: str, task: str, *, has_base: bool) -> AdapterSection:
-    if not has_base:
+def _adapter(asked: AdapterChoice, text: str, task: str, lacking: Collection[str] | None) -> AdapterSection:
+    """The section of the manifest.
+
+    Args:
+        lacking: names of parameters that the given weights lack; None: there are no weights.
+    """
+    if lacking is None:
         raise UsageFault(
             "--adapter is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
             "because an adapter stands on given weights."
         )
-    targets = chosen_targets(build_architecture(text, task, without_values=True), asked.targets)
+    module = build_architecture(text, task, without_values=True)
+    targets = chosen_targets(module, asked.targets)
     alpha = 2 * asked.rank if asked.alpha is None else asked.alpha
     try:
         return AdapterSection.model_validate(
-            {"kind": asked.kind, "rank": asked.rank, "alpha": alpha, "targets": targets}
+            {
+                "kind": asked.kind,
+                "rank": asked.rank,
+                "alpha": alpha,
+                "targets": targets,
+                "new_modules": new_modules_of(module, lacking),
+            }
         )
     except ValidationError as error:
         raise UsageFault(

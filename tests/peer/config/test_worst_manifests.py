@@ -88,7 +88,16 @@ TEXTS = {
         "changes",
     ),
     *("licence", "organiser", "page", "picture"),
-    *("code", "command", "files", "model.adapter.targets", "model.frozen", "model.init.source", "model.init.digest"),
+    *(
+        "code",
+        "command",
+        "files",
+        "model.adapter.targets",
+        "model.adapter.new_modules",
+        "model.frozen",
+        "model.init.source",
+        "model.init.digest",
+    ),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
 `test_data_source.py`, files and code in `test_allowed_files.py`, keys and changes in
