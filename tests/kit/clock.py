@@ -1,4 +1,4 @@
-"""A clock that stands still."""
+"""A clock that stands still, and one that jumps."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ class Clock:
         wakes_at = self.now + seconds
         await asyncio.sleep(0)
         self.now = max(self.now, wakes_at)
+
+
+async def nothing_for(seconds: float) -> None:
+    """A remote that is silent for longer than that: the clock of the real loop jumps, and nobody has to wait."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+    await asyncio.Event().wait()

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.signing.commit_credit import MachineShare
-from dashboard.collect.commit_fetcher import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
+from dashboard.collect.commit_fetcher import (
+    DONOR_SECONDS,
+    INVENTED_VERSIONS,
+    MAX_TRIES,
+    Gatherer,
+    SignedCommits,
+    donors,
+)
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
@@ -20,7 +27,7 @@ from dashboard.page.page import render_sections
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.records.signed_records import PeerRecord
-from tests.kit.clock import Clock
+from tests.kit.clock import Clock, nothing_for
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.members import Members, in_history, versions_of
 from tests.kit.dashboard.records import NOW, TextOnly, empty_state, history_of, record_of
@@ -155,37 +162,35 @@ def test_who_gives_garbage_is_asked_last(given_back: list[bytes]) -> None:
     in_history(check)
 
 
-def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.collect.commit_fetcher.DONOR_SECONDS", 0.01)
+def test_a_donor_that_is_slow_for_ever_costs_one_turn() -> None:
 
     async def check(history: History) -> None:
         members = members_of(1, 1)
 
         async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
             if donor == ALL[0].peer_id:
-                await asyncio.Event().wait()
+                await nothing_for(DONOR_SECONDS)
             return await members.fetch(donor, fragment, at)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(1.5 * DONOR_SECONDS):
             await Gatherer(history, Clock(NOW)).gather(SignedCommits(fetch, check_raw), seen(1, 1, boast=5))
         assert versions_of(history) == list(range(5))
 
     in_history(check)
 
 
-def test_a_donor_that_dribbles_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.collect.commit_fetcher.DONOR_SECONDS", 0.01)
+def test_a_donor_that_dribbles_is_asked_last() -> None:
     asked: list[PeerId] = []
 
     async def check(history: History) -> None:
         async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
             asked.append(donor)
             if donor == ALL[0].peer_id and at:
-                await asyncio.Event().wait()
+                await nothing_for(DONOR_SECONDS)
             return [usual_commit(version, ["a", "b"]) for version in range(8) if version >= at][:1]
 
         source, gatherer = SignedCommits(fetch, check_raw), Gatherer(history, Clock(NOW))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(1.5 * DONOR_SECONDS):
             await gatherer.gather(source, at_head(5, 3))
             assert asked[0] == ALL[0].peer_id
             asked.clear()

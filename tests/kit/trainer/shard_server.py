@@ -84,7 +84,7 @@ class ShardServer:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
             scheme = "https"
         self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/meta.json"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:

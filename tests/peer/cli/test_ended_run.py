@@ -125,7 +125,7 @@ def test_a_machine_without_a_state_does_not_train_the_past_again(
     owned: OwnedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owned.change_now(ChangeSection(at_version=400, ends_run=True))
-    assert app.run(["join", owned.run_id, "--plain", "--peers", NOBODY_THERE, "--join-timeout", "1"]) == 3
+    assert app.run(["join", owned.run_id, "--plain", "--peers", NOBODY_THERE, "--join-timeout", "0.05"]) == 3
     assert "has ended it (from version 400 on" in capsys.readouterr().err
 
 

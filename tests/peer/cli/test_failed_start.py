@@ -15,7 +15,7 @@ from peer.folder_lock import FolderLock
 from peer.fresh_folder import FreshFolder
 
 RUN_ID = "own." + "a" * 20
-NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "1"]
+NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "0.05"]
 
 ON_GIVEN_WEIGHTS = {
     "kind": "hf",

@@ -26,6 +26,7 @@ from peer.trainer.text.held_out import hash_fraction
 from peer.trainer.text.hub import hub_parts, hub_rows
 from tests.kit.trainer.local_hub import LocalHub
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
+from tests.kit.waiting import WAIT_SECONDS
 
 CONTEXT = 8
 
@@ -82,7 +83,7 @@ def test_a_small_limit_reads_every_block_of_an_epoch_and_never_loses_what_is_rea
         stock.held_out()
         training, order = stock.training(), PermutedOrder(0, "me")
         most, seen, gone, pause = 0, set(), False, threading.Event()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + WAIT_SECONDS
         while order.state()["epoch"] < 1 and time.monotonic() < deadline:
             if (positions := order.next(8, CONTEXT, training)) is None:
                 pause.wait(0.01)  # as the loop waits for the thread
@@ -129,7 +130,7 @@ class Files:
 
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_SECONDS
     pause = threading.Event()
     while not condition() and time.monotonic() < deadline:
         pause.wait(0.001)
@@ -143,12 +144,12 @@ def test_nothing_goes_before_the_reader_says_so_and_what_has_gone_comes_again(tm
     until(lambda: stock._leaving)
     assert files.here == {0, 1}
     assert stock.let_go() == [0]
-    assert files.came.acquire(timeout=10)
+    assert files.came.acquire(timeout=60)
     assert files.here == {1, 2}
     stock.want([0, 1])  # the part that was believed to be here
     until(lambda: stock._leaving)
     assert stock.let_go() == [2]
-    assert files.came.acquire(timeout=10)
+    assert files.came.acquire(timeout=60)
     assert files.here == {0, 1}
 
 
@@ -213,7 +214,7 @@ def test_data_of_another_source_goes_first(tmp_path):
     files = Files(tmp_path / "4567abcd", 2, here=(0,))
     stock = Stock(files, lambda text: None, limit_bytes=20)
     stock.want([1])
-    assert files.came.acquire(timeout=10)
+    assert files.came.acquire(timeout=60)
     assert not old.exists()
     assert (tmp_path / "mine" / "letter").exists()
     assert files.here == {0, 1}
@@ -424,13 +425,13 @@ def test_a_stream_of_the_hub_is_read_part_by_part(tmp_path, ending):
     """Each row once; a part of Parquet files costs about its share of the bytes, not all that lies before it."""
     datasets = pytest.importorskip("datasets")
     chance, folder = random.Random(0), tmp_path / "org" / "books"
-    texts = [f"{number}: {chance.randbytes(500).hex()}" for number in range(3000)]
+    texts = [f"{number}: {chance.randbytes(500).hex()}" for number in range(1200)]
     folder.mkdir(parents=True)
     for number in range(3):
         path = folder / f"train-{number}.{ending}"
-        rows = texts[1000 * number : 1000 * (number + 1)]
+        rows = texts[400 * number : 400 * (number + 1)]
         if ending == "parquet":
-            datasets.Dataset.from_dict({"text": rows}).to_parquet(path, batch_size=125)
+            datasets.Dataset.from_dict({"text": rows}).to_parquet(path, batch_size=50)
         else:
             json_lines(path, rows)
     hub, source = LocalHub(tmp_path), "hf:org/books@v1"
