@@ -32,7 +32,7 @@ from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.own_contributions import Sent
-from averaging.trust.audit_budgets import OWN_BUDGET, AuditBudgets
+from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
 from averaging.wire.messages import (
@@ -66,6 +66,9 @@ KEPT_MEANS = 3
 MAX_REMEMBERED = 64
 """Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member. In runs of
 many fragments it is one of each commit that can be looked at."""
+
+ANSWERS_TO_ALL = 3
+"""Accusers of one mean whose answers go to all members; those of others go to themselves."""
 
 AUDIT_MESSAGES = (AuditRequest, AuditShare, Accusation, Defence)
 
@@ -321,9 +324,7 @@ class Audits:
         silent.
         """
         reducer, lived = audit.reducer, self._signs_of(audit.reducer)
-        if not audit.accusers:
-            self._post(reducer, self._accusation(fragment, audit))
-        await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
+        await self._ask_for_defence(fragment, audit)
         missing, signed = self._missing(audit), self._signers(fragment, audit)
         # If most are missing, it is more likely this peer's own line.
         is_line = len(missing) > len(audit.wanted) / 2
@@ -338,6 +339,13 @@ class Audits:
             if peer_id in live & signed and self._signs_of(peer_id) > audit.signs[peer_id]:
                 what = f"did not show what it sent to {reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, evidence)
+
+    async def _ask_for_defence(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+        """Have the reducer show the signatures under its inputs; an accuser may have told everybody but the accused."""
+        for _ in range(2):
+            if audit.defence is None:
+                self._post(audit.reducer, self._accusation(fragment, audit))
+            await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS / 2)
 
     def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
         """The members whose signatures the reducer has shown, under what the roster says that they sent."""
@@ -363,10 +371,10 @@ class Audits:
         commit, shard = audit.commit, audit.commit.shards[audit.shard]
         if not audit.accusers:
             said = self._accusation(fragment, audit)
-            for peer_id in sorted({*self._context.members(), audit.reducer} - {self._context.me}):
+            for peer_id in sorted({*self._context.members()} - {self._context.me, audit.reducer}):
                 self._post(peer_id, said)
         if audit.reducer != self._context.me:
-            await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
+            await self._ask_for_defence(fragment, audit)
         evidence = (fragment.index, commit.version, audit.shard)
         for liar in self._two_faced(fragment, audit):
             what = f"signed two contributions to values [{shard.start}, {shard.end}) of fragment {fragment.index}"
@@ -478,14 +486,16 @@ class Audits:
             self._begin(fragment, held[0], said.shard, sender)
             return
         defence = Defence(*mean, inputs)
-        # Once for each accuser: it is much longer than an accusation. And a member may hear it before the commit.
+        # Once for each accuser: it is much longer than an accusation. More than once to all, because a member may hear
+        # it before the commit; and one that lacks it asks in the end.
         key = (fragment.index, said.version, said.shard, said.digest)
         accusers = self._answered.get(key, frozenset())
         place = (fragment.index, fragment.machine.version, num_members)
-        if sender in accusers or not self._answers.spend(sender, *place, OWN_BUDGET):
+        if sender in accusers or not self._answers.spend(sender, *place, BUDGET):
             return
         self._answered[key] = accusers | {sender}
-        for peer_id in sorted({*self._context.members(), sender} - {self._context.me}):
+        others = self._context.members() if len(accusers) < ANSWERS_TO_ALL else ()
+        for peer_id in sorted({*others, sender} - {self._context.me}):
             self._post(peer_id, defence)
 
     def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:

@@ -129,11 +129,13 @@ def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work)
     scenario(play)
 
 
+@pytest.mark.parametrize("accuses", [False, True])
 @pytest.mark.parametrize("seed", sampled(range(1, 7), one_in=3))
-def test_a_member_with_two_faces_cannot_frame_a_reducer(seed):
+def test_a_member_with_two_faces_cannot_frame_a_reducer(seed, accuses):
     """It shows auditors other work than it sent to the reducer, signed like that.
 
-    With some of the seeds the reducer's defence comes before the accusation that it answers.
+    With some of the seeds the reducer's defence comes before the accusation that it answers. If the liar accuses, too,
+    it tells all but the reducer.
     """
 
     async def play():
@@ -153,6 +155,8 @@ def test_a_member_with_two_faces_cannot_frame_a_reducer(seed):
             return replace(honest[0], signature=signature), payload
 
         audits._own_share = other_share
+        if accuses:
+            audits.applied = accusing(liar, [peer for peer in swarm.live() if peer not in (liar, reducer)])
         await swarm.train(6)
         assert reducer.name not in {remote for remote, _, _ in refusals(swarm, liar)}
         assert liar.name in accused_by(swarm, "two_faced", liar)
@@ -161,22 +165,26 @@ def test_a_member_with_two_faces_cannot_frame_a_reducer(seed):
     scenario(play)
 
 
+def accusing(liar, told):
+    """In place of `Audits.applied`: says to those `told` that the first mean of each commit is wrong."""
+    applied = liar.exchange.audits.applied
+
+    async def accuse(fragment, commit, payloads):
+        await applied(fragment, commit, payloads)
+        said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
+        said = replace(said, signature=notary_of(liar.name).sign_accusation(said))
+        for peer in told:
+            liar.links.post(peer.name, [frames.encode(said)])
+
+    return accuse
+
+
 def test_a_false_accuser_is_believed_by_nobody_and_left_out():
     async def play():
         swarm = swarm_of(5)
         liar = swarm.live()[4]
         make_every_mean(swarm.live()[0])
-        applied = liar.exchange.audits.applied
-
-        async def accuse(fragment, commit, payloads):
-            await applied(fragment, commit, payloads)
-            said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
-            said = replace(said, signature=notary_of(liar.name).sign_accusation(said))
-            for peer in swarm.live():
-                if peer is not liar:
-                    liar.links.post(peer.name, [frames.encode(said)])
-
-        liar.exchange.audits.applied = accuse
+        liar.exchange.audits.applied = accusing(liar, swarm.live()[:4])
         await swarm.train(7)
         assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
         assert len(accused_by(swarm, "false_alarm", liar)[liar.name]) >= 3
@@ -196,11 +204,20 @@ def test_an_accused_reducer_answers_each_accuser_of_a_mean_once():
         commit = next(one.commit for one in reversed(accused.closed()) if accused.name == one.commit.holder(0))
         fragment, answered = accused.fragments[commit.fragment], []
         accused.exchange.audits._post = lambda to, message, payload=b"": answered.append(to)
-        for accuser in [*swarm.live()[1:], *swarm.live()[1:]]:
+
+        def accuse(name):
             said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
-            said = replace(said, signature=accuser.fragments[0].machine.notary.sign_accusation(said))
-            accused.exchange.audits.hear(fragment, accuser.name, said, memoryview(b""), 0)
-        assert sorted(answered) == sorted(3 * [peer.name for peer in swarm.live()[1:]])
+            said = replace(said, signature=notary_of(name).sign_accusation(said))
+            accused.exchange.audits.hear(fragment, name, said, memoryview(b""), 0)
+
+        members = [peer.name for peer in swarm.live()[1:]]
+        for name in [*members, *members]:
+            accuse(name)
+        assert sorted(answered) == sorted(3 * members)
+        # By then all have heard it, or ask themselves.
+        for number in range(70, 80):
+            accuse(named(number))
+        assert answered[9:] == [named(number) for number in range(70, 80)]
         return swarm
 
     scenario(play)
@@ -226,12 +243,12 @@ def test_an_accuser_has_as_few_answers_as_it_may_begin_audits():
 
         for version in range(100, 140):
             accuse(slanderer, version)
-        assert len(answered) == 3 * OWN_BUDGET
+        assert len(answered) == 3 * BUDGET
         # Others have their own, and what one asks for as an auditor takes nothing of it.
         for _ in range(40):
             audits._requests.spend(swarm.live()[2].name, fragment.index, fragment.machine.version, 4, BUDGET)
         accuse(swarm.live()[2], 140)
-        assert len(answered) == 3 * OWN_BUDGET + 3
+        assert len(answered) == 3 * BUDGET + 3
         return swarm
 
     scenario(play)
