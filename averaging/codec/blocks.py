@@ -44,6 +44,12 @@ CODE_FORMATS: Mapping[str, CodeFormat] = MappingProxyType(
     }
 )
 
+MAX_MAGNITUDE, MAX_MAGNITUDE_BITS = 2.0**126, 0x7E800000
+"""Values beyond it are refused: no sum of two of them, and no code times scale, can overflow float32."""
+SMALLEST_SCALE_BITS = 0x0D800000
+"""2^-100. A block that would need a smaller scale is sent as zeros, which keeps subnormal numbers (and machines that
+flush them) out of the arithmetic. With error feedback nothing of it is lost."""
+
 BLOCK_SIZE_MULTIPLE = 8
 """Block sizes are multiples of this, so that whole blocks of any codec end on a byte (and halves stay aligned)."""
 

@@ -37,7 +37,9 @@ from averaging.arrays import F32, U8, U32
 from averaging.codec import compiled_kernels
 from averaging.codec.blocks import (
     DEFAULT_SCALE,
+    MAX_MAGNITUDE,
     SCALE_BYTES,
+    SMALLEST_SCALE_BITS,
     Buffer,
     EncodedBlocks,
     check_format,
@@ -49,8 +51,6 @@ from averaging.codec.numpy_kernels import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
     DROPPED_SCALE_BITS,
-    MAX_MAGNITUDE,
-    SMALLEST_SCALE_BITS,
     NumpyKernels,
     noise_seed,
 )

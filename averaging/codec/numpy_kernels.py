@@ -16,20 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from averaging.arrays import F32, I32, U8, U32
+from averaging.codec.blocks import MAX_MAGNITUDE, MAX_MAGNITUDE_BITS, SMALLEST_SCALE_BITS
 
 CHUNK_VALUES = 1 << 17
 """Half a megabyte of float32: with the scratch arrays of one chunk it stays inside a 1-2 MB second-level cache."""
 
-MAX_MAGNITUDE = 2.0**126
-"""Values beyond it are refused: no sum of two of them, and no code times scale, can overflow float32."""
-
 NOISE_BITS = 16
 """Resolution of stochastic rounding: probabilities are multiples of 2^-16."""
 
-MAX_MAGNITUDE_BITS = 0x7E800000
-SMALLEST_SCALE_BITS = 0x0D800000
-"""2^-100. A block that would need a smaller scale is sent as zeros, which keeps subnormal numbers (and machines that
-flush them) out of the arithmetic. With error feedback nothing of it is lost."""
 MANTISSA_BITS = 23
 
 SMALLEST_LEVEL = 2.0**-6

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
+from averaging.rounds.deadlines import earliest_start
 from averaging.rounds.flat_scope import FlatScope, ScopeOf
 from averaging.rounds.leader import Leading
 from averaging.rounds.leader_ranking import rank_leaders
@@ -372,24 +373,13 @@ class RoundMachine:
                 self.digest_before,
                 self.tell,
                 shards_for=self.scope.plan_shards,
-                not_before=self._earliest_start(),
+                not_before=earliest_start(self._previous_began_at, self.timing.interval_seconds),
                 least_share=self.least_share,
                 max_roster=self.scope.max_roster,
             )
         self._began_at = now if self._began_at is None else self._began_at
         is_doubtful = sender != self.me and self.doubt(sender, offer)
         self.leading.on_offer(sender, offer, self.scope.num_known, now, is_doubtful=is_doubtful)
-
-    def _earliest_start(self) -> float:
-        """One interval and a little after the previous round began, unless everyone has offered.
-
-        Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss
-        that one in turn.
-        """
-        pace = self.timing.interval_seconds
-        if pace is None or self._previous_began_at is None:
-            return 0.0
-        return self._previous_began_at + 1.2 * pace
 
     # --------------------------------------------------------------------------------- commits, forks, catching up
 

@@ -5,7 +5,8 @@
 The files, each built on those above it:
 
     model_source.py      where a model is taken from: members or a checkpoint; in which form it is written
-    taken_anchors.py     a run's anchors, from members or from a checkpoint
+    saved_anchors.py     a run's anchors, from a checkpoint
+    members_anchors.py   a run's anchors, from its members
     opened_model.py      a model ready for use, wherever it came from
     hub_push.py          a folder on the Hugging Face Hub
     before_export.py     what is seen to before anything is loaded

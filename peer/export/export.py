@@ -15,7 +15,7 @@ from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.hub_push import push_folder
 from peer.export.model_source import Form, ModelSource
-from peer.export.taken_anchors import anchors_of
+from peer.export.opened_model import anchors_of
 
 
 def export_model(

@@ -9,18 +9,20 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import nn
 
-from dht.errors import Incompatible, LocalFault
+from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.allowed_files import named_file
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
+from peer.export.formats.anchors import Anchors
 from peer.export.formats.folder_contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
 from peer.export.formats.model_header import read_header
 from peer.export.formats.model_reading import adapter_alone, model_of, read_model
 from peer.export.formats.stored_weights import run_json
-from peer.export.model_source import ModelFileSource, ModelSource
-from peer.export.taken_anchors import anchors_of
+from peer.export.members_anchors import anchors_of_members
+from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.export.saved_anchors import anchors_of_checkpoint
 from peer.files.checked_folder import objection_to
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
@@ -36,6 +38,21 @@ class OpenedModel:
     tokens: int
     tokenizer: Path | None = None
     """The run's tokenizer.json, checked by its digest; None: it has none, or none is beside this model."""
+
+
+def anchors_of(source: ModelSource) -> Anchors:
+    """A run's anchors, with a line of progress on a terminal.
+
+    Raises:
+        LocalFault: they cannot be had; the sentence says why.
+    """
+    match source:
+        case RunSource():
+            return anchors_of_members(source)
+        case CheckpointSource():
+            return anchors_of_checkpoint(source)
+        case ModelFileSource():
+            raise UsageFault(f"{source.path} is a model file already; expected a run or a checkpoint to take it from.")
 
 
 def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:

@@ -1,0 +1,98 @@
+"""A run's anchors from its members, confirmed by their digests."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+
+from dht.errors import LocalFault, NobodyReachable
+from dht.host import PeerId
+from dht.identity.keys import peer_id_of
+from dht.quantities import bytes_text, plural
+from dht.records.signed_records import PeerRecord
+from peer.console.progress import tell_progress
+from peer.export.formats.anchors import Anchors, facts_of
+from peer.export.model_source import RunSource
+from peer.memory.least_memory import check_memory, free_memory_bytes
+from peer.observe.observer import RunObserver, observe
+from peer.observe.observer_entry import observer_entry
+
+LOOK_SECONDS = 1.0
+"""Between two looks for members that have a state."""
+SHOWN_SECONDS = 1.0
+"""Between two lines of progress on a terminal."""
+
+
+def anchors_of_members(source: RunSource) -> Anchors:
+    """The anchors of a live run, with a line of progress on a terminal.
+
+    Raises:
+        NobodyReachable: no member with a state was found in time.
+        LocalFault: a fragment could not be had, or members contradict each other about it.
+    """
+    return asyncio.run(_anchors_of_members(source, _teller()))
+
+
+async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int], None]) -> Anchors:
+    entry = observer_entry(source.run_id, source.observer_folder)
+    tell_progress(f"looking for members of {source.run_id}")
+    async with observe(source.run_id, list(source.peers), source.timeout_seconds, entry=entry) as observer:
+        records = await _members_with_state(observer, source.timeout_seconds)
+        manifest = observer.manifest
+        check_memory(manifest, "read", free_memory_bytes())
+        tell_progress(f"fetching {plural(manifest.num_fragments, 'fragment')} from {plural(len(records), 'member')}")
+        found = await observer.fetch_anchors(records, on_progress)
+        files = None
+        if manifest.files:
+            files = await observer.fetch_files(source.observer_folder, source.timeout_seconds)
+    values, facts = {}, []
+    for index, fetched in enumerate(found):
+        snapshot, num_confirmed = fetched.snapshot, len(fetched.confirmed_by)
+        fact = facts_of(
+            index, snapshot.version, snapshot.lineage_tokens, snapshot.anchor, snapshot.momentum, num_confirmed
+        )
+        if fact.digest != snapshot.digest.hex():
+            raise LocalFault(f"fragment {index} does not have the digest that was agreed on; try again")
+        values[index] = snapshot.anchor
+        facts.append(fact)
+    losses = [(record.held_out_version, record.held_out_loss) for record in records if record.held_out_loss is not None]
+    version, loss = max(losses, default=(None, None))
+    origin = f"run {source.run_id}, {plural(len(records), 'member')}"
+    contributors = tuple(sorted({contributor_of(record) for record in records}))
+    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)
+
+
+def contributor_of(record: PeerRecord) -> PeerId:
+    """The id of the person whose machine a member is, or of the machine if it names nobody."""
+    return peer_id_of(record.contributor_key) if record.contributor_key else record.peer_id
+
+
+async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> list[PeerRecord]:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_seconds
+    while True:
+        records = [record for record in await observer.records() if record.versions and record.state != "joining"]
+        if records:
+            return records
+        if loop.time() >= end:
+            raise NobodyReachable(
+                f"run {observer.run_id}: no member announced a state within {timeout_seconds:.0f} s; expected at least "
+                "one that trains or serves; try again when somebody has joined"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _teller() -> Callable[[int, int], None]:
+    """A line of progress on standard error now and then, for people only."""
+    shown_at = time.monotonic()
+
+    def show_progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal shown_at
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - shown_at >= SHOWN_SECONDS:
+            shown_at = now
+            print(f"fetched {bytes_text(done_bytes)} of {bytes_text(total_bytes)}", file=sys.stderr, flush=True)
+
+    return show_progress
