@@ -85,6 +85,8 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             ada.process.send_signal(signal.SIGINT)
             ada.wait_end()
             facts = until(lambda facts: facts["phase"] != "live", "nobody to train")
+            # The seed is heard, so the page does not say that nobody is.
+            assert facts["phase"] == "resting"
             assert facts["held_out_loss"] is not None
             assert facts["tokens_per_second"] == 0
             assert facts["committed_tokens"] > 0
