@@ -40,6 +40,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EI
 
 _KEY_FILE_PREFIX = bytes.fromhex("08011240")
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
+_BEGINNING = "12D3Koo"
+"""Of the text of every Ed25519 PeerId, since they begin with the same bytes."""
 _MAX_PEER_ID_LENGTH = 64  # base58 decoding is quadratic, so longer text is not tried
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
@@ -185,6 +187,8 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
     expected = f"expected a libp2p Ed25519 id such as 12D3KooW... ({PEER_ID_LENGTH} characters)"
     if not 0 < len(peer_id) <= _MAX_PEER_ID_LENGTH or not peer_id.isascii():
         raise ValueError(f"a PeerId of {len(peer_id)} characters; {expected}")
+    if len(peer_id) < PEER_ID_LENGTH and peer_id.startswith(_BEGINNING):
+        raise ValueError(f"{peer_id!r} is cut off after {len(peer_id)} characters; {expected}")
     try:
         content = base58.b58decode(peer_id)
     except ValueError as error:

@@ -245,7 +245,7 @@ def checked_key(text: str) -> PeerId:
     try:
         public_key_of(text)
     except ValueError as error:
-        raise UsageFault(f"--key: {error}; `peer key` prints it on the machine that wants to join.") from error
+        raise UsageFault(f"{error}; `peer key` prints it on the machine that wants to join.") from error
     return PeerId(text)
 
 

@@ -431,6 +431,7 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
         Path(name).mkdir()
     Path("here", "run.record").touch()
     Path("m", "run.json").touch()
+    Path("t").write_text("words")
     calls = stand_in(monkeypatch, "peer.export.export", "export_model", lambda *_: 0)
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "w", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0

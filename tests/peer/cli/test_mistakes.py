@@ -151,6 +151,10 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         ),
         (["evaluate", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--device", "gpu"], "--device is 'gpu'; expected"),
         (["evaluate", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--data", f"text:{NO_FOLDER}"], f"{NO_FOLDER} does not"),
+        (
+            ["status", UNKNOWN_RUN, "--peers", NOBODY_THERE[:-3]],
+            f"--peers: {NOBODY_THERE[:-3]!r} is not a multiaddr: {NOBODY_THERE[-52:-3]!r} is cut off after 49 ",
+        ),
         (["open"], "Which run?"),
         (["profile"], "`peer profile` needs a command of its own; see"),
         (["profile", "set"], "Nothing to set is given; expected --name, --country, --team or --machine"),

@@ -25,7 +25,7 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
     (tmp_path / "full.txt").write_text("words")
 
     def check(data: str) -> None:
-        before_start._check_data(PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", data=data))
+        before_start.check_data(PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", data=data))
 
     for kind in ("text", "jsonl", "tokens"):
         for name in ("folder", "empty.txt"):
@@ -36,7 +36,7 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
     for base, what in (("folder", r"has no \*\.safetensors file"), ("full.txt", "is no folder")):
         config = PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", base=tmp_path / base)
         with pytest.raises(UsageFault, match=f"{base} {what}"):
-            before_start._check_data(config)
+            before_start.check_data(config)
     with pytest.raises(UsageFault, match="does not exist"):
         check(f"text:{tmp_path / 'nosuch'}")
     with pytest.raises(UsageFault, match="holds nothing to read"):  # but text
