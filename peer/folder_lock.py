@@ -119,7 +119,8 @@ class FolderLock:
             os.pwrite(descriptor, f"process {os.getpid()} ({self._what}), since {started}\n".encode(), 0)
 
     def _warn(self, error: OSError) -> None:
-        log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
+        if self._what is not None:  # whoever only looks whether it is free starts no peer
+            log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
 def holder_of(folder: Path) -> str | None:

@@ -104,10 +104,15 @@ def plan(
             f"{run}: No such file or directory; expected a readable run file or manifest, or RUN (its id, page or "
             f"link); {remedy}"
         )
+    from peer.cli.doctor import NO_RUN
+    from peer.config.peer_config import load_config
+
     if run is None:
         from peer.plan.report import show_table
 
         return int(show_table(as_json))
+    # Before what counts bytes is loaded, and a live run is asked.
+    load_config({"run_id": NO_RUN, "data_dir": ".", **context.obj})
     manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
 

@@ -13,6 +13,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.quantities import plural
 from dht.records.profiles import encode_profile
+from peer.config.peer_config import load_config
 from peer.network.membership.profile_file import (
     Choice,
     changed,
@@ -63,6 +64,7 @@ def set_profile(
     """
     if (name, country, team, machines) == (None,) * 4 and (run_id is None or not key_path.exists()):
         raise UsageFault("nothing to set is given; expected --name, --country, --team or --machine")
+    _check_run(run_id, peers)
     ids = None if machines is None else tuple(PeerId(machine) for machine in machines)
     contributor = load_contributor(key_path, create=True)
     choice = changed(
@@ -78,9 +80,18 @@ def hide_profile(key_path: Path, run_id: str | None, peers: list[str]) -> int:
         UsageFault: there is no key, or a file that cannot be used.
         LocalFault: the run was not reached.
     """
+    _check_run(run_id, peers)
     contributor = load_contributor(key_path, create=False)
     choice = changed(read_choice(choice_path(key_path)), time.time(), is_hidden=True)
     return _keep(contributor, choice, key_path, run_id, peers)
+
+
+def _check_run(run_id: str | None, peers: list[str]) -> None:
+    """Before anything is written. Raises UsageFault: the run id or an address is none, or there is no run for them."""
+    if run_id is not None:
+        load_config({"run_id": run_id, "peers": peers or None})
+    elif peers:
+        raise UsageFault("--peers is given without --run-id; expected both, to publish at once, or neither")
 
 
 def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | None, peers: list[str]) -> int:

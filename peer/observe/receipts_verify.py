@@ -35,7 +35,10 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
     if run_id:
         split_run_id(run_id)
     try:
-        with reading(path, "a file of receipts"), io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+        with (
+            reading(path, "the receipts of a person, as a run's page gives them; check the path"),
+            io.TextIOWrapper(open_regular(path), encoding="utf-8") as file,
+        ):
             receipts = read_receipts(_lines(file), verify, run_id or "")
     except UnicodeDecodeError as error:
         raise ReceiptsRefused(f"{path} is no text; expected JSON lines as a run's page gives them") from error

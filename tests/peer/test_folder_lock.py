@@ -123,6 +123,9 @@ def test_a_disk_without_locks_and_a_full_one(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", no_locks)
     FolderLock(tmp_path, "peer join").close()
     assert "cannot be locked (No locks available); start no second peer there" in caplog.text
+    caplog.clear()
+    FolderLock(tmp_path, None).close()
+    assert not caplog.text, "whoever only looks whether it is free starts no peer there"
 
 
 # ------------------------------------------------------------------------------------------------------- it is deleted

@@ -158,6 +158,12 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["open"], "Which run?"),
         (["profile"], "`peer profile` needs a command of its own; see"),
         (["profile", "set"], "Nothing to set is given; expected --name, --country, --team or --machine"),
+        (["profile", "set", "--name", "Ada", "--run-id", "nope"], "--run-id: 'nope' is not a run id"),
+        (["profile", "set", "--name", "Ada", "--peers", NOBODY_THERE], "--peers is given without --run-id"),
+        (
+            ["receipts", "verify", "a.jsonl"],
+            "a.jsonl cannot be read (No such file or directory); expected the receipts of",
+        ),
         (["profile", "set", "--country", "Netherlands"], "'Netherlands' is no country"),
         (["note", "./owner", "x"], "There is no folder ./owner; expected one that `peer init` wrote"),
     ],
@@ -173,7 +179,11 @@ def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
         *(["join"], ["join", UNKNOWN_RUN], ["join", "--threads", "zero"], ["members"], ["members", "--data-dir", "x"]),
         *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
         *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
-        *(["dashboard", "nobody"], ["dashboard", UNKNOWN_RUN, "--invite", "nofile"]),
+        *(
+            ["plan", UNKNOWN_RUN, "--base-bits", "3"],
+            ["dashboard", "nobody"],
+            ["dashboard", UNKNOWN_RUN, "--invite", "nofile"],
+        ),
         # Where a result cannot go is said before any work.
         ["demo", "--model", "hf", "--out", NO_FOLDER],
         ["export", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--out", NO_FOLDER],
