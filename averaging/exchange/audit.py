@@ -3,9 +3,9 @@
 A member that applies a commit becomes an auditor of one of its means by chance, unseen by all others. An auditor that a
 plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
 reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, and the reducer
-has signed what came out. When the two do not fit, the auditor says so to everybody, and everybody looks in the same
-way. Nobody is believed. The accused answers with the signatures under its inputs. A member that signed another input
-for the auditor than for the reducer is the liar then.
+has signed what came out. When the two do not fit, the auditor asks the reducer for the signatures under its inputs. A
+member that signed another input for the auditor than for the reducer is the liar then. Else the auditor accuses the
+reducer before everybody, and everybody looks in the same way. Nobody is believed.
 
 Where a member does not answer, the reducer is asked whether it has that member's signature. Without one it is the
 reducer that hides something.
@@ -55,6 +55,8 @@ SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
 DEFENCE_SECONDS = 10.0
 """For a few kilobytes of signatures."""
+ACCUSED_SECONDS = 3.0
+"""The accused has these before all others hear of it; its answer may show that somebody else is the liar."""
 HOLD_SECONDS = 15.0
 """A commit with a suspicious mean is held back this long at most; its members have the same reason to answer."""
 MAX_OPEN = 8
@@ -324,7 +326,8 @@ class Audits:
         silent.
         """
         reducer, lived = audit.reducer, self._signs_of(audit.reducer)
-        await self._ask_for_defence(fragment, audit)
+        for _ in range(2):  # what is said may be lost
+            await self._ask_for_defence(fragment, audit, DEFENCE_SECONDS / 2)
         missing, signed = self._missing(audit), self._signers(fragment, audit)
         # If most are missing, it is more likely this peer's own line.
         is_line = len(missing) > len(audit.wanted) / 2
@@ -340,12 +343,11 @@ class Audits:
                 what = f"did not show what it sent to {reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, evidence)
 
-    async def _ask_for_defence(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+    async def _ask_for_defence(self, fragment: FragmentRuntime, audit: _Audit, seconds: float) -> None:
         """Have the reducer show the signatures under its inputs; an accuser may have told everybody but the accused."""
-        for _ in range(2):
-            if audit.defence is None:
-                self._post(audit.reducer, self._accusation(fragment, audit))
-            await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS / 2)
+        if audit.defence is None:
+            self._post(audit.reducer, self._accusation(fragment, audit))
+        await until(lambda: audit.defence is not None, audit.changed, seconds)
 
     def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
         """The members whose signatures the reducer has shown, under what the roster says that they sent."""
@@ -369,13 +371,15 @@ class Audits:
 
     async def _accuse(self, fragment: FragmentRuntime, audit: _Audit) -> None:
         commit, shard = audit.commit, audit.commit.shards[audit.shard]
-        if not audit.accusers:
-            said = self._accusation(fragment, audit)
-            for peer_id in sorted({*self._context.members()} - {self._context.me, audit.reducer}):
-                self._post(peer_id, said)
-        if audit.reducer != self._context.me:
-            await self._ask_for_defence(fragment, audit)
         evidence = (fragment.index, commit.version, audit.shard)
+        await self._ask_for_defence(fragment, audit, ACCUSED_SECONDS)
+        if not self._two_faced(fragment, audit):
+            if not audit.accusers:
+                # Only now: a member with two faces may have shown the others what it sent, so that they find it right.
+                said = self._accusation(fragment, audit)
+                for peer_id in sorted({*self._context.members()} - {self._context.me, audit.reducer}):
+                    self._post(peer_id, said)
+            await self._ask_for_defence(fragment, audit, DEFENCE_SECONDS)
         for liar in self._two_faced(fragment, audit):
             what = f"signed two contributions to values [{shard.start}, {shard.end}) of fragment {fragment.index}"
             self._blame(liar, "two_faced", what, evidence)

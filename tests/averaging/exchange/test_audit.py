@@ -129,6 +129,21 @@ def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work)
     scenario(play)
 
 
+def another_share(liar, own_share):
+    """Other work than it sent to the reducer, signed like that."""
+
+    def other_share(fragment, request):
+        honest = own_share(fragment, request)
+        if honest is None:
+            return None
+        values = normal(request.version, request.end - request.start)
+        payload = b"".join(bytes(part) for part in liar.codec.encode(values).pack())
+        signature = notary_of(liar.name).sign_contribution(honest[0], payload_digest(payload))
+        return replace(honest[0], signature=signature), payload
+
+    return other_share
+
+
 @pytest.mark.parametrize("accuses", [False, True])
 @pytest.mark.parametrize("seed", sampled(range(1, 7), one_in=3))
 def test_a_member_with_two_faces_cannot_frame_a_reducer(seed, accuses):
@@ -143,23 +158,36 @@ def test_a_member_with_two_faces_cannot_frame_a_reducer(seed, accuses):
         reducer, liar = swarm.live()[0], swarm.live()[3]
         make_every_mean(reducer)
         audits = liar.exchange.audits
-        own_share = audits._own_share
-
-        def other_share(fragment, request):
-            honest = own_share(fragment, request)
-            if honest is None:
-                return None
-            values = normal(request.version, request.end - request.start)
-            payload = b"".join(bytes(part) for part in liar.codec.encode(values).pack())
-            signature = notary_of(liar.name).sign_contribution(honest[0], payload_digest(payload))
-            return replace(honest[0], signature=signature), payload
-
-        audits._own_share = other_share
+        audits._own_share = another_share(liar, audits._own_share)
         if accuses:
             audits.applied = accusing(liar, [peer for peer in swarm.live() if peer not in (liar, reducer)])
         await swarm.train(6)
         assert reducer.name not in {remote for remote, _, _ in refusals(swarm, liar)}
         assert liar.name in accused_by(swarm, "two_faced", liar)
+        return swarm
+
+    scenario(play)
+
+
+def test_an_auditor_to_whom_alone_a_member_lies_raises_no_false_alarm():
+    """Everybody else would find the mean right, and the auditor would be left out after three of them."""
+
+    async def play():
+        swarm = swarm_of(5)
+        reducer, auditor, liar = swarm.live()[0], swarm.live()[1], swarm.live()[3]
+        make_every_mean(reducer)
+        for peer in swarm.live():
+            if peer is not auditor:
+                peer.chance = lambda: 1.0
+        audits, asked_by = liar.exchange.audits, []
+        answer, own_share = audits._answer, audits._own_share
+        other_share = another_share(liar, own_share)
+        audits._answer = lambda fragment, sender, request: asked_by.append(sender) or answer(fragment, sender, request)
+        audits._own_share = lambda *asked: (other_share if asked_by[-1] == auditor.name else own_share)(*asked)
+        await swarm.train(8)
+        assert num_audits(swarm) >= 3
+        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        assert accused_by(swarm, "two_faced", liar) == {liar.name: {auditor.name}}
         return swarm
 
     scenario(play)
