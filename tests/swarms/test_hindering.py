@@ -36,7 +36,7 @@ def usual():
 
 @pytest.mark.parametrize(("limit_mbit", "contributes"), sampled([(0.125, True), (0.05, False)], one_in=2))
 def test_a_low_upload_limit_hinders_nobody(monkeypatch, usual, limit_mbit, contributes):
-    """Its contributions alone would take 80 and 200 % of the line's time; in the two minutes the latter brings none."""
+    """Its contributions alone would take 80 and 200 % of the line's time; the latter brings none here."""
     outcome = play_third(monkeypatch, limit_mbit)
     assert outcome.fewest >= 0.85 * usual
     assert outcome.num_lost == 0
@@ -62,7 +62,7 @@ def in_turns(asleep, awake, start, end):
 
 @pytest.mark.parametrize(
     ("faults", "least_with_third"),
-    sampled([(in_turns(15.0, 15.0, 30.0, 165.0), 0.15), (in_turns(140.0, 1.0, 60.0, 61.0), 0.0)], one_in=2),
+    sampled([(in_turns(15.0, 15.0, 30.0, 135.0), 0.15), (in_turns(140.0, 1.0, 60.0, 61.0), 0.0)], one_in=2),
     ids=["sleeps in turns", "half-open for good"],
 )
 def test_a_member_that_sleeps_hinders_nobody_and_takes_part_when_it_is_awake(usual, faults, least_with_third):

@@ -77,7 +77,7 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
         if isinstance(event.fact, RefusedPeer) and index != LIAR:
             refusals.append(event.fact)
 
-    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging), workload=LIGHT_WORK)
+    spec = SimulationSpec(4, 130, seed, tiny_manifest(seed, **averaging), workload=LIGHT_WORK)
     # Before training ends: with nobody else at work, its lone commits would be the heaviest.
     spec = dataclasses.replace(spec, faults=(Fault(spec.training_seconds - 1, "crash", (LIAR,)),))
     return simulate(spec, on_event), refusals

@@ -22,7 +22,7 @@ NUM_FRAGMENTS = 2
 SEED = 1
 STARTING_SECONDS = 45.0
 """Until lines and durations are known."""
-MEASURED_SECONDS = 120.0
+MEASURED_SECONDS = 90.0
 
 
 def scenario_of(**third: Any) -> Scenario:

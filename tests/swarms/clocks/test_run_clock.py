@@ -57,14 +57,14 @@ def churn() -> dict[int, list[tuple[float, TrainingProgressed]]]:
 
 
 def test_a_repair_to_a_lighter_lineage_leaves_the_clock_where_it_was() -> None:
-    spec = SimulationSpec(3, 0, SEED, scheduled(SCHEDULE), duration_seconds=95.0)
+    spec = SimulationSpec(3, 0, SEED, scheduled(SCHEDULE), duration_seconds=75.0)
     slow, fast = (replace(spec.profile(0), step_seconds=seconds) for seconds in (1.0, 0.25))
     # Two against one: the fast peer gives in, though its lineage holds more tokens.
-    faults = (Fault(0.0, "start", (0, 1, 2)), Fault(20.0, "partition", (2,)), Fault(60.0, "heal", (2,)))
+    faults = (Fault(0.0, "start", (0, 1, 2)), Fault(20.0, "partition", (2,)), Fault(45.0, "heal", (2,)))
     repaired: list[int] = []
     facts = told(replace(spec, profiles=(slow, slow, fast), faults=faults), repaired)[2]
     assert 2 in repaired
-    alone = [fact for at, fact in facts if 20.0 < at < 60.0]
+    alone = [fact for at, fact in facts if 20.0 < at < 45.0]
     assert alone[-1].run_tokens > alone[0].run_tokens + 2_000
     clocks = [fact.run_tokens for _, fact in facts]
     assert clocks == sorted(clocks)

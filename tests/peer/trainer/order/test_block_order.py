@@ -149,7 +149,7 @@ def test_files_that_are_gone_keep_no_others_away():
             return ()
 
     groups = GroupedStream(
-        40, 256, lambda one: (str(one), np.zeros(500, np.uint8)) if one in here else None, 1, Stock()
+        40, 256, lambda one: (str(one), np.zeros(100, np.uint8)) if one in here else None, 1, Stock()
     )
     order, num_waits = PermutedOrder(0, "me"), 0
     while num_waits < 40:
