@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from dashboard.several_runs.index import make_index
 from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.scene import contributor_of, history_of_run, state_of
 from tests.kit.dashboard.serving import in_memory
+from tests.kit.processes.process_swarm import free_port
 from tests.kit.web_bundle import require_bundle
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -52,9 +52,7 @@ class Site:
         self._is_index = is_index
         self.base = run_path(RUN_ID) if is_index else ""
         self.now = NOW + 3
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self._num_starts = 0
         self._runner: web.AppRunner | None = None
         self._stack = contextlib.AsyncExitStack()

@@ -397,7 +397,7 @@ class ProcessSwarm:
             _kill(process.pid)
         for peer in self.peers:
             peer.process.wait()
-        wait_until(lambda: not self.processes(), "the processes of the test end", 60.0)
+        wait_until(lambda: not self.processes(), "the processes of the test end")
 
 
 @contextmanager

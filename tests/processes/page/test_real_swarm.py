@@ -40,7 +40,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
 
             def text(path: str = "") -> str:
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=20) as answer:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=WAIT_SECONDS) as answer:
                         return str(answer.read().decode())
                 except OSError:
                     return "{}"
@@ -66,7 +66,8 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             wait_until(lambda: "signed by 1 other." in text("@ada"), "Ada's confirmed work")
             own = text("@ADA")
             assert f'content="http://127.0.0.1:{port}/card/{ada.peer_id}.png"' in own
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/card/{ada.peer_id}.png", timeout=20) as answer:
+            card = f"http://127.0.0.1:{port}/card/{ada.peer_id}.png"
+            with urllib.request.urlopen(card, timeout=WAIT_SECONDS) as answer:
                 assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
             events = json.loads(text("api/v1/events?limit=500"))["events"]
             assert {event["peer_id"] for event in events if event["kind"] == "first round"} <= {ada.peer_id, jo.peer_id}

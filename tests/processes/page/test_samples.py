@@ -38,7 +38,7 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
 
             def text(path: str = "") -> str:
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=20) as answer:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=WAIT_SECONDS) as answer:
                         return str(answer.read().decode())
                 except OSError:
                     return "{}"
@@ -60,7 +60,7 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             # The run's picture, from a member.
             wait_until(lambda: "/picture/" in text(), "the picture")
             place = "picture/" + text().partition('src="/picture/')[2].partition('"')[0]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{place}", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{place}", timeout=WAIT_SECONDS) as answer:
                 assert (answer.headers["Content-Type"], answer.read()) == ("image/png", PNG)
             assert _writers(page.pid) == []
         finally:

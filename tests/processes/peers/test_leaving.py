@@ -27,8 +27,6 @@ from tests.kit.processes.process_swarm import (
 )
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 
-SOON_SECONDS = 60.0
-"""For what must happen within seconds, on a machine where other tests import torch meanwhile."""
 DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
 """How a script's shell starts a background job, and nohup a program."""
 
@@ -54,8 +52,8 @@ def first(swarm: ProcessSwarm) -> PeerProcess:
 
 
 def assert_left_politely(swarm: ProcessSwarm, peer: PeerProcess, family: set[int]) -> None:
-    assert peer.wait_end(SOON_SECONDS) == 0, peer.stderr
-    wait_until(lambda: not family & swarm.process_ids(), "its processes end", SOON_SECONDS)
+    assert peer.wait_end() == 0, peer.stderr
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end")
     assert isinstance(peer.events()[-1].fact, LeftRun)
     assert "Traceback" not in peer.stderr
 
@@ -70,7 +68,7 @@ def test_a_seed_that_waits_for_a_state_leaves_when_asked(swarm: ProcessSwarm) ->
         seed = lonely.start("seed", command="seed", has_record=True)
         seed.wait_for(WaitingForPeers)
         seed.process.send_signal(signal.SIGTERM)
-        assert seed.wait_end(SOON_SECONDS) == 0
+        assert seed.wait_end() == 0
         assert (lonely.processes(), lonely.socket_directories()) == ([], [])
 
 
@@ -82,7 +80,7 @@ def test_a_peer_that_is_still_dialling_leaves_when_asked(
     wait_until(lambda: "Listening on" in peer.stderr, "it is up")
     family = ids_of(peer)
     peer.process.send_signal(signal.SIGINT)
-    assert peer.wait_end(SOON_SECONDS) == 0
+    assert peer.wait_end() == 0
     assert not family & swarm.process_ids()
     assert set(swarm.socket_directories()) <= directories
 
@@ -118,7 +116,7 @@ def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: 
     wait_until(lambda: set(swarm.socket_directories()) > directories, "its daemon starts")
     look.send_signal(signal.SIGTERM)
     try:
-        _, errors = look.communicate(timeout=SOON_SECONDS)
+        _, errors = look.communicate(timeout=WAIT_SECONDS)
     finally:
         look.kill()
     assert (look.returncode, errors) == (130, "peer: Interrupted.\n")
@@ -182,5 +180,5 @@ def test_a_demo_that_is_stopped_takes_its_peers_along(swarm: ProcessSwarm) -> No
     demo.send_signal(signal.SIGTERM)
     _, errors = demo.communicate(timeout=WAIT_SECONDS)
     assert demo.returncode == 130, errors
-    wait_until(lambda: swarm.process_ids() <= before, "its peers end", SOON_SECONDS)
+    wait_until(lambda: swarm.process_ids() <= before, "its peers end")
     assert list(swarm.sockets.glob("murmuration-demo-*")) == []

@@ -9,8 +9,6 @@ import pytest
 
 from tests.kit.processes.process_swarm import PeerProcess, process_swarm, wait_until
 
-SOON_SECONDS = 60.0
-
 
 def kill_as_soon_as_it_is_there(peer: PeerProcess, kind: str) -> None:
     def victims() -> list[int]:
@@ -19,7 +17,7 @@ def kill_as_soon_as_it_is_there(peer: PeerProcess, kind: str) -> None:
             return [process.pid for process in family if "peer.network.process.main" in process.command]
         return [process.pid for process in family if "/p2pd" in process.command.split(" ")[0]]
 
-    wait_until(lambda: bool(victims()), f"the {kind} starts", SOON_SECONDS)
+    wait_until(lambda: bool(victims()), f"the {kind} starts")
     os.kill(victims()[0], signal.SIGKILL)
 
 

@@ -35,6 +35,7 @@ from peer.events.peer_events import (
 from peer.files.checked_folder import checked_folder
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.process_swarm import (
+    WAIT_SECONDS,
     PeerProcess,
     ProcessSwarm,
     assert_one_sentence,
@@ -46,8 +47,6 @@ from tests.kit.tiers import sampled
 
 STEPS_SECONDS = 240.0
 """For 300 inner steps of the least urgent process of a busy machine."""
-SOON_SECONDS = 60.0
-"""For what must happen within seconds, on a machine where other tests import torch meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +116,8 @@ def test_a_late_joiner_catches_up_from_any_member_and_contributes(
     late.kill_all()
     first.wait_for(PeerLeft, lambda event: event.remote == late.peer_id, after=marks[0])
     after = first.mark(), second.mark()
-    first.wait_common_round(second.peer_id, after=after[0], seconds=SOON_SECONDS)
-    second.wait_common_round(first.peer_id, after=after[1], seconds=SOON_SECONDS)
+    first.wait_common_round(second.peer_id, after=after[0])
+    second.wait_common_round(first.peer_id, after=after[1])
     wait_same_anchors(first, second)
 
 
@@ -149,7 +148,7 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
 
 async def _receipts_of(run_id: str, peer: PeerProcess) -> list[bytes]:
     """All that one member remembers of fragment 0, read page by page."""
-    async with observe(run_id, [peer.address], SOON_SECONDS) as observer:
+    async with observe(run_id, [peer.address], WAIT_SECONDS) as observer:
         encoded = await observer.store.fetch_run(run_id)
         assert encoded is not None
         fetch = open_log(observer.host, decode_run_record(encoded, run_id=run_id))
@@ -192,11 +191,11 @@ def test_a_killed_daemon_is_back_within_seconds_with_the_same_identity(first: Pe
     steps = second.inner_steps()
     old = second.daemon()
     os.kill(old.pid, signal.SIGKILL)
-    restarted = second.wait_for(DaemonRestarted, after=mark, seconds=SOON_SECONDS)
+    restarted = second.wait_for(DaemonRestarted, after=mark)
     assert restarted.seconds < 10
     assert second.daemon().pid != old.pid
     back = second.mark()
-    second.wait_common_round(first.peer_id, after=back, seconds=SOON_SECONDS)
+    second.wait_common_round(first.peer_id, after=back)
     first.wait_common_round(second.peer_id, after=mark_first)
     assert second.inner_steps() > steps
     wait_same_anchors(first, second)
@@ -209,7 +208,7 @@ def test_a_killed_network_process_is_started_again_and_training_goes_on(
     steps = second.inner_steps()
     old_network, old_daemon = second.network(), second.daemon()
     os.kill(old_network.pid, signal.SIGKILL)
-    second.wait_for(NetworkRestarted, after=mark, seconds=SOON_SECONDS)
+    second.wait_for(NetworkRestarted, after=mark)
     second.wait_joined(after=mark)
     again = second.mark()
     progress = second.wait_for(TrainingProgressed, after=again)
@@ -218,7 +217,7 @@ def test_a_killed_network_process_is_started_again_and_training_goes_on(
     wait_same_anchors(first, second)
     assert second.network().pid != old_network.pid
     # The daemon of the killed process must not linger beside the new one with the same identity.
-    wait_until(lambda: not {old_daemon.pid} & swarm.process_ids(), "the old daemon ends", SOON_SECONDS)
+    wait_until(lambda: not {old_daemon.pid} & swarm.process_ids(), "the old daemon ends")
 
 
 def test_a_killed_trainer_leaves_nothing_behind(swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess) -> None:
@@ -227,7 +226,7 @@ def test_a_killed_trainer_leaves_nothing_behind(swarm: ProcessSwarm, first: Peer
     assert len(family) == 3
     os.kill(second.process.pid, signal.SIGKILL)
     second.process.wait()
-    wait_until(lambda: not family & swarm.process_ids(), "its processes end", SOON_SECONDS)
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end")
     first.wait_for(PeerLeft, lambda event: event.remote == second.peer_id, after=mark)
     first.wait_for(RoundCommitted, lambda event: event.contributors == (first.peer_id,), after=first.mark())
     # Those of processes that were killed above have been swept, too.
@@ -273,10 +272,10 @@ def test_signals_end_a_peer_and_everything_of_it(
     # Ctrl+C in a terminal goes to the whole process group.
     os.killpg(peer.process.pid, number)
     if twice:
-        wait_until(lambda: "once more" in peer.stderr, "the first signal is answered", SOON_SECONDS)
+        wait_until(lambda: "once more" in peer.stderr, "the first signal is answered")
         os.killpg(peer.process.pid, number)
-    code = peer.wait_end(SOON_SECONDS)
-    wait_until(lambda: not family & swarm.process_ids(), "its processes end", SOON_SECONDS)
+    code = peer.wait_end()
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end")
     assert "Traceback" not in peer.stderr
     assert set(swarm.socket_directories()) <= directories
     if not twice:
@@ -318,11 +317,11 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         later.wait_for(RoundCommitted, lambda event: event.version > max(joined.versions))
         wait_until(lambda: bool(common_outcomes(later, seed, {later.peer_id})), "the seed follows the later trainer")
         seed.process.send_signal(signal.SIGINT)
-        assert seed.wait_end(SOON_SECONDS) == 0
+        assert seed.wait_end() == 0
         assert isinstance(seed.events()[-1].fact, LeftRun)
         later.wait_for(RoundCommitted, after=later.mark())
         # Its terminal is closed.
         os.killpg(later.process.pid, signal.SIGHUP)
-        assert later.wait_end(SOON_SECONDS) == 0
+        assert later.wait_end() == 0
         assert isinstance(later.events()[-1].fact, LeftRun)
         assert (swarm.processes(), swarm.socket_directories()) == ([], [])
