@@ -120,7 +120,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     words, style = doing(scene)
     has_left = state.phase == "left" or scene.has_ended
     if has_left or scene.is_resting or not state.phase.startswith("training"):
-        speed = [part(f"{'no training any more' if has_left else words} on {state.device}", style)]
+        speed = [part(f"{'stopped; it trained' if has_left else words} on {state.device}", style)]
     elif state.tokens_per_second <= 0:
         first = scene.phase if scene.is_compiling else "first steps"
         speed = [part(f"{'waiting for the next step' if scene.session_tokens else first} on {state.device}")]
@@ -166,10 +166,10 @@ def page_line(scene: Scene, width: int) -> list[Text]:
 
 def _milestone(scene: Scene) -> str:
     state = scene.state
-    if not state.tokens:
+    if not state.tokens or scene.has_ended or state.phase == "left":
         return ""
     goal = next_milestone(state.tokens)
-    if state.tokens_per_second <= 0 or scene.is_resting or scene.has_ended or state.phase == "left":
+    if state.tokens_per_second <= 0 or scene.is_resting:
         return f"next milestone {count_text(goal)}"
     return f"next milestone {count_text(goal)}, ~{about((goal - state.tokens) / state.tokens_per_second)}"
 
