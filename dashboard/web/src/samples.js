@@ -53,7 +53,7 @@ function Through({ samples }) {
         aria-valuetext=${words(sample)}
         onInput=${choose}
       />
-      <span>Now</span>
+      <span>Newest</span>
       <output for="through-time" class="quiet">${words(sample)}</output>
     </div>
     <div class="writings">${sample.texts.map(
