@@ -25,7 +25,7 @@ def refusals_of(spec):
 
 
 NIGHTS = [
-    (6.0, 2, "centered_clip", 6),
+    (8.0, 2, "centered_clip", 6),
     (15.0, 0, "mean", 12),
     (15.0, 1, "centered_clip", 12),
     (15.0, 2, "centered_clip", 12),
