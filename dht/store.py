@@ -1,4 +1,4 @@
-"""`RecordStore`: where signed, expiring records live. Ports only know bytes; `dht/records/signed_records.py` knows
+"""`RecordStore`: where signed, expiring records live. Ports only know bytes; `dht/records/` knows
 meaning.
 
 Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTNode on a P2pdHost or a Libp2pHost).

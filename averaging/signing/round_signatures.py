@@ -65,8 +65,7 @@ class Scope:
 
 
 class Seen(Protocol):
-    """Port: digests of statements whose signatures were checked before; `dht.records.signed_records.VerifiedRecords` is
-    one."""
+    """Port: digests of statements whose signatures were checked before, as in `dht.records.verified_records`."""
 
     def seen(self, digest: bytes) -> bool: ...
     def add(self, digest: bytes) -> None: ...

@@ -22,7 +22,7 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -19,7 +19,8 @@ from dht.kademlia.dht_guards import key_id_of, node_id_of, pack_value
 from dht.kademlia.dht_node import NUM_REPLICAS
 from dht.kademlia.dht_store import HivemindStore
 from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
-from dht.records.signed_records import PeerRecord, RoundTimes, VerifiedRecords, encode_peer_record
+from dht.records.peer_record import PeerRecord, RoundTimes, encode_peer_record
+from dht.records.verified_records import VerifiedRecords
 from dht.store import PeerKey
 
 NUM_RANDOM_CONTACTS = 120

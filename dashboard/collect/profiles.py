@@ -11,8 +11,8 @@ from dashboard.history.history import History
 from dashboard.history_facts import ProfileFacts
 from dashboard.observe.strangers_words import label_text
 from dht.errors import LocalFault, PeerFault
+from dht.records.peer_record import MAX_LABEL_LENGTH
 from dht.records.profiles import Profile, decode_profile
-from dht.records.signed_records import MAX_LABEL_LENGTH
 from dht.store import RecordStore
 
 READ_SECONDS: Final = 20.0

@@ -19,7 +19,7 @@ from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dashboard.observe.strangers_words import label_text
 from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
-from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 from peer.stalled_run import has_stalled
 
 MAX_PEERS: Final = 2500

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from dht.records.signed_records import PeerRecord, RoundTimes
+from dht.records.peer_record import PeerRecord, RoundTimes
 
 KEPT_SECONDS: Final = 180.0
 """Longer ago is not drawn."""

@@ -15,7 +15,7 @@ from dashboard.observe.round_timeline import Lanes
 from dashboard.page.lone_rounds import num_lone
 from dht.identity.speakable import speakable_name
 from dht.quantities import plural, seconds_text
-from dht.records.signed_records import RoundTimes
+from dht.records.peer_record import RoundTimes
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40

@@ -33,7 +33,7 @@ from dashboard.page.run_result import result_of
 from dashboard.server.api_queries import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.contributor_search import found_contributors
 from dashboard.server.site import Site
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 SCHEMA: Final = 1
 MAX_LOSSES: Final = 360

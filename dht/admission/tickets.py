@@ -18,7 +18,7 @@ from dht.fields import check_bytes, check_choice, check_text, pack, unpack
 from dht.host import PeerId
 from dht.identity import keys
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.records.signed_records import MAX_RUN_ID_LENGTH
+from dht.records.peer_record import MAX_RUN_ID_LENGTH
 
 SERIAL_BYTES: Final = 8
 SEED_BYTES: Final = 32

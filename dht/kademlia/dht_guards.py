@@ -34,8 +34,10 @@ from dht.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.records.key_levels import keys_for, peers_key, shard_of
+from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
-from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record, run_key
+from dht.records.run_record import decode_run_record, run_key
+from dht.records.verified_records import VerifiedRecords
 from dht.streams.fair_turns import StreamCounts
 
 OPEN_SECONDS: Final = 5.0
@@ -103,7 +105,7 @@ def unpack_value(value: bytes) -> tuple[str, bytes]:
 
 
 class SignedRecords:
-    """Only records that `dht.records.signed_records` accepts, under the one key and subkey where they belong. Never
+    """Only records that `dht.records` accepts, under the one key and subkey where they belong. Never
     raises."""
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 MAX_SESSIONS: Final = 8
 """Of one peer that are kept, those that started last. A restart leaves one more for minutes; beyond that only a peer

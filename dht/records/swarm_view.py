@@ -20,7 +20,7 @@ from dht.records.member_sessions import (
     with_record,
     without_oldest,
 )
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 
 class SwarmView:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.records.key_levels import key_at, may_stand, peers_key
+from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import decode_profile
-from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record
+from dht.records.run_record import decode_run_record
+from dht.records.verified_records import VerifiedRecords
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.store import LEVEL_0_KEYS, MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ, PeerKey
 

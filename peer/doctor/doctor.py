@@ -13,7 +13,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, P
 from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits

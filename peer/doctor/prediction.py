@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.doctor.doctor_facts import LineFacts, NeedFacts, PaceFacts

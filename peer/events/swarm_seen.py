@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.host import PeerId
+from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.records.signed_records import PeerRecord
 
 NUM_ROWS = 12
 """People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""

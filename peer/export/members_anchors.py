@@ -11,7 +11,7 @@ from dht.errors import LocalFault, NobodyReachable
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
 from dht.quantities import bytes_text, plural
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import RunSource

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from dht.errors import Incompatible, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.peer_config import PeerConfig, read_cached_peers
 from peer.events.peer_events import Event, WaitingForPeers

@@ -14,7 +14,7 @@ from rich.table import Table
 from dht.identity.speakable import speakable_name
 from dht.observer.host_choice import HostBackend
 from dht.quantities import count_text, seconds_text
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.learning_rate_schedule import progress_of, rate_factor
 from peer.config.manifest import RunManifest

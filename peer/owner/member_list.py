@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from dht.errors import NobodyReachable
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import live_records

@@ -11,7 +11,8 @@ from itertools import zip_longest
 from statistics import median_high
 
 from dht.errors import NobodyReachable, UsageFault
-from dht.records.signed_records import PeerRecord, RunRecord
+from dht.records.peer_record import PeerRecord
+from dht.records.run_record import RunRecord
 from peer.config.manifest import RunManifest
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import live_records

@@ -15,7 +15,7 @@ from averaging.cells.formation import depth_for
 from averaging.codec.codec import Codec
 from averaging.outer.fragment_schedule import effective_sync_every
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
-from dht.records.signed_records import MAX_PEER_RECORD_BYTES
+from dht.records.peer_record import MAX_PEER_RECORD_BYTES
 from peer.config.averaging_rules import codec_of, codecs_of
 from peer.config.manifest import RunManifest
 from peer.memory.base_bits import base_num_bytes

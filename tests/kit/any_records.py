@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from dht.records.signed_records import PEER_STATES, PeerRecord
+from dht.records.peer_record import PEER_STATES, PeerRecord
 from tests.kit.records import NOW, make_record
 
 

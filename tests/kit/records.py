@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 NOW = 1000.0

@@ -18,7 +18,7 @@ from averaging.codec.blocks import CODE_FORMATS
 from averaging.outer.outer_rule import Mode
 from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.handshake_frames import Hello
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from docs.generate import NOT_OF_THE_PROTOCOL, PAGES, page
 from peer.cli import app
 from peer.cli.arguments.options import spread_peers

@@ -16,8 +16,9 @@ from averaging.wire.messages import CellRow, RosterEntry, ShardPlan, ShardResult
 from dashboard.server.api_queries import PREFIX
 from dashboard.server.api_routes import ENDPOINTS
 from dht.admission.handshake_frames import Hello
+from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.records.signed_records import PeerRecord, RunRecord
+from dht.records.run_record import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.allowed_files import FileSection
 from tests.fuzz.targets import all_targets

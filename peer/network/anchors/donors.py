@@ -13,7 +13,7 @@ from typing import Protocol
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 BLAME_SECONDS = 600.0
 """A donor of wrong chunks is not asked again for this long."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 _Key = TypeVar("_Key")
 

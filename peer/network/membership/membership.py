@@ -25,15 +25,15 @@ from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity.keys import Identity
 from dht.records.key_levels import Levels, prefix_of, turn_seconds
-from dht.records.signed_records import (
+from dht.records.peer_record import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
     PeerRecord,
-    VerifiedRecords,
     decode_peer_record,
     fitting_peer_record,
 )
 from dht.records.swarm_view import SwarmView
+from dht.records.verified_records import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.fair_turns import StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft

@@ -22,7 +22,7 @@ from averaging.wire.messages import Commit
 from dht.bounded_dictionary import Newest
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.events.anchor_events import AnchorDiffered, AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership

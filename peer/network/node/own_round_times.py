@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from averaging.rounds.round_facts import CommitTaken, RoundStarted
-from dht.records.signed_records import RoundTimes
+from dht.records.peer_record import RoundTimes
 
 
 class RoundClock:

@@ -30,7 +30,7 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
-from dht.records.signed_records import RunRecord
+from dht.records.run_record import RunRecord
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.task_ending import end_tasks

@@ -12,8 +12,8 @@ from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.p2pd.host import P2pdHost
+from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.records.signed_records import PeerRecord
 from dht.store import RecordStore
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch

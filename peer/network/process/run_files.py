@@ -13,7 +13,7 @@ from dht.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
-from dht.records.signed_records import decode_peer_record
+from dht.records.peer_record import decode_peer_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import FetchedRunFiles, WaitingForPeers

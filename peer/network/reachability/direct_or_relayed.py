@@ -22,7 +22,7 @@ from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.network.reachability.path_and_relay_choice import (
     Network,

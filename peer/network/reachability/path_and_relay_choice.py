@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 
 PathKind = Literal["direct", "punched", "relayed"]
 

@@ -24,7 +24,7 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames, messages
 from averaging.wire.frames import commit_digest
-from dht.records.signed_records import PeerRecord, encode_peer_record
+from dht.records.peer_record import PeerRecord, encode_peer_record
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import LieKind
 

@@ -26,7 +26,7 @@ from averaging.wire.messages import Contribution
 from dht.errors import PeerFault
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
-from dht.records.signed_records import encode_peer_record
+from dht.records.peer_record import encode_peer_record
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import LieKind

@@ -33,7 +33,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.messages import Result, RosterEntry
 from dht.host import Host, PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.network.node.node import Node
 from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit
 from peer.simulation.adversaries.floods import FLOODS, flood

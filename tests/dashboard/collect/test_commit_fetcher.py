@@ -13,7 +13,7 @@ from dashboard.history.history import History
 from dashboard.observe.dashboard_state import MAX_PEERS, DashboardState, Look, fold
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.host import PeerId
-from dht.records.signed_records import RunRecord
+from dht.records.run_record import RunRecord
 from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw
 from tests.kit.dashboard.members import IDS, Members, in_history, versions_of

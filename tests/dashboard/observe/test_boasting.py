@@ -26,7 +26,7 @@ from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.page.page import render_sections
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from tests.kit.clock import Clock, nothing_for
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.members import Members, in_history, versions_of

@@ -17,7 +17,7 @@ from dashboard.observe.round_timeline import (
     end_of,
     merge_lanes,
 )
-from dht.records.signed_records import RoundTimes, decode_peer_record, encode_peer_record
+from dht.records.peer_record import RoundTimes, decode_peer_record, encode_peer_record
 from peer.network.node.own_round_times import RoundClock
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, bare_record, record_of
 

@@ -20,7 +20,7 @@ from dashboard.server.site import Site
 from dht.errors import UsageFault
 from dht.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity
-from dht.records.signed_records import RoundTimes
+from dht.records.peer_record import RoundTimes
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, FakeStore, TextOnly
 from tests.kit.dashboard.serving import until_tick

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dht.host import PeerId
 from dht.records.member_sessions import MAX_SESSIONS
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from tests.kit.any_records import any_records
 from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record

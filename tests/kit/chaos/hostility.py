@@ -43,8 +43,8 @@ from averaging.wire.messages import (
 )
 from dht.errors import PeerFault
 from dht.fields import pack
-from dht.records import signed_records
-from dht.records.signed_records import PeerRecord
+from dht.records import peer_record
+from dht.records.peer_record import PeerRecord
 
 PAUSE_SECONDS = 3.0
 """Between two attacks, at most."""
@@ -253,7 +253,7 @@ def _inflated(chance: Any, offer: Offer, numbers: tuple[float, ...]) -> Offer:
 def is_accepted(record: PeerRecord) -> bool:
     """Whether the checks of peer records let these values through; no holder of records keeps others."""
     try:
-        signed_records._check_peer_record(record)
+        peer_record._check_peer_record(record)
     except (ValueError, TypeError, OverflowError):
         return False
     return True

@@ -36,7 +36,7 @@ from averaging.wire.messages import Commit, Message
 from dht.admission.handshake_frames import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired

@@ -20,7 +20,7 @@ from averaging.outer.outer_rule import OuterRule
 from averaging.rounds.round_facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryNetwork
 from peer.config.manifest import ROBUST_CLIP_RATIOS
 from peer.simulation.virtual_time import run_virtual

@@ -27,7 +27,7 @@ from dashboard.history_facts import (
 from dashboard.observe.dashboard_state import DashboardState, Look, fold
 from dashboard.observe.run_summary import run_facts
 from dht.host import PeerId
-from dht.records.signed_records import RoundTimes
+from dht.records.peer_record import RoundTimes
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
 
 NAMES = ("Ada", "basement-4090", "", "Émilie", "Kiran", "", "نور", "小林", "old laptop", "", "Lindström", "rig of Jo")

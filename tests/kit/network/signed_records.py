@@ -7,11 +7,8 @@ import time
 from dht.admission.admission import Admission, MemberRules
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
-from dht.records.signed_records import (
-    encode_peer_record,
-    encode_run_record,
-    sign_run_record,
-)
+from dht.records.peer_record import encode_peer_record
+from dht.records.run_record import encode_run_record, sign_run_record
 from tests.kit.records import make_record
 
 OWNER = Identity.generate()

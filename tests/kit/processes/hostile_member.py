@@ -21,7 +21,7 @@ from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
-from dht.records.signed_records import encode_peer_record
+from dht.records.peer_record import encode_peer_record
 from peer.config.averaging_rules import codec_of, limits_of
 from peer.config.model_shapes import seed_sizes
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -21,7 +21,7 @@ from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
 from dht.host import PeerId
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings
 from peer.network.anchors.fetcher import Fetched, Fetcher

@@ -15,7 +15,7 @@ from averaging.rounds.round_facts import Fact
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, VersionIs
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.simulated.lines import LineSettings
 from peer.events.peer_events import Event
 from peer.network.node.node import Node

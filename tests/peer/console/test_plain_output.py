@@ -18,7 +18,7 @@ from rich.table import Table
 
 from dht.errors import LocalFault, PeerFault
 from dht.fields import printable
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
 from peer.console.plain_console import PlainConsole

@@ -19,7 +19,7 @@ from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.config.peer_config import PeerConfig, load_config
 from peer.doctor.doctor import doctor_json, in_vain, run_doctor
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun

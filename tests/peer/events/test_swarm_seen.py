@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dht.host import PeerId
+from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.records.signed_records import PeerRecord
 from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 

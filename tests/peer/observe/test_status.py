@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dht.identity.speakable import speakable_name
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection

@@ -14,7 +14,7 @@ from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault
 from dht.identity.keys import Identity
 from dht.records.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
-from dht.records.signed_records import encode_peer_record
+from dht.records.peer_record import encode_peer_record
 from peer.network.anchors.claimed_anchors import Claims
 from peer.owner.revision_start import _furthest_version
 from peer.simulation.virtual_time import run_virtual

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.network.membership.member_counts import MemberTally
 from tests.kit.any_records import any_records

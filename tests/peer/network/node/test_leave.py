@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import peer.network.node.leave
-from dht.records.signed_records import PeerState
+from dht.records.peer_record import PeerState
 from peer.network.node.leave import HAND_OVER_SECONDS, MOST_ASKED, GracefulLeave
 
 

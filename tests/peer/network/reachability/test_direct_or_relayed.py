@@ -16,7 +16,7 @@ from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying
-from dht.records.signed_records import PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import Event
 from peer.network.reachability.direct_or_relayed import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 from typing import Any
 
@@ -13,30 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault, UsageFault
+from dht.errors import PeerFault
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.data_reading import READING_BYTES
 from dht.records.key_levels import peers_key, shard_of
-from dht.records.signed_records import (
+from dht.records.peer_record import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
-    MAX_RUN_RECORD_BYTES,
     PEER_ROLES,
     PEER_STATES,
     PeerRecord,
     RoundTimes,
-    RunRecord,
-    VerifiedRecords,
     decode_peer_record,
-    decode_run_record,
     encode_peer_record,
-    encode_run_record,
     fitting_peer_record,
-    run_key,
-    sign_run_record,
 )
+from dht.records.run_record import (
+    run_key,
+)
+from dht.records.verified_records import VerifiedRecords
 from dht.store import LEVEL_0_KEYS
 
 NOW = 1_800_000_000.0
@@ -343,7 +339,7 @@ def test_verified_records_remember_signatures_and_nothing_else(monkeypatch: pyte
     later = [encode_peer_record(make_record(sequence=sequence), ALICE) for sequence in range(5)]
     for one in later:
         decode(one, verified=verified)
-    monkeypatch.setattr("dht.records.signed_records.verify_key", lambda *_: False)
+    monkeypatch.setattr("dht.records.envelopes.verify_key", lambda *_: False)
     for place, one in enumerate(later):
         with contextlib.nullcontext() if place >= 3 else pytest.raises(PeerFault, match="signature"):
             decode(one, verified=verified)
@@ -353,91 +349,10 @@ def test_a_remembered_signature_is_not_checked_again(monkeypatch: pytest.MonkeyP
     data = encode_peer_record(make_record(), ALICE)
     verified = VerifiedRecords()
     decode(data, verified=verified)
-    monkeypatch.setattr("dht.records.signed_records.verify_key", lambda *_: False)
+    monkeypatch.setattr("dht.records.envelopes.verify_key", lambda *_: False)
     assert decode(data, verified=verified) == make_record()
     with pytest.raises(PeerFault, match="signature"):
         decode(data, verified=VerifiedRecords())
-
-
-# --- run records ---
-
-
-def manifest_bytes(**content: Any) -> bytes:
-    return json.dumps({"revision": 3, **content}, sort_keys=True, separators=(",", ":")).encode()
-
-
-@given(st.dictionaries(st.text(max_size=10), st.integers() | st.text(max_size=30), max_size=10), wholes)
-def test_run_record_round_trip(content: dict[str, Any], revision: int) -> None:
-    record = sign_run_record(RUN_ID, manifest_bytes(**{**content, "revision": revision}), BOB)
-    decoded = decode_run_record(encode_run_record(record), run_id=RUN_ID)
-    assert decoded == record
-    assert decoded.revision == revision
-
-
-def test_any_changed_byte_of_a_run_record_is_a_peer_fault() -> None:
-    encoded = encode_run_record(sign_run_record(RUN_ID, manifest_bytes(d_model=64), BOB))
-    for position in range(len(encoded)):
-        for change in (1, 0x80, 0xFF):
-            changed = bytearray(encoded)
-            changed[position] ^= change
-            with pytest.raises(PeerFault):
-                decode_run_record(bytes(changed), run_id=RUN_ID)
-    for length in range(len(encoded)):
-        with pytest.raises(PeerFault):
-            decode_run_record(encoded[:length], run_id=RUN_ID)
-
-
-@given(st.binary(max_size=300))
-def test_run_record_noise(body: bytes) -> None:
-    with pytest.raises(PeerFault):
-        decode_run_record(body, run_id=RUN_ID)
-    with pytest.raises(PeerFault):
-        decode_run_record(bytes(64) + BOB.public_key + body, run_id=RUN_ID)
-
-
-def test_a_stranger_cannot_publish_a_manifest() -> None:
-    with pytest.raises(UsageFault, match="does not own run"):
-        sign_run_record(RUN_ID, manifest_bytes(), ALICE)
-    foreign_id = make_run_id("tiny", ALICE.public_key)
-    foreign = encode_run_record(sign_run_record(foreign_id, manifest_bytes(), ALICE))
-    with pytest.raises(PeerFault, match="run record of owner"):
-        decode_run_record(foreign, run_id=RUN_ID)
-
-
-def test_a_manifest_cannot_move_to_another_run_of_the_same_owner() -> None:
-    other_id = make_run_id("other", BOB.public_key)
-    record = sign_run_record(RUN_ID, manifest_bytes(), BOB)
-    moved = RunRecord(other_id, record.manifest, record.owner_public_key, record.signature)
-    with pytest.raises(PeerFault, match="signature is wrong"):
-        decode_run_record(encode_run_record(moved), run_id=other_id)
-    with pytest.raises(PeerFault, match="expected other"):
-        decode_run_record(encode_run_record(record), run_id=other_id)
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        *(b"", b"[]", b"{}", b"\xff"),
-        *(b'{"revision":-1}', b'{"revision":1.0}', b'{"revision":true}', b'{"revision":NaN}'),
-        *(b"[" * 15_000, b'{"revision":' + b"9" * 10_000 + b"}", '{"revision":1}'.encode("utf-16")),
-    ],
-)
-def test_manifest_without_revision(manifest: bytes) -> None:
-    with pytest.raises(UsageFault, match="manifest"):
-        sign_run_record(RUN_ID, manifest, BOB)
-    signature = BOB.sign(b"murmuration run record\0" + RUN_ID.encode() + b"\0" + manifest)
-    data = signature + BOB.public_key + msgpack.packb([1, RUN_ID, manifest])
-    with pytest.raises(PeerFault, match="manifest"):
-        decode_run_record(data, run_id=RUN_ID)
-
-
-def test_run_record_size_limit() -> None:
-    fitting = sign_run_record(RUN_ID, manifest_bytes(notes="x" * 16_000), BOB)
-    assert decode_run_record(encode_run_record(fitting), run_id=RUN_ID) == fitting
-    with pytest.raises(ValueError, match="expected at most 16384"):
-        encode_run_record(sign_run_record(RUN_ID, manifest_bytes(notes="x" * 16_384), BOB))
-    with pytest.raises(PeerFault, match="expected 97 to 16384"):
-        decode_run_record(bytes(MAX_RUN_RECORD_BYTES + 1), run_id=RUN_ID)
 
 
 # --- keys ---
