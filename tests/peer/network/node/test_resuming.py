@@ -245,7 +245,7 @@ def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(t
 
     async def scene() -> None:
         peer.desk.is_open = False
-        await asyncio.wait_for(peer.desk.open(keeps_work=range(3)), 5.0)
+        await asyncio.wait_for(peer.desk.open(keeps_work=range(3)), 60.0)
         await peer.desk.take_work()
 
     asyncio.run(scene())
