@@ -182,7 +182,8 @@ def init(
         return
     print(f"Run id      {made.run_id}")
     if described is not None:
-        print(f"Model       {described.what}, context {made.manifest.model.context}")
+        context = "" if described.image_size is not None else f", context {made.manifest.model.context}"
+        print(f"Model       {described.what}{context}")
         for note in described.notes:
             print(f"Note        {note}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")

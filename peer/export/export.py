@@ -59,7 +59,7 @@ def export_model(
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"
         print(f"Fragment {one.index:<3}version {one.version}, digest {one.digest[:16]}, {confirmed}")
     loss = "" if anchors.held_out_loss is None else f"; held-out loss {held_out_text(anchors)} (reported by members)"
-    print(f"Tokens      {count_text(anchors.tokens)} committed{loss}")
+    print(f"{anchors.manifest.counted_in.title():<12}{count_text(anchors.tokens)} committed{loss}")
     if address is not None:
         print(f"Pushed      {address}")
     return 0

@@ -105,8 +105,6 @@ class Compressed:
         Raises:
             UsageFault: bitsandbytes is not installed, or cannot do it here.
         """
-        # It says at each step of each layer that it rounds.
-        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         try:
             from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
@@ -283,6 +281,8 @@ def _library() -> Any:
     transformers: Any = found
     # Its hints and bars are about its own command lines; what is wrong is raised.
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    # peft loads it where it is installed. It names kernels that it lacks, and says at each step that it rounds.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return transformers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import types
@@ -187,7 +188,10 @@ def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Pat
 def test_fewer_bits_need_a_library_that_computes_here(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logging.getLogger("bitsandbytes").setLevel(logging.NOTSET)
     lora = run_of(saved, tmp_path / "lora", AdapterChoice("lora", 4))
+    # Where it is installed peft loads it, and it warns of kernels that nobody asked for.
+    assert logging.getLogger("bitsandbytes").level == logging.ERROR
     for name in ("bitsandbytes", "bitsandbytes.nn"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageFault, match="--base-bits 4 needs bitsandbytes"):
