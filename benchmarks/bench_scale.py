@@ -34,7 +34,7 @@ from averaging.cells.formation import CellRule, cell_codec_of, depth_for, hash_c
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.fragment.cell_rates import weigh
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (

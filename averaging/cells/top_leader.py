@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from averaging.cells.formation import depth_of, relayed_to
-from averaging.rounds.deadlines import LinkDeadlines
+from averaging.rounds.duration_statistics import LinkDeadlines
 from averaging.rounds.leader import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS, Gathering
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, patience_factor
 from averaging.rounds.machine_events import ReduceSlice, WronglySigned

@@ -26,7 +26,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.staleness_weights import shard_rates
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived

@@ -11,7 +11,7 @@ from averaging.codec.codec import Codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.lanes.links import Links
 from averaging.outer.change_buffers import Change, Deliver, Lend
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.leader import Leading

@@ -20,7 +20,7 @@ from averaging.exchange.reducing import Averaging
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.lanes.links import Links
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds import machine_events
 from averaging.rounds.machine_events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
 from averaging.rounds.round_facts import AppliedCommit, Fact

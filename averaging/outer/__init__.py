@@ -4,7 +4,7 @@ The files, each built on those above it:
 
     fragment_layout.py    parameters to fragments and back
     fragment_schedule.py  when a peer sends which fragment
-    outer_rule.py         what of the manifest decides a commit
+    outer_settings.py     what of the manifest decides a commit
     staleness_weights.py  weights of contributions, outer rate and momentum under delay
     outer_step.py         the outer step, the overlay, the digest of the anchor
     robust_mean.py        combinations that a minority cannot steer; limits on norms

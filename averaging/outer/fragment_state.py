@@ -17,7 +17,7 @@ from averaging.arrays import F32
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change_buffers import Change
-from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.own_contributions import (
     RECENT_CONTRIBUTIONS,

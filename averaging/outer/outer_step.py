@@ -25,7 +25,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec import compiled_kernels
 from averaging.codec.digests import array_digest, digest_of
-from averaging.outer.outer_rule import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
 
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""

@@ -33,7 +33,7 @@ import numpy as np
 from averaging.arrays import F32, F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.staleness_weights import Terms, weights_of
 
 ShardContribution = tuple[int, Terms, EncodedBlocks]

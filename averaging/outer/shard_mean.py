@@ -14,7 +14,7 @@ from functools import cache
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember, ShardContribution, combine
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from averaging.outer.outer_rule import Mode, OuterRule
+from averaging.outer.outer_settings import Mode, OuterRule
 
 POWER_DIGITS = 40
 """More than twice a double's digits: rounding to a double hides what the last of them may lose."""

@@ -2,18 +2,18 @@
 
 The files, each built on those above it:
 
-    round_facts.py        what happened in a round, with its sentence; what an exchange reports to its owner
-    machine_events.py     what a round machine is told (events) and what it asks for (effects)
-    deadlines.py          deadlines learned from what was seen, per link
-    learned_durations.py  which durations of a round are learned
-    line_budget.py        how much of a contribution a slow line brings in time
-    shard_plan.py         which member reduces which shard
-    attempt.py            what a member knows of the attempt at a round that it is in, and of those past that round
-    leader_ranking.py     in which order trainers may lead a round
-    leader.py             the leader's half: offers, the start, results, the commit
-    flat_scope.py         who is in the rounds of a peer, and what a leader sends them: here the whole swarm
-    reducer.py            the reducer's half: whose contributions are waited for, and how long
-    round_machine.py      all rounds of one fragment at one peer: member, leader and reducer in one
+    round_facts.py          what happened in a round, with its sentence; what an exchange reports to its owner
+    machine_events.py       what a round machine is told (events) and what it asks for (effects)
+    duration_statistics.py  deadlines learned from what was seen, per link
+    learned_durations.py    which durations of a round are learned
+    line_budget.py          how much of a contribution a slow line brings in time
+    shard_plan.py           which member reduces which shard
+    attempt.py              what a member knows of the attempt at a round that it is in, and of those past that round
+    leader_ranking.py       in which order trainers may lead a round
+    leader.py               the leader's half: offers, the start, results, the commit
+    flat_scope.py           who is in the rounds of a peer, and what a leader sends them: here the whole swarm
+    reducer.py              the reducer's half: whose contributions are waited for, and how long
+    round_machine.py        all rounds of one fragment at one peer: member, leader and reducer in one
 
 Source: Decoupled DiLoCo (arXiv 2604.21428) for the leader's grace window.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from averaging.rounds.deadlines import LearnedPace, LinkDeadlines
+from averaging.rounds.duration_statistics import LearnedPace, LinkDeadlines
 from dht.host import PeerId
 
 HEARTBEAT_SECONDS = 1.0

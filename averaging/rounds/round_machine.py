@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
-from averaging.rounds.deadlines import earliest_start
 from averaging.rounds.flat_scope import FlatScope, ScopeOf
-from averaging.rounds.leader import Leading
+from averaging.rounds.leader import Leading, earliest_start
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.rounds.reducer import Reducing

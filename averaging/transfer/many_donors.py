@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import Doorkeeper
-from averaging.rounds.deadlines import LearnedDeadline
+from averaging.rounds.duration_statistics import LearnedDeadline
 from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.client import ChunkStream
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS

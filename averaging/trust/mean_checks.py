@@ -18,7 +18,7 @@ from averaging.arrays import F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.norms import inner_product, length
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit
 

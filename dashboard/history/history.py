@@ -34,7 +34,8 @@ from dashboard.history.rows import (
     round_facts_of,
     sample_row,
 )
-from dashboard.history.trend import MAX_POINTS, Trend, thinned
+from dashboard.history.thinned_curves import thinned
+from dashboard.history.trend import MAX_POINTS, Trend
 from dashboard.history.writing import CheckCommit, Loaded, load, prepare, rebuild, run_record, write
 from dashboard.history_facts import (
     ChartMark,

@@ -41,7 +41,7 @@ from dashboard.history.rows import (
     sample_of_row,
     stored,
 )
-from dashboard.history.trend import mean_point
+from dashboard.history.thinned_curves import mean_point
 from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.observe.dashboard_state import MAX_PEERS
 from dht.errors import UsageFault

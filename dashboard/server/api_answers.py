@@ -23,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from dashboard.history.trend import columns_of, rounded, thinned
+from dashboard.history.thinned_curves import columns_of, rounded, thinned
 from dashboard.history_facts import ContributorView, Gap, HistoryPoint, HistoryView, MissingRounds, RoundFacts
 from dashboard.observe.dashboard_state import FragmentRow
 from dashboard.observe.run_summary import RunSummary

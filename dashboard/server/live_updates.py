@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dashboard.history.trend import columns_of
+from dashboard.history.thinned_curves import columns_of
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.page import TABS, WALL, render_sections, rooted

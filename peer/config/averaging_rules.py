@@ -8,7 +8,7 @@ from typing import Any
 
 from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
 from dht.errors import UsageFault
 from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest

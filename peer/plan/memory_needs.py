@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
-from averaging.outer.outer_rule import VELOCITY_MODES
+from averaging.outer.outer_settings import VELOCITY_MODES
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS

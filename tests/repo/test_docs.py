@@ -15,7 +15,7 @@ import pytest
 
 import murmuration
 from averaging.codec.blocks import CODE_FORMATS
-from averaging.outer.outer_rule import Mode
+from averaging.outer.outer_settings import Mode
 from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.handshake_frames import Hello
 from dht.records.peer_record import PeerRecord

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.staleness_weights import staleness_factor
 from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped
 from peer.simulation.peer import simulated_identity

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault

@@ -15,7 +15,7 @@ from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.leader import Leading
 from averaging.rounds.learned_durations import RoundTiming

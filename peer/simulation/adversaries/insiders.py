@@ -24,7 +24,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest
 from averaging.outer.robust_mean import ShardContribution
 from averaging.outer.shard_mean import Reduction, keep_error, reduce_shard

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from averaging.cells.formation import CellRule
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.wire.cell_messages import CellsCommit
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, scenario

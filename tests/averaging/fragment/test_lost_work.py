@@ -8,7 +8,7 @@ import pytest
 from averaging.codec.codec import make_codec
 from averaging.fragment.lost_work import KEPT_RECEIPTS, LostWork
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, Sent, Settled
 from averaging.rounds.round_facts import AppliedCommit, WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.fragment import shard_store
 from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault

@@ -14,7 +14,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
 from averaging.outer.staleness_weights import Terms

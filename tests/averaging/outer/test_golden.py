@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from tests.kit.rounds.replicas import Replicas
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec.digests import array_digest
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import (
     DIGEST_CHUNK_BYTES,
     anchor_digest,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from tests.kit.rounds.replicas import Part, Replicas
 
 SIZE, CUT, BLOCK = 24, 16, 8

@@ -20,7 +20,7 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import Links, Traffic
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ReduceShard

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import RoundCommitted

@@ -8,7 +8,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_schedule import fastest_believed
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader import Leading
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Heard, View

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from averaging.codec.codec import make_codec
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import combine
 from averaging.outer.staleness_weights import Terms
 

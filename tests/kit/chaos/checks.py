@@ -10,7 +10,7 @@ import numpy as np
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing

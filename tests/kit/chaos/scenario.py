@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
-from averaging.outer.outer_rule import Mode
+from averaging.outer.outer_settings import Mode
 
 FaultKind = Literal[
     "crash",

@@ -16,7 +16,7 @@ import numpy as np
 import averaging.outer.outer_step
 import averaging.rounds.shard_plan
 from averaging.arrays import F32
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
 from dht.host import PeerId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import PeerRefused
 from tests.kit.rounds.exchange_swarm import Swarm
 

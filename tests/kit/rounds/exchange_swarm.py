@@ -19,7 +19,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import reduce_shard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundCommitted

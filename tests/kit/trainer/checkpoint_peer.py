@@ -16,7 +16,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.fragment_layout import build_layout
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from dht.compute import compute_inline
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new

@@ -9,7 +9,7 @@ import numpy as np
 
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import (

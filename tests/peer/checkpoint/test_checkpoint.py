@@ -21,7 +21,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Ranges
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine

@@ -7,7 +7,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection

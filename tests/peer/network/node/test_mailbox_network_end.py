@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_layout import build_layout
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox

@@ -15,7 +15,7 @@ import torch
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.outer_rule import OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult

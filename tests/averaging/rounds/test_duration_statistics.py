@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.deadlines import (
+from averaging.rounds.duration_statistics import (
     FEWEST_ARRIVALS,
     LINK_ARRIVALS,
     MAX_LINKS,

@@ -177,14 +177,3 @@ class LearnedPace:
     def seconds(self) -> float | None:
         """Median interval; None before two happenings."""
         return statistics.median(self._intervals) if self._intervals else None
-
-
-def earliest_start(previous_began_at: float | None, interval_seconds: float | None) -> float:
-    """When the next round may begin, unless everybody has offered: an interval and a little after the previous one.
-
-    Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss that one
-    in turn.
-    """
-    if interval_seconds is None or previous_began_at is None:
-        return 0.0
-    return previous_began_at + 1.2 * interval_seconds

@@ -1,0 +1,72 @@
+"""The points of curves: fewer of a long run, in columns, with fewer digits, and one for many. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Final
+
+from dashboard.history_facts import HistoryPoint
+
+_POINT_COLUMNS: Final[dict[str, Callable[[HistoryPoint], float | None]]] = {
+    "time" if field.name == "at" else field.name: attrgetter(field.name) for field in fields(HistoryPoint)
+}
+
+
+def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], list[list[float | None]]]:
+    """(names, columns), the axis first."""
+    along: Callable[[HistoryPoint], float] = attrgetter("at" if axis == "time" else axis)
+    kept: list[HistoryPoint] = []
+    for point in points:
+        if kept and along(point) == along(kept[-1]):
+            kept.pop()
+        if not kept or along(point) > along(kept[-1]):
+            kept.append(point)
+    names = [axis, *(name for name in _POINT_COLUMNS if name != axis)]
+    return names, [[_POINT_COLUMNS[name](point) for point in kept] for name in names]
+
+
+def rounded(columns: Sequence[Sequence[float | None]], digits: int) -> list[list[float | None]]:
+    """The same with so many significant digits; what is large keeps a tenth, as times have to."""
+
+    def short(value: float | None) -> float | None:
+        if not isinstance(value, float):
+            return value
+        return round(value, 1) if abs(value) >= 10_000 and digits < 17 else float(f"{value:.{digits}g}")
+
+    return [[short(value) for value in column] for column in columns]
+
+
+def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:
+    """At most `max_points` of them, two at least, evenly chosen, the first and the last among them."""
+    if len(points) <= max_points:
+        return tuple(points)
+    step = (len(points) - 1) / (max_points - 1)
+    return tuple(points[round(index * step)] for index in range(max_points))
+
+
+def mean_point(points: Sequence[HistoryPoint]) -> HistoryPoint:
+    """One point for a minute or an hour: means of what varies, the last of what grows or is measured now and then.
+
+    Raises:
+        IndexError: no points.
+    """
+    last = points[-1]
+    count = len(points)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    return replace(
+        last,
+        # One that somebody measured: a mean of two versions is the loss of neither.
+        held_out_loss=next((loss for point in reversed(points) if (loss := point.held_out_loss) is not None), None),
+        train_loss=mean([point.train_loss for point in points]),
+        num_trainers=round(sum(point.num_trainers for point in points) / count),
+        num_peers=round(sum(point.num_peers for point in points) / count),
+        tokens_per_second=sum(point.tokens_per_second for point in points) / count,
+        upload_bits_per_second=sum(point.upload_bits_per_second for point in points) / count,
+        download_bits_per_second=sum(point.download_bits_per_second for point in points) / count,
+    )
