@@ -15,6 +15,7 @@ from dht.quantities import words_text
 from dht.records.run_record import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
+from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest, manifest_hash
 from peer.config.model_section import InitSection
 from peer.config.training_section import TrainingSection
@@ -95,6 +96,8 @@ class RunSummary:
     """Which data, in words; empty: its owner's code decides, or nobody said."""
     training: TrainingSection | None = None
     """The inner loop; None: this software cannot read it."""
+    cooldown: Cooldown | None = None
+    """That the owner started last; None: none."""
     weights: InitSection | None = None
     """What it begins with or stands on, which nobody sends; None: nothing."""
     flags_to_bring: str = ""
@@ -112,6 +115,12 @@ class RunSummary:
     def counted(self) -> str:
         """What is counted as work: an example with a label counts as one token."""
         return "examples" if self.loss_unit == "nats per example" else "tokens"
+
+    def rate_at(self, tokens: int) -> float | None:
+        """The share of the peak at which all learn at this clock of the run; None: it never changes."""
+        if self.training is None or not (self.training.schedule.changes_rate or self.cooldown):
+            return None
+        return rate_factor(self.training.schedule, tokens, self.cooldown)
 
     def batch_at(self, tokens: int) -> tuple[int, int] | None:
         """(sequences of an inner step, as many as there will be) at this clock of the run; None: it does not grow."""
@@ -148,6 +157,7 @@ def run_facts(record: RunRecord) -> RunSummary:
         num_choices=_num_choices(manifest),
         trained_on=_trained_on(manifest),
         training=known.training if known is not None else None,
+        cooldown=_cooldown(known) if known is not None else None,
         weights=known.model.init if known is not None else None,
         flags_to_bring=known.flags_to_bring if known is not None and known.model.kind != "custom" else "",
         notes=_notes(manifest),
@@ -155,6 +165,11 @@ def run_facts(record: RunRecord) -> RunSummary:
         code=_line(manifest.get("code"), 400),
         command=_line(manifest.get("command"), 400),
     )
+
+
+def _cooldown(manifest: RunManifest) -> Cooldown | None:
+    found = [(each.cooldown_from, each.cooldown_tokens) for each in manifest.changes]
+    return next((Cooldown(at, tokens) for at, tokens in reversed(found) if at is not None and tokens), None)
 
 
 def _field(manifest: dict[str, Any], *names: str) -> Any:

@@ -90,6 +90,19 @@ def test_a_batch_that_grows_is_said_until_it_is_whole() -> None:
     assert "sequences now" not in TextOnly(render_sections(state_of(), history_of_run())["model"]).text
 
 
+def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
+    def words_of(*changes: dict[str, object]) -> str:
+        fields = {"name": "tinybytes", "training": {"schedule": {"floor": 0.2}}, "changes": changes}
+        run = run_facts(sign_run_record(RUN_ID, RunManifest.from_fields(fields).to_bytes(), OWNER))
+        return TextOnly(render_sections(replace(state_of(), run=run), history_of_run())["model"]).text
+
+    assert "learning rate" not in words_of()
+    begun = {"at_version": 1, "cooldown_from": 234_800_000, "cooldown_tokens": 200_000_000}
+    rate = "The learning rate is at 60 % of its peak now: the organiser started a cool-down, "
+    assert f"{rate}which ends at 435 million tokens." in words_of(begun)
+    assert "The learning rate is at 100 % of its peak now." in words_of({**begun, "cooldown_from": 400_000_000})
+
+
 def test_an_adapter_is_told_from_a_model() -> None:
     model = {"kind": "hf", "task": "causal-lm", "num_parameters": 2048, "adapter": {"kind": "lora"}}
     manifest = json.dumps({**json.loads(MANIFEST), "model": model}).encode()
