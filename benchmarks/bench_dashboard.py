@@ -43,7 +43,8 @@ from benchmarks.scenes.dashboard_history import MEMBERS, fill, full_state, growt
 from benchmarks.scenes.page_bytes import measure_bytes
 from dashboard.app import bound_port, start_site
 from dashboard.history.history import open_history
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app

@@ -192,7 +192,7 @@ def _quiet_logs() -> Iterator[None]:
     names = (
         "dashboard.http",
         "dashboard.observe.swarm_observer",
-        "dashboard.server.routes",
+        "dashboard.server.live_stream",
         "dashboard.history.history",
         "asyncio",
     )

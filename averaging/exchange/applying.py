@@ -25,10 +25,10 @@ from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, Ste
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
+from averaging.outer.contribution_weights import shard_rates
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.outer.staleness_weights import shard_rates
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry, own_ranges

@@ -20,9 +20,9 @@ from averaging.codec.codec import Codec
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ENTRY_BYTES, payload_digest
+from averaging.outer.contribution_weights import raw_weight
 from averaging.outer.robust_mean import Combined, ShardContribution, bounded_weights, combine, pairwise_sum
 from averaging.outer.shard_mean import Reduction, add_error, keep_error
-from averaging.outer.staleness_weights import raw_weight
 from averaging.rounds import machine_events
 from averaging.signing.round_signatures import LedMessage
 from averaging.wire.cell_messages import CellOffer, Partial, SliceOrder, SlicePlan

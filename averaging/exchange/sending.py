@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
-from averaging.outer.staleness_weights import staleness_of
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkDropped

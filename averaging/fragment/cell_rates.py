@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from averaging.fragment.shard_store import terms_of
+from averaging.outer.contribution_weights import rates_at, raw_weight, shard_rates, staleness_factor, weights_of
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.staleness_weights import rates_at, raw_weight, shard_rates, staleness_factor, weights_of
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import CellRow, Commit
 

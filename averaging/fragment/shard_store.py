@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.codec.digests import digest_of
+from averaging.outer.contribution_weights import Terms, staleness_of
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction
-from averaging.outer.staleness_weights import Terms, staleness_of
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from dht.errors import PeerFault
 from dht.host import PeerId

@@ -17,6 +17,7 @@ from averaging.arrays import F32
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change_buffers import Change
+from averaging.outer.contribution_weights import staleness_reach
 from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.own_contributions import (
@@ -31,7 +32,6 @@ from averaging.outer.own_contributions import (
     num_values_in,
     oldest_in,
 )
-from averaging.outer.staleness_weights import staleness_reach
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 

@@ -33,8 +33,8 @@ import numpy as np
 from averaging.arrays import F32, F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
+from averaging.outer.contribution_weights import Terms, weights_of
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.staleness_weights import Terms, weights_of
 
 ShardContribution = tuple[int, Terms, EncodedBlocks]
 """(roster index, what decides its weight, its encoded values)."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history_facts import HistoryView
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dashboard.page.page import TABS
 from dashboard.server.shared_compression import packed
 from tests.kit.dashboard.records import NOW

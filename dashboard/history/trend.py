@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dashboard.history_facts import AgeAt, Condition, FragmentAges, HistoryPoint
-from dashboard.observe.dashboard_state import MAX_FRAGMENTS_SHOWN, DashboardState, PeerRow
+from dashboard.observe.dashboard_state import MAX_FRAGMENTS_SHOWN, DashboardState
+from dashboard.observe.listed_peers import PeerRow
 
 MAX_POINTS: Final = 1000
 """On the page: about one per pixel of a wide screen. When it is full every second one goes."""

@@ -43,7 +43,7 @@ from dashboard.history.rows import (
 )
 from dashboard.history.thinned_curves import mean_point
 from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
-from dashboard.observe.dashboard_state import MAX_PEERS
+from dashboard.observe.listed_peers import MAX_PEERS
 from dht.errors import UsageFault
 
 PAGE_BYTES: Final = 4096

@@ -9,27 +9,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from dashboard.history_facts import Condition, RoundFacts
+from dashboard.history_facts import RoundFacts
+from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
-from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
-from dashboard.observe.strangers_words import label_text
-from dht.host import PeerId
+from dashboard.observe.run_summary import RunSummary
 from dht.identity.join_link import JoinLink, join_link
-from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+from dht.records.peer_record import PeerRecord
 from peer.stalled_run import has_stalled
 
-MAX_PEERS: Final = 2500
-"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
-contributor off the page."""
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
-
-MISSED_ANNOUNCEMENTS: Final = 3
-"""A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
@@ -44,39 +37,6 @@ class HeldOut:
     """Sum of the anchor versions that it was measured at."""
     at: float
     """When it was first seen here, unix seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the swarm at `now` (unix seconds). Records were checked before."""
-
-    now: float
-    num_members: int
-    """Members of the DHT that answered."""
-    records: Sequence[PeerRecord] = ()
-    num_invalid_records: int = 0
-    run: RunSummary | None = None
-    problem: str = ""
-    """Why this look saw nothing, as a sentence."""
-    vouched: Collection[str] = ()
-    """Peers that signed commits list."""
-    withdrawn: Collection[str] = ()
-    """Peers whose name its owner has withdrawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerRow:
-    """One peer: its newest record with hostile text stripped, and when we heard of it."""
-
-    record: PeerRecord
-    condition: Condition
-    first_heard_at: float
-    heard_at: float
-    """When its newest record was first seen here."""
-    same_manifest: bool
-    """Whether it follows the manifest that we know; others are listed and never counted."""
-    is_vouched: bool = False
-    """Whether signed commits list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +175,7 @@ class DashboardState:
 def fold(state: DashboardState, look: Look) -> DashboardState:
     """The state after one look."""
     run = look.run or state.run
-    peers, num_unlisted = _merge_peers(state.peers, look, run)
+    peers, num_unlisted = merge_peers(state.peers, look, run)
     heard = [row.heard_at for row in peers]
     after = replace(
         state,
@@ -316,80 +276,6 @@ def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -
 def head_of(versions: Sequence[int]) -> int:
     """The highest of `versions` that more than half of them have reached; of two, the lower one."""
     return statistics.median_low(versions)
-
-
-def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:
-    newest: dict[PeerId, PeerRecord] = {}
-    for record in look.records:
-        if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
-            newest[record.peer_id] = record
-    merged: dict[PeerId, PeerRow] = {}
-    for row in old:
-        record = newest.pop(row.record.peer_id, row.record)
-        heard_at = row.heard_at
-        if _order(record) <= _order(row.record):
-            record = row.record
-        else:
-            record, heard_at = _stripped(record), look.now
-        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run, row.condition)
-    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
-    # that peers which commits list take those of the last ones that no commit lists.
-    gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
-    strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
-    strangers.sort(key=lambda row: row.first_heard_at)
-    num_unlisted = 0
-    for record in sorted(newest.values(), key=lambda record: (record.peer_id not in look.vouched, record.peer_id)):
-        if len(merged) >= MAX_PEERS:
-            if gone:
-                del merged[gone.pop().record.peer_id]
-            elif strangers and record.peer_id in look.vouched:
-                del merged[strangers.pop().record.peer_id]
-                num_unlisted += 1
-            else:
-                num_unlisted += 1
-                continue
-        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look, run)
-    rows = [
-        replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
-        for row in merged.values()
-    ]
-    return tuple(rows), num_unlisted
-
-
-def _row(
-    record: PeerRecord,
-    first_heard_at: float,
-    heard_at: float,
-    look: Look,
-    run: RunSummary | None,
-    before: Condition = "here",
-) -> PeerRow:
-    condition: Condition = "here"
-    patience = MISSED_ANNOUNCEMENTS * (run.announce_seconds if run is not None else ANNOUNCE_SECONDS)
-    is_late = look.now - heard_at > patience + record.longer_seconds
-    if record.state == "left":
-        condition = "left"
-    elif record.expires_at <= look.now:
-        # The last to go has nobody who would pass on its last word.
-        condition = "left" if record.state == "leaving" else "silent"
-    elif is_late:
-        # A look that failed says nothing about anybody.
-        condition = before if look.problem else "left" if record.state == "leaving" else "late"
-    same_manifest = run is None or record.manifest_hash == run.manifest_hash
-    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
-
-
-def _order(record: PeerRecord) -> tuple[float, int]:
-    return record.expires_at, record.sequence
-
-
-def _stripped(record: PeerRecord) -> PeerRecord:
-    return replace(
-        record,
-        name=label_text(record.name, MAX_LABEL_LENGTH),
-        device=label_text(record.device, MAX_LABEL_LENGTH),
-        software=label_text(record.software, MAX_SOFTWARE_LENGTH),
-    )
 
 
 def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> DashboardState:

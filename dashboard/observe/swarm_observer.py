@@ -10,8 +10,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from dashboard.fault_barrier import keep_going
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
+from dashboard.observe.listed_peers import Look
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels

@@ -13,8 +13,9 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
-from dashboard.observe.dashboard_state import DashboardState, PeerRow
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.join_addresses import is_of_this_machine
+from dashboard.observe.listed_peers import PeerRow
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves

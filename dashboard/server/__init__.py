@@ -15,7 +15,8 @@ The files, each built on those above it:
     api_model_answers.py    of them, those about the model: what it wrote, its scores
     api_routes.py           the API over HTTP, exports as CSV and JSON lines
     person_routes.py        addresses about one person, cards for links
-    routes.py               page, events, health
+    live_stream.py          live updates over HTTP; a viewer that reads too slowly is cut off
+    routes.py               page, assets, health
 
 Sources: problem details (RFC 9457) for refusals of the API; conditional requests (RFC 9110).
 """

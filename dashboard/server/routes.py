@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-from typing import Final
-
 from aiohttp import web
 
 from dashboard.page.page import STREAM_PATH, render_page
@@ -14,21 +9,10 @@ from dashboard.page.ranking import render_people
 from dashboard.server.api_queries import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.api_routes import add_api
 from dashboard.server.contributor_search import found_contributors
-from dashboard.server.live_updates import RETRY_MILLISECONDS
-from dashboard.server.middleware import SECURITY_HEADERS, guard
+from dashboard.server.live_stream import end_streams, send_events
+from dashboard.server.middleware import guard
 from dashboard.server.person_routes import add_person_routes, frame_of
-from dashboard.server.shared_compression import HEAD, PackedEnd, packed
 from dashboard.server.site import SITE, Site, html_answer, problem
-
-MAX_VIEWERS: Final = 2000
-"""Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
-descriptors there are less (`DoorLimits.num_viewers`)."""
-PING_SECONDS: Final = 15.0
-"""Proxies commonly drop a stream that is silent for a minute."""
-SEND_SECONDS: Final = 30.0
-"""A viewer that takes nothing for this long is gone; it connects again if it is not."""
-
-log = logging.getLogger(__name__)
 
 
 def make_app(site: Site) -> web.Application:
@@ -38,15 +22,15 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/", _page)
     app.router.add_get("/people", _people)
     app.router.add_get("/picture/{mark}", _picture)
-    app.router.add_get("/events", _events)
-    app.router.add_get(STREAM_PATH, _events)
+    app.router.add_get("/events", send_events)
+    app.router.add_get(STREAM_PATH, send_events)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/favicon.ico", send_asset)
     app.router.add_get("/assets/{name}", send_asset)
     app.router.add_get("/site.webmanifest", _web_manifest)
     add_person_routes(app)
     add_api(app)
-    app.on_shutdown.append(_end_streams)
+    app.on_shutdown.append(end_streams)
     return app
 
 
@@ -147,50 +131,3 @@ async def _health(request: web.Request) -> web.Response:
     if site.access is None or site.access.allows(request):
         content |= {"phase": state.phase, "last_look_seconds": round(site.look_age_seconds, 1)}
     return web.json_response(content, status=200 if is_well else 503, headers={"Cache-Control": "no-store"})
-
-
-async def _events(request: web.Request) -> web.StreamResponse:
-    site = request.app[SITE]
-    live = site.live
-    if live.is_closed or site.num_viewers >= min(MAX_VIEWERS, site.doors.limits.num_viewers):
-        raise web.HTTPServiceUnavailable(reason="Too many viewers")
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
-    headers["Vary"] = "Accept-Encoding"
-    is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
-    if is_packed:
-        headers["Content-Encoding"] = "gzip"
-    tab, end = request.query.get("tab", ""), PackedEnd()
-    is_whole = request.query.get("whole", "") == "1"
-    response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
-    version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
-    try:
-        with site.viewing():
-            await response.prepare(request)
-            first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
-            await response.write(HEAD + packed(first) if is_packed else first)
-            end.took(first)
-            while not live.is_closed:
-                newest = live.version
-                (events, packed_events), tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
-                piece = packed_events + packed(tick) if is_packed else events + tick
-                is_whole = False
-                async with asyncio.timeout(SEND_SECONDS):
-                    await response.write(piece)
-                end.took(events)
-                end.took(tick)
-                version = newest
-                await live.wait_newer(version, PING_SECONDS)
-            if is_packed:
-                await response.write(end.tail())
-    except (ConnectionResetError, TimeoutError):
-        log.debug("a viewer went away")
-    return response
-
-
-def _tick(now: float) -> bytes:
-    """The server's clock, by which the page counts ages; it also keeps a silent stream open."""
-    return f"event: tick\ndata: {json.dumps(round(now, 1))}\n\n".encode()
-
-
-async def _end_streams(app: web.Application) -> None:
-    app[SITE].live.close()

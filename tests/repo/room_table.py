@@ -278,9 +278,15 @@ PURE_FILES = (
     *("peer.doctor.doctor_facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
     "peer.stalled_run",
     *("peer.events.peer_events", "peer.events.anchor_events", "peer.events.path_events"),
-    *("dashboard.history_facts", "dashboard.observe.dashboard_state", "dashboard.observe.round_timeline"),
+    *(
+        "dashboard.history_facts",
+        "dashboard.observe.dashboard_state",
+        "dashboard.observe.listed_peers",
+        "dashboard.observe.round_timeline",
+    ),
     *(
         "dashboard.history.rows",
+        "dashboard.history.thinned_curves",
         "dashboard.history.trend",
         "dashboard.samples.sample_schedule",
         "dashboard.samples.answer_check",

@@ -21,7 +21,7 @@ from unittest import mock
 
 import pytest
 
-import averaging.outer.staleness_weights
+import averaging.outer.contribution_weights
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.round_machine import RoundMachine
@@ -121,7 +121,7 @@ MUTATIONS = {
     ),
     "no age is too old": Mutation(
         frozenset({"age"}),
-        lambda: [_patch(averaging.outer.staleness_weights, "staleness_factor", _age_weighs_but_never_excludes)],
+        lambda: [_patch(averaging.outer.contribution_weights, "staleness_factor", _age_weighs_but_never_excludes)],
         lambda scenario: any(profile.lie == "hoard" for profile in scenario.profiles),
     ),
     "missed work does not return": Mutation(

@@ -13,10 +13,10 @@ from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
+from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
-from averaging.outer.staleness_weights import staleness_of
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine

@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from averaging.outer.contribution_weights import staleness_factor
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.staleness_weights import staleness_factor
 from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped
 from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest

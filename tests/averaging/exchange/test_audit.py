@@ -9,8 +9,8 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
+from averaging.outer.contribution_weights import Terms
 from averaging.outer.shard_mean import reduce_shard
-from averaging.outer.staleness_weights import Terms
 from averaging.rounds.leader import Leading
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
+from averaging.outer.contribution_weights import Terms, shard_rates
 from averaging.outer.fragment_layout import build_layout, with_buffers
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard
-from averaging.outer.staleness_weights import Terms, shard_rates
 
 
 def test_buffers_are_one_more_fragment_and_change_the_digest() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from averaging.outer.staleness_weights import Terms, weights_of
+from averaging.outer.contribution_weights import Terms, weights_of
 from tests.kit.averages.robust_work import FREE, FRESH, combined, normal
 
 LATE = Terms(480, 30, 2)

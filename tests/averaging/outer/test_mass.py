@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
+from averaging.outer.contribution_weights import Terms, staleness_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard
-from averaging.outer.staleness_weights import Terms, staleness_of
 
 SIZE, BLOCK, CUT = 40, 8, 24
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")

@@ -17,16 +17,7 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec.digests import array_digest
-from averaging.outer.outer_settings import OuterRule
-from averaging.outer.outer_step import (
-    DIGEST_CHUNK_BYTES,
-    anchor_digest,
-    digest_of_chunks,
-    outer_step_,
-    outer_step_into,
-    overlay_of,
-)
-from averaging.outer.staleness_weights import (
+from averaging.outer.contribution_weights import (
     Terms,
     newcomer_factor,
     portable_power,
@@ -35,6 +26,15 @@ from averaging.outer.staleness_weights import (
     staleness_factor,
     staleness_of,
     weights_of,
+)
+from averaging.outer.outer_settings import OuterRule
+from averaging.outer.outer_step import (
+    DIGEST_CHUNK_BYTES,
+    anchor_digest,
+    digest_of_chunks,
+    outer_step_,
+    outer_step_into,
+    overlay_of,
 )
 from tests.kit.rounds.replicas import Replicas
 

@@ -19,6 +19,7 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ShardStore
+from averaging.outer.contribution_weights import Terms, shard_rates, weights_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.robust_mean import (
@@ -30,7 +31,6 @@ from averaging.outer.robust_mean import (
     pairwise_sum,
 )
 from averaging.outer.shard_mean import reduce_shard
-from averaging.outer.staleness_weights import Terms, shard_rates, weights_of
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.config.averaging_rules import rule_of

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import terms_of
+from averaging.outer.contribution_weights import weights_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.outer.staleness_weights import weights_of
 from averaging.rounds.leader import Leading
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire import frames

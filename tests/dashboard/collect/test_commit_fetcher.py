@@ -10,7 +10,8 @@ import pytest
 
 from dashboard.collect.commit_fetcher import RETRY_SECONDS, Gatherer, SignedCommits
 from dashboard.history.history import History
-from dashboard.observe.dashboard_state import MAX_PEERS, DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.host import PeerId
 from dht.records.run_record import RunRecord

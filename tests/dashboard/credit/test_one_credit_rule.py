@@ -31,7 +31,8 @@ from dashboard.credit.credited_members import CommitCredit, credit_of
 from dashboard.credit.ledger import Ledger
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.server.api_answers import Contributor
 from dashboard.server.api_answers import run as run_answer
 from dashboard.server.api_queries import Query

@@ -23,7 +23,8 @@ from dashboard.history.reading import HistoryReader
 from dashboard.history.retention import forget_old
 from dashboard.history.writing import CheckCommit, load, points_between, prepare, rebuild, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dht.errors import LocalFault, PeerFault, UsageFault
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of

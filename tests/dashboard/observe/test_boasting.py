@@ -22,7 +22,8 @@ from dashboard.collect.commit_fetcher import (
 )
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dashboard.page.page import render_sections
 from dht.host import PeerId
 from dht.identity.keys import Identity

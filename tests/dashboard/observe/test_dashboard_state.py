@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.observe.dashboard_state import MAX_PEERS, MAX_ROUNDS, DashboardState, HeldOut, Look, fold
+from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, HeldOut, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
+from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.run_summary import run_facts
 from dashboard.observe.strangers_words import label_text
 from dashboard.observe.swarm_observer import SwarmObserver

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.history_facts import Gap, HistoryView, MissingRounds, TrafficTotals
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.contributor import render_contributor

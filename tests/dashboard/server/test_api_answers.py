@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.history.history import History
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.server.api_answers import MAX_LOSSES
 from dashboard.server.api_answers import run as run_answer
 from dashboard.server.api_queries import MAX_PAGE, PREFIX, Query, openapi

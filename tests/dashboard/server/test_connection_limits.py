@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from dashboard.app import Serving, bound_port, start_site
 from dashboard.log_limits import MAX_REASON_LENGTH, OncePerMinute
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.server.connection_limits import DoorLimits, Doors, client_address, limits_for
 from dashboard.server.live_updates import Live
 from dashboard.server.site import SITE

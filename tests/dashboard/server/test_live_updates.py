@@ -11,7 +11,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import History, open_history
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.page_access import PageAccess, read_token
 from dashboard.server.live_updates import MAX_POINTS_KEPT, Live
 from dashboard.server.routes import make_app

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import _watch_once, start_site
-from dashboard.observe.dashboard_state import Look, fold
+from dashboard.observe.dashboard_state import fold
+from dashboard.observe.listed_peers import Look
 from dashboard.server.live_updates import LARGE_SECONDS, Live
 from dht.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock
@@ -207,7 +208,7 @@ def test_shutdown_does_not_wait_for_open_streams() -> None:
 def test_too_many_viewers_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         async with site(empty_state()) as (_, client):
-            monkeypatch.setattr("dashboard.server.routes.MAX_VIEWERS", 1)
+            monkeypatch.setattr("dashboard.server.live_stream.MAX_VIEWERS", 1)
             first = await client.get("/events")
             await next_event(first)
             assert (await client.get("/events")).status == 503

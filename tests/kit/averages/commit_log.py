@@ -24,11 +24,11 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.build_kernels import source_mark
 from averaging.codec.codec import Codec, Rounding, make_codec
 from averaging.fragment.shard_store import ShardStore, terms_of
+from averaging.outer.contribution_weights import shard_rates
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Sent
 from averaging.outer.shard_mean import reduce_shard
-from averaging.outer.staleness_weights import shard_rates
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from averaging.codec.codec import make_codec
+from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import combine
-from averaging.outer.staleness_weights import Terms
 
 MEAN = OuterRule("sync", 0.7, 0.5)
 BLOCK = 16

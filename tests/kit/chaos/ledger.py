@@ -24,10 +24,10 @@ import numpy.typing as npt
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.outer.change_buffers import Change
+from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, Sent
-from averaging.outer.staleness_weights import staleness_of
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 

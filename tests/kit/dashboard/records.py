@@ -11,7 +11,8 @@ from typing import Any
 
 from dashboard.history.trend import Trend
 from dashboard.history_facts import HistoryView
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id

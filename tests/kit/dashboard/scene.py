@@ -24,7 +24,8 @@ from dashboard.history_facts import (
     WorkPoint,
     WrittenText,
 )
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dashboard.observe.run_summary import run_facts
 from dht.host import PeerId
 from dht.records.peer_record import RoundTimes

@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import DashboardState, Look, fold
+from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.listed_peers import Look
 from dashboard.page_access import PageAccess
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app

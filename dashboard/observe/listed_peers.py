@@ -1,0 +1,127 @@
+"""Which peers a page lists, and as what: here, late, silent or left. Bounded, whatever strangers publish. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dashboard.history_facts import Condition
+from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
+from dashboard.observe.strangers_words import label_text
+from dht.host import PeerId
+from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+
+MAX_PEERS: Final = 2500
+"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
+contributor off the page."""
+
+MISSED_ANNOUNCEMENTS: Final = 3
+"""A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the swarm at `now` (unix seconds). Records were checked before."""
+
+    now: float
+    num_members: int
+    """Members of the DHT that answered."""
+    records: Sequence[PeerRecord] = ()
+    num_invalid_records: int = 0
+    run: RunSummary | None = None
+    problem: str = ""
+    """Why this look saw nothing, as a sentence."""
+    vouched: Collection[str] = ()
+    """Peers that signed commits list."""
+    withdrawn: Collection[str] = ()
+    """Peers whose name its owner has withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One peer: its newest record with hostile text stripped, and when we heard of it."""
+
+    record: PeerRecord
+    condition: Condition
+    first_heard_at: float
+    heard_at: float
+    """When its newest record was first seen here."""
+    same_manifest: bool
+    """Whether it follows the manifest that we know; others are listed and never counted."""
+    is_vouched: bool = False
+    """Whether signed commits list it."""
+
+
+def merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:
+    newest: dict[PeerId, PeerRecord] = {}
+    for record in look.records:
+        if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
+            newest[record.peer_id] = record
+    merged: dict[PeerId, PeerRow] = {}
+    for row in old:
+        record = newest.pop(row.record.peer_id, row.record)
+        heard_at = row.heard_at
+        if _order(record) <= _order(row.record):
+            record = row.record
+        else:
+            record, heard_at = _stripped(record), look.now
+        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run, row.condition)
+    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
+    # that peers which commits list take those of the last ones that no commit lists.
+    gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
+    strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
+    strangers.sort(key=lambda row: row.first_heard_at)
+    num_unlisted = 0
+    for record in sorted(newest.values(), key=lambda record: (record.peer_id not in look.vouched, record.peer_id)):
+        if len(merged) >= MAX_PEERS:
+            if gone:
+                del merged[gone.pop().record.peer_id]
+            elif strangers and record.peer_id in look.vouched:
+                del merged[strangers.pop().record.peer_id]
+                num_unlisted += 1
+            else:
+                num_unlisted += 1
+                continue
+        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look, run)
+    rows = [
+        replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
+        for row in merged.values()
+    ]
+    return tuple(rows), num_unlisted
+
+
+def _row(
+    record: PeerRecord,
+    first_heard_at: float,
+    heard_at: float,
+    look: Look,
+    run: RunSummary | None,
+    before: Condition = "here",
+) -> PeerRow:
+    condition: Condition = "here"
+    patience = MISSED_ANNOUNCEMENTS * (run.announce_seconds if run is not None else ANNOUNCE_SECONDS)
+    is_late = look.now - heard_at > patience + record.longer_seconds
+    if record.state == "left":
+        condition = "left"
+    elif record.expires_at <= look.now:
+        # The last to go has nobody who would pass on its last word.
+        condition = "left" if record.state == "leaving" else "silent"
+    elif is_late:
+        # A look that failed says nothing about anybody.
+        condition = before if look.problem else "left" if record.state == "leaving" else "late"
+    same_manifest = run is None or record.manifest_hash == run.manifest_hash
+    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
+
+
+def _order(record: PeerRecord) -> tuple[float, int]:
+    return record.expires_at, record.sequence
+
+
+def _stripped(record: PeerRecord) -> PeerRecord:
+    return replace(
+        record,
+        name=label_text(record.name, MAX_LABEL_LENGTH),
+        device=label_text(record.device, MAX_LABEL_LENGTH),
+        software=label_text(record.software, MAX_SOFTWARE_LENGTH),
+    )
