@@ -120,9 +120,10 @@ class TrainingProgressed(Fact):
     def sentence(self) -> str:
         if not self.inner_steps:
             return f"No inner step of its own so far; the swarm has committed {count_text(self.run_tokens)} tokens."
-        loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"
+        loss = "loss not a number" if self.tokens_per_second else "no loss since the start so far"
+        loss = loss if self.train_loss is None else f"loss {self.train_loss:.4f}"
         return (
-            f"Inner step {self.inner_steps}: loss {loss}, {count_text(self.tokens)} tokens, "
+            f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} tokens, "
             f"{count_text(self.tokens_per_second)} tokens/s, {self.wait_fraction:.2%} of the time waiting."
         )
 

@@ -57,8 +57,8 @@ LIBRARY_FILES = (
     "peer/export/formats/test_many_architectures.py",
     "peer/trainer/data/test_labelled.py",
     "peer/trainer/test_computing.py",
-    "peer/trainer/test_hf_base.py",
-    "peer/trainer/test_hf_models.py",
+    "peer/trainer/hf/test_base_weights.py",
+    "peer/trainer/hf/test_architecture.py",
 )
 """They load transformers, peft or Lightning, which takes seconds: one worker has all of them, one after the other."""
 EXAMPLES_AT_NIGHT = 100

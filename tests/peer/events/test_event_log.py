@@ -165,6 +165,9 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
     assert math.isnan(read.fact.tokens_per_second)
     assert "loss not a number" in read.sentence()
     assert "unknown tokens/s" in read.sentence()
+    # A peer that has come back and has made no step yet.
+    back = TrainingProgressed(inner_steps=730, tokens=8, train_loss=None, tokens_per_second=0.0, wait_fraction=0.0)
+    assert back.sentence().startswith("Inner step 730: no loss since the start so far, 8 tokens")
 
 
 def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
