@@ -88,14 +88,15 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     num_stopped = sum(told_holder_of(folder) is None for folder in own)
     for folder in (*own, *unused):
         chosen = config if folder == usual else _moved(config, folder, folders)
-        is_new = folder != usual and not folder.exists()
-        is_spare = is_new and what != _SEED and not files
+        is_spare = folder != usual and not folder.exists() and what != _SEED and not files
         fresh = _fresh(chosen, _FETCHED if is_spare else files)
         make_data_dir(chosen)
         try:
             lock = FolderLock(folder, what)
         except FolderInUse:
             continue
+        # Another start may have made it a moment ago, and lost the race for it.
+        is_new = folder != usual and folder in unused
         sentence = _sentence(config, folder, is_new=is_new, num_stopped=num_stopped)
         return chosen, HeldFolder(lock, fresh, sentence, is_spare)
     raise LocalFault(

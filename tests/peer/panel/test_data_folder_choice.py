@@ -59,6 +59,15 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
         held.lock.close()
 
 
+def test_a_folder_that_another_start_made_and_lost_is_new(first: tuple[PeerConfig, HeldFolder]) -> None:
+    made = first[0].data_dir.with_name(f"{RUN_ID}-2")
+    made.mkdir(mode=0o700)
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    assert config.data_dir == made
+    assert held.sentence == f"the usual folder is another peer's; this one has its own (--data-dir {made})"
+    held.lock.close()
+
+
 def start_and_stop(what: str, last_event_at: int = 0) -> str:
     """The end of the folder's name of a peer that came and went."""
     config, held = hold_folder(PeerConfig(run_id=RUN_ID), what)
