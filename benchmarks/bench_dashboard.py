@@ -46,9 +46,9 @@ from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.connection_limits import Doors, own_limits
+from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import Site
 from tests.kit.dashboard.records import RUN_ID
 
 LATENCY_VIEWERS = 50

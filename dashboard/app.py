@@ -35,9 +35,9 @@ from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
 from dashboard.samples.score_file import follow_scores
 from dashboard.server.connection_limits import Doors, Network, own_limits
+from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import SITE, Site
 from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
 from dht.errors import LocalFault, PeerFault, UsageFault

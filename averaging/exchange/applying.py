@@ -17,7 +17,7 @@ import numpy as np
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.cell_exchange import CellExchange
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.exchange.result_search import ResultSearch
 from averaging.fragment.cell_rates import own_share_of, rates_of
 from averaging.fragment.lost_work import LostWork
@@ -26,7 +26,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import shard_rates
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived

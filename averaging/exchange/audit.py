@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from averaging.codec.blocks import Buffer
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.own_contributions import Sent

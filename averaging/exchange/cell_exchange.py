@@ -17,7 +17,7 @@ import numpy as np
 from averaging.cells.formation import cell_codec_of
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ENTRY_BYTES, payload_digest
 from averaging.outer.contribution_weights import raw_weight

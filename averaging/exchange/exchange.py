@@ -15,7 +15,7 @@ from typing import Any
 from averaging.exchange.applying import Applying
 from averaging.exchange.audit import AUDIT_MESSAGES, Audits
 from averaging.exchange.cell_exchange import CellExchange
-from averaging.exchange.context import Context, ExchangePorts
+from averaging.exchange.exchange_ports import Context, ExchangePorts
 from averaging.exchange.reducing import Averaging
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.cell_exchange import CellExchange
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import terms_of

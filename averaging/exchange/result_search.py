@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from averaging.codec.blocks import Buffer
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import DeadlineExpired
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from averaging.codec.blocks import Buffer
-from averaging.exchange.context import Context
+from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contribution_weights import staleness_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.machine_events import Ready, SendShards

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.round_facts import WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, own_ranges

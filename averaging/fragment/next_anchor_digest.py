@@ -15,7 +15,7 @@ import numpy as np
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.codec.digests import array_digest
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, outer_step_into
 
 CHUNK_VALUES = DIGEST_CHUNK_BYTES // 4

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog

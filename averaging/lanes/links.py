@@ -29,8 +29,8 @@ from averaging.wire.messages import Message
 from dht.allowances import Allowances
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
-from dht.streams.fair_turns import StreamCounts
 from dht.streams.rate_limits import Pace
+from dht.streams.streams_per_remote import StreamCounts
 from dht.task_ending import end_tasks
 
 ROUND_PROTOCOL = "/murmuration/round/4"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import Doorkeeper, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
+from averaging.transfer.chunked_pieces import ChunkedPiece, FragmentPiece
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
     FRAME_SECONDS,
@@ -22,7 +23,6 @@ from averaging.transfer.messages import (
     is_count,
     unpack,
 )
-from averaging.transfer.pieces import ChunkedPiece, FragmentPiece
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits

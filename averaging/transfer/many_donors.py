@@ -14,9 +14,9 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import Doorkeeper
 from averaging.rounds.duration_statistics import LearnedDeadline
 from averaging.transfer.chunk_assignment import ChunkQueue
+from averaging.transfer.chunked_pieces import ChunkedPiece
 from averaging.transfer.client import ChunkStream
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS
-from averaging.transfer.pieces import ChunkedPiece
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.task_ending import end_tasks

@@ -36,7 +36,8 @@ from dht.compute import Compute, compute_inline
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
-from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
+from dht.streams.fair_turns import FairTurns, NoTurn, Turn
+from dht.streams.streams_per_remote import StreamCounts
 
 LONGEST_PAUSE_SECONDS = FRAME_SECONDS / 2
 """Before a chunk of a transfer that has begun: a joiner waits twice as long for it."""

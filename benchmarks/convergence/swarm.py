@@ -22,9 +22,9 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.contribution_weights import Terms, shard_rates, staleness_of, weights_of
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.fragment_layout import FragmentLayout, build_layout
 from averaging.outer.fragment_schedule import SendSchedule
-from averaging.outer.fragment_state import FragmentState
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard
 from benchmarks.convergence.arms import DATA_PARALLEL, Arm, Outcome, Task

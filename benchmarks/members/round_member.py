@@ -31,12 +31,12 @@ import numpy as np
 import uvloop
 
 from averaging.arrays import F32
-from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
+from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
 from averaging.rounds.round_machine import RoundMachine

@@ -8,7 +8,7 @@ The files, each built on those above it:
     contributor_search.py   which contributors a query asks for
     live_updates.py         one rendered snapshot for all viewers
     conditional_answers.py  ETags: what a browser has already is not sent again
-    site.py                 what the handlers share; answers made once per look
+    handler_context.py      what the handlers share; answers made once per look
     middleware.py           who may read, security headers, faults as answers
     metrics.py              figures for Prometheus
     api_answers.py          what the API gives: answers as models

@@ -32,7 +32,7 @@ from dashboard.page.goal_progress import progress_of
 from dashboard.page.run_result import result_of
 from dashboard.server.api_queries import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.contributor_search import found_contributors
-from dashboard.server.site import Site
+from dashboard.server.handler_context import Site
 from dht.records.peer_record import PeerRecord
 
 SCHEMA: Final = 1

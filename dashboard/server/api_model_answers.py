@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dashboard.server.api_answers import Answer, Model, Number, TextOrNull, answer_of
 from dashboard.server.api_queries import Query
-from dashboard.server.site import Site
+from dashboard.server.handler_context import Site
 
 COMPUTED: Final = "computed"
 """This page's own machine computed it."""

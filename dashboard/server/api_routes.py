@@ -20,8 +20,8 @@ from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api_answers, api_model_answers
 from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
 from dashboard.server.conditional_answers import respond
+from dashboard.server.handler_context import SITE, Site, problem
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
-from dashboard.server.site import SITE, Site, problem
 
 MAX_DOWNLOADS: Final = 8
 """Proofs and exports under way; each reads the file page by page as fast as its reader takes it."""

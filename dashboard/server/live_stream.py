@@ -9,10 +9,10 @@ from typing import Final
 
 from aiohttp import web
 
+from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import RETRY_MILLISECONDS
 from dashboard.server.middleware import SECURITY_HEADERS
 from dashboard.server.shared_compression import HEAD, PackedEnd, packed
-from dashboard.server.site import SITE
 
 MAX_VIEWERS: Final = 2000
 """Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from dashboard.history_facts import Condition, HistoryView
 from dashboard.observe.dashboard_state import DashboardState, Phase
-from dashboard.server.site import Site
+from dashboard.server.handler_context import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dashboard.page.page import rooted
 from dashboard.page_access import OPEN_PATHS
-from dashboard.server.site import SITE, Site, problem
+from dashboard.server.handler_context import SITE, Site, problem
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (

@@ -20,7 +20,7 @@ from dashboard.people.avatar import avatar_svg
 from dashboard.people.ranking_words import share_words
 from dashboard.server.api_queries import ID_PATTERN
 from dashboard.server.api_routes import find_contributor, find_row
-from dashboard.server.site import SITE, Site, html_answer, problem
+from dashboard.server.handler_context import SITE, Site, html_answer, problem
 from dashboard.share.card_cache import TooManyCards
 from dashboard.share.card_text import Card
 from dashboard.share.page_address import is_for_others, origin_of

@@ -9,10 +9,10 @@ from dashboard.page.ranking import render_people
 from dashboard.server.api_queries import BadQuery, ContributorsQuery, PageQuery, read_query
 from dashboard.server.api_routes import add_api
 from dashboard.server.contributor_search import found_contributors
+from dashboard.server.handler_context import SITE, Site, html_answer, problem
 from dashboard.server.live_stream import end_streams, send_events
 from dashboard.server.middleware import guard
 from dashboard.server.person_routes import add_person_routes, frame_of
-from dashboard.server.site import SITE, Site, html_answer, problem
 
 
 def make_app(site: Site) -> web.Application:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from dashboard.server.handler_context import SITE, Site, html_answer
 from dashboard.server.middleware import guarded
 from dashboard.server.routes import send_asset
-from dashboard.server.site import SITE, Site, html_answer
 from dashboard.several_runs.cards import RunCard, card_of, render_index, run_path
 
 SITES: Final = web.AppKey("sites", tuple[Site, ...])

@@ -38,7 +38,7 @@ from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
 from dht.records.run_record import decode_run_record, run_key
 from dht.records.verified_records import VerifiedRecords
-from dht.streams.fair_turns import StreamCounts
+from dht.streams.streams_per_remote import StreamCounts
 
 OPEN_SECONDS: Final = 5.0
 """A caller has given up by then."""

@@ -28,18 +28,13 @@ from dht.p2pd.control import ConnectedPeer, ControlError, P2pdControl, listen_fo
 from dht.p2pd.daemon import START_SECONDS, DaemonOptions
 from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.streams.byte_stream import ByteStream
-from dht.streams.fair_turns import gives_way
 from dht.streams.framing import FramedStream
 from dht.streams.rate_limits import Pace, Paces, RateLimits
 from dht.streams.remote_memory import RemoteMemory
+from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS, MAX_INCOMING_STREAMS_PER_PEER, gives_way
 
 MAX_OPENING_STREAMS: Final = 30
 """Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
-
-MAX_INCOMING_STREAMS: Final = 512
-"""From all remotes together; each costs descriptors and up to 2 MiB."""
-MAX_INCOMING_STREAMS_PER_PEER: Final = 64
-"""One open stream costs a file descriptor here and in the daemon, and up to 2 MiB of buffer. A round needs a few."""
 
 REDIAL_SECONDS: Final = 5.0
 MAX_REMEMBERED_PEERS: Final = 64

@@ -31,11 +31,9 @@ from dht.pylibp2p.connections import Connections, MuxedConnection
 from dht.pylibp2p.noise_handshake import HandshakeError, Securer, choose, propose
 from dht.pylibp2p.yamux import YamuxStream
 from dht.streams.framing import FramedStream
+from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS, MAX_INCOMING_STREAMS_PER_PEER
 
 MAX_OPENING_STREAMS: Final = 30
-MAX_INCOMING_STREAMS: Final = 512
-MAX_INCOMING_STREAMS_PER_PEER: Final = 64
-"""As with the daemon; here one costs up to 256 KiB before anybody reads it."""
 
 NEGOTIATION_SECONDS: Final = 10.0
 """Until a remote has said what its stream is for."""

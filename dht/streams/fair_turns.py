@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dht.errors import PeerFault
 from dht.host import PeerId
 
 LEAST_BYTES: Final = 256 * 1024
@@ -143,40 +142,3 @@ class FairTurns:
                 turn.has_slot = False
                 return True
         return False
-
-
-def gives_way(num_open: Mapping[PeerId, int], remote: PeerId) -> PeerId | None:
-    """Where all places are taken: whose newest stream ends for another one of `remote`; None: nobody's.
-
-    Args:
-        num_open: of each remote that has any.
-    """
-    greatest = max(num_open, key=lambda one: num_open[one], default=None)
-    # A difference of one would go to and fro.
-    return greatest if greatest is not None and num_open[greatest] > num_open.get(remote, 0) + 1 else None
-
-
-class StreamCounts:
-    """How many streams of one protocol each remote has open towards us, `most` at most."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._num_open: dict[PeerId, int] = {}
-
-    @contextlib.contextmanager
-    def one_more(self, remote: PeerId) -> Iterator[None]:
-        """Count a stream for as long as it is served.
-
-        Raises:
-            PeerFault: it is one too many.
-        """
-        num_open = self._num_open.get(remote, 0)
-        if num_open >= self._most:
-            raise PeerFault(remote, f"opened more than {self._most} streams")
-        self._num_open[remote] = num_open + 1
-        try:
-            yield
-        finally:
-            self._num_open[remote] -= 1
-            if not self._num_open[remote]:
-                del self._num_open[remote]

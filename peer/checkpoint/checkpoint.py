@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from averaging.arrays import F32, U8
 from averaging.codec.blocks import EncodedBlocks
 from averaging.finite_values import all_finite
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.outer.own_contributions import OwnWork, Sent, Settled
 from dht.host import PeerId

@@ -44,7 +44,7 @@ class FragmentFacts(_Section):
     returned_since: int | None = _MAYBE_VERSION
     contributions: tuple[ContributionFacts, ...]
     dropped: tuple[tuple[int, int], ...] = ()
-    """As in `averaging.outer.fragment_state.FragmentState`; absent in checkpoints of earlier versions."""
+    """As in `averaging.outer.fragment_anchor_and_residual.FragmentState`; absent in checkpoints of earlier versions."""
     has_velocity: bool
     file: WrittenFile
 

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from dht.errors import Incompatible, PeerFault, UsageFault, reading
 from dht.identity.keys import peer_id_of
 from dht.quantities import count_text, seconds_text

@@ -20,7 +20,7 @@ from peer.files.checked_folder import objection_to
 
 @dataclass(eq=False)
 class FileDraft:
-    """`averaging.transfer.pieces.ChunkedPiece` of one file.
+    """`averaging.transfer.chunked_pieces.ChunkedPiece` of one file.
 
     Attributes:
         folder: where it will lie; made when the first chunk comes.

@@ -4,7 +4,7 @@ The files, each built on those above it:
 
     before_start.py           ports, data and a member that answers: seen to before anything heavy is loaded
     run_connection.py         what every training loop shares: network process, mailbox, link
-    run_facts.py              what both commands tell their terminal
+    run_introduction.py       what both commands tell their terminal
     checkpoint_disk_space.py  whether the disk has room for checkpoints
     join.py                   `peer join`
     seed.py                   `peer seed`, the same in one process and without torch

@@ -24,7 +24,7 @@ from peer.config.training_section import check_optimizer_bits
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.run_connection import READY_SECONDS, RunConnection
-from peer.join.run_facts import rates_of, run_facts, trained_in
+from peer.join.run_introduction import rates_of, run_facts, trained_in
 from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child_start import NetworkChild

@@ -15,7 +15,7 @@ from peer.config.model_shapes import seed_sizes
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import OwnAddresses
 from peer.join.checkpoint_disk_space import warn_of_room
-from peer.join.run_facts import rates_of, run_facts
+from peer.join.run_introduction import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.kept_manifest import manifest_here

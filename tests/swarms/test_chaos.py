@@ -23,7 +23,7 @@ import pytest
 
 import averaging.outer.contribution_weights
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.leader_trust import HASTY_SECONDS, Leaders
 from peer.simulation.simulation import simulate

@@ -14,7 +14,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contribution_weights import staleness_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.rounds.learned_durations import RoundTiming

@@ -15,10 +15,10 @@ from typing import Protocol
 from averaging.lanes.handshake import Doorkeeper
 from averaging.signing.round_signatures import Checker
 from averaging.transfer.chunk_assignment import KeptChunks
+from averaging.transfer.chunked_pieces import FragmentPiece
 from averaging.transfer.client import fetch_commits, fetch_digest, fetch_state
 from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import Header, chunk_lengths
-from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldState(Protocol):
-    """What the caller has of a fragment; `averaging.outer.fragment_state.FragmentState` is one."""
+    """What the caller has of a fragment; `averaging.outer.fragment_anchor_and_residual.FragmentState` is one."""
 
     @property
     def num_values(self) -> int: ...

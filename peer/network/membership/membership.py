@@ -35,7 +35,7 @@ from dht.records.peer_record import (
 from dht.records.swarm_view import SwarmView
 from dht.records.verified_records import VerifiedRecords
 from dht.store import RecordStore
-from dht.streams.fair_turns import StreamCounts
+from dht.streams.streams_per_remote import StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.member_counts import Head, MemberTally
 

@@ -14,7 +14,7 @@ from averaging.codec.codec import Codec
 from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.leader import Leading

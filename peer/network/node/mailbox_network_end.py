@@ -11,7 +11,7 @@ import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.change_buffers import Change, Discarded
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS, Draft, MergeKind, WorkKind, WorkMessage

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
+from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from averaging.exchange.context import HONEST, RoundParts
+from averaging.exchange.exchange_ports import HONEST, RoundParts
 from averaging.lanes.links import MAX_QUEUED_BYTES
 from averaging.transfer.server import FileSource
 from dht.compute import Compute

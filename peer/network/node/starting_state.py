@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import OwnWork, Ranges, is_fate_known
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import own_ranges

@@ -61,9 +61,9 @@ from peer.network.process.kept_addresses import KeptAddresses
 from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import have_files
-from peer.network.reachability.direct_or_relayed import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
+from peer.network.reachability.relays_and_hole_punching import Paths
 from peer.version import SOFTWARE
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from dht.fields import clean_text, pack
 from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.host import P2pdHost
-from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts
+from dht.streams.fair_turns import FairTurns, NoTurn
+from dht.streams.streams_per_remote import StreamCounts
 from peer.network.reachability import probe_messages as messages
 
 REQUEST_SECONDS: Final = 30.0

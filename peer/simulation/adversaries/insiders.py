@@ -22,7 +22,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.exchange.context import HONEST, RoundParts
+from averaging.exchange.exchange_ports import HONEST, RoundParts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest

@@ -2,15 +2,15 @@
 
 The files, each built on those above it:
 
-    background_fetching.py  groups that are brought here in the background
-    context_blocks.py       sequences of tokens, and the blocks of a run's context that are cut from them
-    labelled_stream.py      examples with labels, as rows of one length
-    shards.py               shards of tokens, and the meta.json about them
-    tokenizing.py           text to tokens with a tokenizer.json, and a new one from text
-    document_packing.py     documents as tokens, one packed behind the other into shards, in a process of its own
-    tokenize_pool.py        several of these processes
-    prepared_folder.py      prepared shards in a folder
-    text_fetching.py        text that is tokenized while it is trained on
-    shard_download.py       prepared shards on a web server
-    corpus.py               the data of a run
+    fetching_within_disk_limit.py  groups that are brought here in the background
+    context_blocks.py              sequences of tokens, and the blocks of a run's context that are cut from them
+    labelled_stream.py             examples with labels, as rows of one length
+    shards.py                      shards of tokens, and the meta.json about them
+    tokenizing.py                  text to tokens with a tokenizer.json, and a new one from text
+    document_packing.py            documents as tokens, one packed behind the other into shards, in a process of its own
+    tokenize_pool.py               several of these processes
+    prepared_folder.py             prepared shards in a folder
+    text_fetching.py               text that is tokenized while it is trained on
+    shard_download.py              prepared shards on a web server
+    corpus.py                      the data of a run
 """

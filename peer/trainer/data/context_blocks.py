@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from peer.trainer.data.background_fetching import Stock
+from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.text.source_files import Tokens
 
 GROUP_POSITIONS = 1 << 40

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, identity_of
+from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.examples.label_rules import HEAD_VALUES, ExampleRules
 from peer.trainer.text.source_files import Tokens
 

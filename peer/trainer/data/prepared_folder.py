@@ -11,8 +11,8 @@ from dht.quantities import bytes_text, count_text, plural
 from peer.config.allowed_files import named_file
 from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.manifest import RunManifest
-from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of
+from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
 from peer.trainer.examples.label_rules import ExampleRules, rules_of

@@ -22,8 +22,8 @@ from dht.errors import LocalFault, UsageFault, writing
 from dht.fields import clean_text
 from dht.quantities import bytes_text
 from peer.trainer.data import shards
-from peer.trainer.data.background_fetching import Stock, patiently
 from peer.trainer.data.context_blocks import GroupedStream
+from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.prepared_folder import ShardFolder
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.source_files import Tokens

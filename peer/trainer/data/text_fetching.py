@@ -21,9 +21,9 @@ from dht.quantities import plural
 from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
-from peer.trainer.data.background_fetching import Stock, patiently
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
+from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.tokenize_pool import TokenizeWorker

@@ -12,7 +12,7 @@ import pytest
 from averaging.exchange.applying import stored_result
 from averaging.exchange.exchange import QUESTIONS_AT_ONCE
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped

@@ -7,7 +7,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.lost_work import KEPT_RECEIPTS, LostWork
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, Sent, Settled
 from averaging.rounds.round_facts import AppliedCommit, WorkLost

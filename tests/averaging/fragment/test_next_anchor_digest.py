@@ -9,7 +9,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.next_anchor_digest import CHUNK_VALUES, DigestAhead, StepKey
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest, outer_step_, outer_step_into
 from averaging.outer.own_contributions import CommittedShard

@@ -7,8 +7,8 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.outer.contribution_weights import Terms, shard_rates
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.fragment_layout import build_layout, with_buffers
-from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard

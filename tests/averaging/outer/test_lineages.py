@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec.codec import make_codec
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
 

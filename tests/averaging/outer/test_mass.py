@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.contribution_weights import Terms, staleness_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard

@@ -20,7 +20,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contribution_weights import Terms, shard_rates, weights_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.robust_mean import (
     SUM_CHUNK_VALUES,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import terms_of
 from averaging.outer.contribution_weights import weights_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.leader import Leading

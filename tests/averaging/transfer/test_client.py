@@ -11,9 +11,9 @@ import pytest
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import greet_incoming
 from averaging.outer.outer_step import anchor_digest
+from averaging.transfer.chunked_pieces import FragmentPiece
 from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
 from averaging.transfer.messages import STATE_PROTOCOL, Header, chunks_of
-from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
-from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
+from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import Links, Traffic
 from averaging.outer.change_buffers import Discarded
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember
 from averaging.rounds.learned_durations import RoundTiming

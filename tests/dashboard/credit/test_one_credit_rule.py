@@ -37,9 +37,9 @@ from dashboard.server.api_answers import Contributor
 from dashboard.server.api_answers import run as run_answer
 from dashboard.server.api_queries import Query
 from dashboard.server.api_routes import export_lines
+from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import SITE, Site
 from dht.host import PeerId
 from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state

@@ -25,9 +25,9 @@ from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
 from dashboard.history.writing import MachineNums
 from dashboard.page_access import read_token
+from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import Site
 from dht.errors import UsageFault
 from dht.host import PeerId
 from tests.kit.dashboard.history import check_raw, feed, raw_commit, usual_commit

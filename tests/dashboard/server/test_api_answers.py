@@ -22,8 +22,8 @@ from dashboard.server.api_answers import MAX_LOSSES
 from dashboard.server.api_answers import run as run_answer
 from dashboard.server.api_queries import MAX_PAGE, PREFIX, Query, openapi
 from dashboard.server.api_routes import ENDPOINTS
+from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import Live
-from dashboard.server.site import SITE
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
 from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_memory, in_site, raw_answer, serving, until_tick

@@ -22,8 +22,8 @@ from dashboard.log_limits import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.connection_limits import DoorLimits, Doors, client_address, limits_for
+from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import Live
-from dashboard.server.site import SITE
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of

@@ -14,9 +14,9 @@ from dashboard.fault_barrier import keep_going
 from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.swarm_observer import SwarmObserver
+from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dashboard.server.site import Site
 from dht.errors import UsageFault
 from dht.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity

@@ -29,8 +29,9 @@ from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
 from dht.pylibp2p import connections
-from dht.pylibp2p.host import MAX_INCOMING_STREAMS_PER_PEER, Libp2pHost
+from dht.pylibp2p.host import Libp2pHost
 from dht.pylibp2p.messages import KAD_PROTOCOL
+from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from tests.kit.network.signed_records import RUN_ID, open_admission, run_record, signed_record
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections import Counter
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.streams.fair_turns import (
     FORGET_SECONDS,
@@ -20,8 +18,6 @@ from dht.streams.fair_turns import (
     TURN_SECONDS,
     FairTurns,
     NoTurn,
-    StreamCounts,
-    gives_way,
 )
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named, now
@@ -142,39 +138,3 @@ def test_who_waits_too_long_is_told_and_nothing_is_remembered_for_ever() -> None
         assert len(turns._used) == 1
 
     run_virtual(play())
-
-
-@given(num_open=st.dictionaries(st.integers(0, 9), st.integers(1, 40), max_size=10), asker=st.integers(0, 9))
-def test_where_all_places_are_taken_who_has_most_gives_way_to_who_has_fewer(
-    num_open: dict[int, int], asker: int
-) -> None:
-    before = {named(number): count for number, count in num_open.items()}
-    own = before.get(named(asker), 0)
-    greatest = gives_way(before, named(asker))
-    if greatest is None:
-        assert all(count <= own + 1 for count in before.values())
-    else:
-        assert before[greatest] == max(before.values()) > own + 1
-
-
-def test_three_that_take_all_places_keep_nobody_out() -> None:
-    num_open = {named(number): 171 for number in range(3)}
-    for number in range(3, 100):
-        greatest = gives_way(num_open, named(number))
-        assert greatest is not None
-        num_open[greatest] -= 1
-        num_open[named(number)] = 1
-    # And what the three lost they do not take back from those.
-    assert gives_way(num_open, named(0)) is None
-
-
-def test_a_remote_has_so_many_streams_and_no_more() -> None:
-    counts = StreamCounts(2)
-    with contextlib.ExitStack() as opened:
-        for remote in (GREEDY, GREEDY, MODEST):
-            opened.enter_context(counts.one_more(remote))
-        with pytest.raises(PeerFault, match="opened more than 2 streams"):
-            opened.enter_context(counts.one_more(GREEDY))
-    with counts.one_more(GREEDY):
-        assert counts._num_open == {GREEDY: 1}
-    assert not counts._num_open

@@ -25,7 +25,7 @@ from averaging.codec.build_kernels import source_mark
 from averaging.codec.codec import Codec, Rounding, make_codec
 from averaging.fragment.shard_store import ShardStore, terms_of
 from averaging.outer.contribution_weights import shard_rates
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Sent
 from averaging.outer.shard_mean import reduce_shard
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=0, help="seed of arrival orders; 0: in order")
     options = parser.parse_args()
     if options.chunk_values:
-        for module in ("outer.fragment_state", "codec.codec", "codec.numpy_kernels"):
+        for module in ("outer.fragment_anchor_and_residual", "codec.codec", "codec.numpy_kernels"):
             mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
     if options.compiled:
         library = compiled_kernels.KernelLibrary(options.compiled, source_mark())

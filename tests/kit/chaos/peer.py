@@ -16,12 +16,12 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
-from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
+from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Event
 from averaging.rounds.round_facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped

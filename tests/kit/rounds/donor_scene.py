@@ -12,7 +12,7 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.server import StateServer

@@ -12,13 +12,13 @@ import numpy as np
 from averaging.cells.cell_scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
-from averaging.exchange.context import ExchangePorts, RoundParts
 from averaging.exchange.exchange import Exchange
+from averaging.exchange.exchange_ports import ExchangePorts, RoundParts
 from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import reduce_shard
 from averaging.rounds.learned_durations import RoundTiming

@@ -12,7 +12,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import Terms, shard_rates, staleness_of, weights_of
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import Reduction, reduce_shard

@@ -14,8 +14,8 @@ import torch
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.fragment_layout import build_layout
-from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from dht.compute import compute_inline
 from dht.host import PeerId

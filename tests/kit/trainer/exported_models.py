@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from dht.identity.keys import Identity, make_run_id
 from dht.records.run_record import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner

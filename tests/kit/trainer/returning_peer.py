@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit

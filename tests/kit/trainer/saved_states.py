@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from averaging.codec.codec import make_codec
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
 from dht.host import PeerId

@@ -20,7 +20,7 @@ from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Ranges
 from averaging.rounds.learned_durations import RoundTiming

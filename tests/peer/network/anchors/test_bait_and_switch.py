@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.rounds.attempt import LaterVersions
 from averaging.signing.commit_log import CommitLog

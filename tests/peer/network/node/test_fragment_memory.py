@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from dht.host import PeerId

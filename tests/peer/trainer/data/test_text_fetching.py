@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data import background_fetching as stock_module
+from peer.trainer.data import fetching_within_disk_limit as stock_module
 from peer.trainer.data import text_fetching as module
-from peer.trainer.data.background_fetching import Stock
 from peer.trainer.data.context_blocks import GROUP_POSITIONS
 from peer.trainer.data.document_packing import tokenize_part
+from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.data.text_fetching import TextRules, TextStock, parts_of_source
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.order.block_order import PermutedOrder

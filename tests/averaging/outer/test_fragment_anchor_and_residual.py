@@ -14,7 +14,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.contribution_weights import Terms
-from averaging.outer.fragment_state import FragmentState
+from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
@@ -54,7 +54,7 @@ def decoded(codec, encoded):
 
 
 def in_small_chunks():
-    return mock.patch("averaging.outer.fragment_state.CHUNK_VALUES", 16)
+    return mock.patch("averaging.outer.fragment_anchor_and_residual.CHUNK_VALUES", 16)
 
 
 actions = st.one_of(

@@ -6,7 +6,7 @@ import pytest
 
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection, InitSection
-from peer.join.run_facts import run_facts, trained_in
+from peer.join.run_introduction import run_facts, trained_in
 
 
 @pytest.mark.parametrize(
