@@ -7,6 +7,7 @@ The files, each built on those above it:
     commit_counting.py   all signed commits that are known, and which of them count
     period_ranks.py      ranks by period, and where everybody was yesterday
     ledger.py            who is credited with what
+    countries.py         contributors by country, without those that could name a person
 
 The rule itself is `averaging/signing/commit_credit.py`, the same that `peer receipts verify` follows.
 """

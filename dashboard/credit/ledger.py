@@ -33,8 +33,6 @@ MAX_MACHINES: Final = 50_000
 nobody who has a row loses it."""
 MAX_UNWITNESSED_ROWS: Final = 100
 """Rows of machines that nobody but themselves signed for, the first that came: a lone trainer is shown, a flood not."""
-MIN_CONTRIBUTORS_PER_COUNTRY: Final = 3
-"""Below this a country could name a person."""
 MAX_GAP_SECONDS: Final = 30.0
 """Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
 
@@ -322,17 +320,3 @@ def streak(days: set[int], today: int) -> int:
     while last - count in days:
         count += 1
     return count
-
-
-def countries(rows: Sequence[ContributorRow]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """((country, contributors) of those with enough of them, contributors that stay undeclared)."""
-    counted = Counter(row.country for row in rows if row.country)
-    shown = {name: count for name, count in counted.items() if count >= MIN_CONTRIBUTORS_PER_COUNTRY}
-    ordered = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(ordered), len(rows) - sum(shown.values())
-
-
-def with_rare_countries_withheld(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
-    """The same rows, each country with too few contributors left out."""
-    shown = dict(countries(rows)[0])
-    return tuple(row if not row.country or row.country in shown else replace(row, country="") for row in rows)

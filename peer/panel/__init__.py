@@ -13,5 +13,6 @@ The files, each built on those above it:
     metrics.py               figures for Prometheus, on a port of their own
     data_folder_choice.py    the data folder that a peer takes
     return_command.py        the command that brings a peer back as it was (pure)
-    terminal.py              view, event log, keys and Ctrl+C while a peer runs
+    ctrl_c.py                the first Ctrl+C asks a peer to leave, the second one ends it; other signals alike
+    terminal.py              view, event log and keys while a peer runs
 """

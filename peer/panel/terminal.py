@@ -1,30 +1,28 @@
-"""The person at the terminal: what they see, the event log they keep, their keys, and Ctrl+C."""
+"""The person at the terminal: what they see, the event log they keep, and what their keys do."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 
 from dht.errors import DeviceFault, Incompatible, InterruptionTold, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.console.first_lines import clear_first_lines
-from peer.console.interrupt_while_loading import AnswerBeside
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.events.rotating_log import LineLog
 from peer.folder_lock import FolderLock
+from peer.panel.ctrl_c import LeaveRequest
 from peer.panel.data_folder_choice import HeldFolder
 from peer.panel.return_command import same_with
 from peer.panel.scene import updates
@@ -42,7 +40,7 @@ MAX_WAITING = 10_000
 FAREWELL_SECONDS = 2.0
 """For the last lines; an output that is still blocked then is left alone."""
 
-_LEAVING_WHILE_LOADING = "Leaving; what is being loaded ends first."
+_LEFT_AT_ONCE = "left at once, without a goodbye to the others; work after the last checkpoint is not saved"
 
 
 class Terminal:
@@ -87,20 +85,16 @@ class Terminal:
         )
         self._errors = KeptErrors()
         self._is_resting = False
-        self._is_loading = False
-        self._leaves_at_once = False
-        self._beside: AnswerBeside | None = None
+        self._leaving = LeaveRequest(lambda said: self.tell(updates.Leaving(said)), has_panel=_is_panel(self._view))
         self._limit: Callable[[updates.LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | updates.ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
-        self._is_stopping = False
         self._is_member = False
         self._first_deed = "anybody was served" if is_seed else "training began"
         self._config = config
         self._listeners: list[Callable[[Event], object]] = []
-        self._on_stop: Callable[[], object] = lambda: None
         if held is not None and held.sentence is not None:
             self.mention(held.sentence)
 
@@ -143,13 +137,11 @@ class Terminal:
 
     def leave_by(self, action: Callable[[], object]) -> None:
         """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
-        self._on_stop = action
-        if self._is_stopping:
-            action()
+        self._leaving.leave_by(action)
 
     def stop_asked(self) -> bool:
         """Whether the owner wants to leave."""
-        return self._is_stopping
+        return self._leaving.is_asked
 
     def keep_folder(self) -> None:
         """From now on others may see this peer's key: the data folder stays, whatever comes of this start.
@@ -159,30 +151,17 @@ class Terminal:
         if not self._is_spare:
             self._give_up = self._folder.close
 
-    @contextmanager
-    def leaving_at_once(self) -> Iterator[None]:
+    def leaving_at_once(self) -> AbstractContextManager[None]:
         """For the main thread, before anybody waits for this peer: inside, the first Ctrl+C ends what is done there.
 
         Raises:
             KeyboardInterrupt: inside, once the owner wants to leave, or did before.
         """
-        self._leaves_at_once = True
-        try:
-            if self._is_stopping:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._leaves_at_once = False
+        return self._leaving.at_once()
 
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
-        self._is_loading = False
-        self._end_beside()
-
-    def _end_beside(self) -> None:
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
+        self._leaving.loaded()
 
     def _act(self, action: updates.Action) -> None:
         """What somebody wants who pressed a key."""
@@ -192,15 +171,8 @@ class Terminal:
         elif action == "rest":
             self._is_resting = not self._is_resting
             self.tell(updates.Resting(self._is_resting))
-        elif self._is_loading or self._is_stopping or self._leaves_at_once:
-            os.kill(os.getpid(), signal.SIGINT)
         else:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._is_stopping = True
-        self.tell(updates.Leaving("leaving: finishing the step and the round; once more to leave at once"))
-        self._on_stop()
+            self._leaving.ask()
 
     @contextmanager
     def interruptible(self, *, is_loading: bool = False) -> Iterator[None]:
@@ -210,61 +182,38 @@ class Terminal:
         Meanwhile the view runs, and figures for Prometheus are served where the configuration asks for them.
         A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
         """
+        with self._leaving.by_signals(self._view.suspend_soon, is_loading=is_loading):
+            if _is_panel(self._view):
+                self._errors.open()
+            viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
+            viewer.start()
+            try:
+                with self._figures():
+                    yield
+            except KeyboardInterrupt:
+                if self._is_member:
+                    self.note(_LEFT_AT_ONCE)
+                raise InterruptionTold from None
+            except (UsageFault, Incompatible, DeviceFault):
+                self.tell(updates.EndedForGood())
+                raise
+            finally:
+                self._leaving.loaded()
+                self._end(viewer)
 
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._is_stopping or self._is_loading or self._leaves_at_once:
-                self._is_stopping = True
-                if self._beside is not None and _is_panel(self._view):
-                    self.tell(
-                        updates.Leaving(_LEAVING_WHILE_LOADING)
-                    )  # else its next picture covers what was answered beside
-                raise KeyboardInterrupt
-            self._leave()
-
-        def suspend(number: int, frame: FrameType | None) -> None:
-            self._view.suspend_soon()
-
-        self._is_loading = is_loading
-        previous = {}
-        if threading.current_thread() is threading.main_thread():
-            if is_loading:
-                said, is_panel = _LEAVING_WHILE_LOADING, _is_panel(self._view)
-                self._beside = AnswerBeside(sys.stdout, rf"\033[999;1H\033[2K{said}" if is_panel else rf"{said}\n")
-            previous = {number: signal.signal(number, interrupt) for number in _signals()}
-            stops = getattr(signal, "SIGTSTP", None)
-            if _is_panel(self._view) and stops and signal.getsignal(stops) is signal.SIG_DFL:
-                previous[stops] = signal.signal(stops, suspend)
-        if _is_panel(self._view):
-            self._errors.open()
-        viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
-        viewer.start()
-        try:
-            with self._figures():
-                yield
-        except KeyboardInterrupt:
-            self._is_stopping = True
-            if self._is_member:
-                self.note("left at once, without a goodbye to the others; work after the last checkpoint is not saved")
-            raise InterruptionTold from None
-        except (UsageFault, Incompatible, DeviceFault):
-            self.tell(updates.EndedForGood())
-            raise
-        finally:
-            self._end_beside()
-            if self._is_stopping and not self._is_member:
-                self.note(f"left before {self._first_deed}: nothing is lost")
-            self._closed.set()
-            viewer.join(FAREWELL_SECONDS)
-            self._view.restore()
-            self._errors.close()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            with self._log_lock:
-                self._log.close()
-            if self._is_spare and (self._is_member or self._config.checkpoints_path.exists()):
-                self._folder.close()
-            else:
-                self._give_up()
+    def _end(self, viewer: threading.Thread) -> None:
+        if self._leaving.is_asked and not self._is_member:
+            self.note(f"left before {self._first_deed}: nothing is lost")
+        self._closed.set()
+        viewer.join(FAREWELL_SECONDS)
+        self._view.restore()
+        self._errors.close()
+        with self._log_lock:
+            self._log.close()
+        if self._is_spare and (self._is_member or self._config.checkpoints_path.exists()):
+            self._folder.close()
+        else:
+            self._give_up()
 
     @contextmanager
     def _figures(self) -> Iterator[None]:
@@ -319,20 +268,6 @@ def _is_panel(view: EventView) -> bool:
     """Whether it takes the whole screen. Its module is loaded only if it is there."""
     module = sys.modules.get("peer.panel.live_panel")
     return module is not None and isinstance(view, module.PanelView)
-
-
-def _signals() -> list[signal.Signals]:
-    """What asks this peer to leave. SIGTERM always does; the others unless somebody had them ignored.
-
-    Shells start the background jobs of a script with SIGINT ignored, since its Ctrl+C is not meant for them; nohup does
-    the same with SIGHUP.
-    """
-    signals = [signal.SIGTERM]
-    for name in ("SIGINT", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signals.append(number)
-    return signals
 
 
 def _trains_in_several_processes(config: PeerConfig, environ: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.credit import ledger as ledger_module
+from dashboard.credit.countries import countries
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.ledger import Ledger, Presence, streak
 from dashboard.history_facts import ContributorRow, ProfileFacts
@@ -162,7 +163,7 @@ def test_countries_of_fewer_than_three_are_nowhere() -> None:
     for index, peer_id in enumerate(PEERS[:4]):
         ledger.add_profile(profile(f"c-{peer_id}", peer_id, country="FR" if index == 3 else "DE"))
     rows, _ = ledger.rows(NOW)
-    assert ledger_module.countries(rows) == ((("DE", 3),), 1)
+    assert countries(rows) == ((("DE", 3),), 1)
     assert sorted(row.country for row in ledger_module.with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
 
 
