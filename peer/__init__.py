@@ -9,10 +9,10 @@ The files of this folder stand under all rooms, but for the entry point:
     user_folders.py        where this software keeps what belongs to one user, and the paths that they write
     secret_files.py        files of mode 0600
     folder_lock.py         one process for each data folder
+    run_folders.py         the data folders of a run on this machine
     fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
-    run_clock.py           tokens that the whole swarm has committed
-    stalled_run.py         when a run, or a machine in it, counts as stalled
+    run_clock.py           tokens that the whole swarm has committed, and when a run counts as stalled
     dates.py               dates as page and panel tell them
     hf_model_section.py    an architecture of transformers as a manifest has it
     service_files.py       what keeps a peer running without a terminal (pure)

@@ -19,7 +19,7 @@ from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_summary import RunSummary
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
-from peer.stalled_run import has_stalled
+from peer.run_clock import has_stalled
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256

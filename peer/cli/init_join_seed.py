@@ -119,8 +119,8 @@ def init(
         )
     if out is not None:
         check_out(out)
-    from peer.observe.remembered_folders import remember_place
     from peer.owner.new_run import create_run
+    from peer.run_folders import remember_place
 
     for flag, value, needed, its_value in (
         *(("--task", task, "--model", model), ("--adapter", adapter, "--model", model)),
@@ -305,8 +305,8 @@ def _run_peer(
 
         return int(run_rank())
     from peer.observe.ended_run import end_signed_here
-    from peer.observe.remembered_folders import remember_place
     from peer.panel.data_folder_choice import hold_folder
+    from peer.run_folders import remember_place
 
     end = end_signed_here(config.run_id, config.data_dir)
     if end is not None and end.is_over:

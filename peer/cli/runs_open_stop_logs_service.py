@@ -101,7 +101,9 @@ def stop(
     if chosen is None:
         print("None was asked to leave.")
         return 0
-    ask_to_leave(chosen)
+    if not ask_to_leave(chosen):
+        print(f"It has already left: {chosen.words}.")
+        return 0
     print(f"Asked {chosen.words} to leave: it finishes its step and its round.", flush=True)
     if not has_left(chosen, timeout):
         raise LocalFault(

@@ -57,7 +57,7 @@ def forget(run_id: str, folder: Path) -> None:
     """What the demo kept of its run outside of `folder` goes; a peer of somebody else that is there stays."""
     from dht.errors import UsageFault
     from peer.config.peer_config import load_config
-    from peer.observe.remembered_folders import forget_places
+    from peer.run_folders import forget_places
 
     with contextlib.suppress(OSError, UsageFault):
         forget_places(folder)

@@ -38,6 +38,8 @@ class OwnAddresses:
     addresses: tuple[str, ...]
     join_command: str = ""
     """What others type to join here; empty: nobody said."""
+    listening: tuple[str, ...] = ()
+    """Multiaddrs of this machine that a seed listens on, with the ports that it got."""
 
     def sentences(self) -> list[str]:
         if not self.addresses:

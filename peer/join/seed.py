@@ -19,6 +19,7 @@ from peer.join.run_introduction import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.kept_manifest import manifest_here
+from peer.panel.return_command import keep_command
 from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
 
@@ -56,9 +57,15 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
+
+        def on_addresses(found: list[str]) -> None:
+            listening = tuple(side.listening())
+            keep_command(config, "peer seed", listening)
+            terminal.tell(OwnAddresses(tuple(found), join_command(config, found), listening))
+
         side = NetworkSide(
             *(config, "seed", terminal.show),
-            on_addresses=lambda found: terminal.tell(OwnAddresses(tuple(found), join_command(config, found))),
+            on_addresses=on_addresses,
             make_mailbox=make_mailbox,
             on_seen=terminal.tell,
         )

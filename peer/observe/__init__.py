@@ -3,7 +3,6 @@
 The files, each built on those above it:
 
     observer_entry.py         how somebody who only looks gets into a private run
-    remembered_folders.py     data folders away from the usual place
     run_names.py              ids and names of the runs that have a folder here
     running_peer.py           the process that holds a data folder, and how it is asked to leave
     kept_manifest.py          the manifest of a run that is kept here

@@ -90,7 +90,7 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
         data_dir: where this machine would have a checkpoint; None: in the usual folder.
         is_served: its page names members that still give the model.
     """
-    from peer.observe.remembered_folders import folders_of
+    from peer.run_folders import folders_of
 
     for folder in folders_of(run_id, data_dir):
         if any((folder / "checkpoints").glob("checkpoint-*")):

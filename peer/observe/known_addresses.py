@@ -10,7 +10,7 @@ from peer.console.first_lines import say
 from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
-from peer.observe.remembered_folders import folders_of, known_places
+from peer.run_folders import folders_of, known_places
 
 
 def check_addresses(config: PeerConfig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +16,9 @@ from peer.config.peer_config import load_config
 from peer.folder_lock import read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
-from peer.observe.remembered_folders import folders_of, known_places
 from peer.observe.run_names import has_owner_key
 from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
+from peer.run_folders import folders_of, known_places
 
 PAGE_NAME = "page.address"
 """In a run's folder: where its dashboard on this machine was last."""
@@ -55,16 +54,9 @@ class OwnRun:
 
 def own_runs(run_id: str) -> list[OwnRun]:
     """The usual folder of a run, those that further peers of it took on this machine, and those named by hand."""
-    first = own_run(run_id)
-    further = re.compile(re.escape(first.folder.name) + r"-([1-9][0-9]?)")
-    try:
-        found = [(int(name[1]), one) for one in first.folder.parent.iterdir() if (name := further.fullmatch(one.name))]
-    except OSError:
-        found = []
-    elsewhere = [own_run(run_id, folder) for _, folder in known_places(run_id)]
+    first, *others = (own_run(run_id, folder) for folder in folders_of(run_id))
     is_known = first.held_by or first.last_at or first.is_owner or first.fault
-    there = [first] if is_known or not elsewhere else []
-    return [*there, *(own_run(run_id, folder) for _, folder in sorted(found)), *elsewhere]
+    return [first, *others] if is_known or not known_places(run_id) else others
 
 
 def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:

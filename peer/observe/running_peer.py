@@ -55,23 +55,27 @@ def running_in_any(folders: Iterable[Path]) -> list[Running]:
     return running
 
 
-def ask_to_leave(running: Running) -> None:
-    """Send SIGTERM, as Ctrl+C there.
+def ask_to_leave(running: Running) -> bool:
+    """Send SIGTERM, as Ctrl+C there; False: it has left meanwhile.
 
     Raises:
         LocalFault: the process belongs to somebody else, or is not one of this machine.
     """
     hint = "expected a process of yours on this machine; end it where it was started"
     if running.process is None or not _holds(running.process, running.folder / LOCK_NAME):
+        # A process that ends closes its files in any order: the lock may go last.
+        if has_left(running, LOOK_SECONDS):
+            return False
         raise LocalFault(
             f"{running.words} holds {running.folder}, but it cannot be seen from here, as in a container; {hint}"
         )
     try:
         os.kill(running.process, signal.SIGTERM)
     except ProcessLookupError:
-        return  # it has left meanwhile
+        return False
     except PermissionError as error:
         raise LocalFault(f"{running.words} cannot be asked to leave ({error.strerror}); {hint}") from error
+    return True
 
 
 def has_left(running: Running, timeout_seconds: float) -> bool:

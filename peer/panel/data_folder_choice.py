@@ -19,6 +19,7 @@ from peer.config.peer_config import (
 )
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
 from peer.fresh_folder import FreshFolder
+from peer.panel.return_command import kept_command
 
 MOST_FOLDERS = 16
 """Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
@@ -121,7 +122,8 @@ def _fitting(folders: Sequence[Path], what: str) -> tuple[list[Path], list[Path]
 def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: int) -> str | None:
     usual = config.data_dir
     if folder != usual and not config.peers and last_use_of(usual) == _SEED and told_holder_of(usual) is None:
-        return f"the run's seed on this machine does not run; start it with `{_SEED} {config.run_id}`"
+        command = kept_command(usual) or f"{_SEED} {config.run_id}"
+        return f"the run's seed on this machine does not run; start it with `{command}`"
     named = shlex.join(["--data-dir", str(folder)])
     if num_stopped > 1:
         return f"of {num_stopped} peers that stopped here the last one goes on ({named}); `peer runs` lists the others"

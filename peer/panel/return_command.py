@@ -1,21 +1,53 @@
-"""The command that brings a peer back as it was, from any working directory."""
+"""The command that brings a peer back as it was, from any working directory. A seed's is kept in its folder."""
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
 from peer.panel.scene.updates import LineLimits
 from peer.user_folders import paths_in
 
+COMMAND_NAME: Final = "return.command"
+"""In the data folder of a seed."""
+_MAX_BYTES: Final = 16 * 1024
+"""Every flag with a long path."""
 
-def same_with(config: PeerConfig, what: str, limits: LineLimits) -> str:
-    """`same_again` with the limits of the line as they are now, which a key changes."""
+
+def keep_command(config: PeerConfig, what: str, listening: Sequence[str]) -> None:
+    """Keep in the data folder what brings this peer back where it listens; a convenience, left out on a full disk."""
+    with contextlib.suppress(OSError):
+        command = same_again(_listening(config, listening), what)
+        write_whole(config.data_dir / COMMAND_NAME, f"{command}\n".encode())
+
+
+def kept_command(folder: Path) -> str | None:
+    """What `keep_command` kept there last; None: nothing, or no line that can be shown."""
+    with contextlib.suppress(OSError, ValueError):
+        command = read_regular(folder / COMMAND_NAME, _MAX_BYTES).decode().rstrip("\n")
+        return command if command.isprintable() and command else None
+    return None
+
+
+def same_with(config: PeerConfig, what: str, limits: LineLimits, listening: Sequence[str] = ()) -> str:
+    """`same_again` with the limits of the line as they are now, which a key changes.
+
+    Args:
+        listening: where, with the ports that it got; empty: wherever it is free.
+    """
     changed = {"upload_limit_mbit": limits.up_mbit, "download_limit_mbit": limits.down_mbit}
-    return same_again(config.model_copy(update=changed), what)
+    return same_again(_listening(config.model_copy(update=changed), listening), what)
+
+
+def _listening(config: PeerConfig, listening: Sequence[str]) -> PeerConfig:
+    return config.model_copy(update={"listen": tuple(listening)}) if listening else config
 
 
 def same_again(config: PeerConfig, what: str) -> str:

@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "msgpack numpy",
     ),
-    "peer": ("", False, ""),
+    "peer": ("dht.identity", False, ""),
     "peer.console": ("", False, "rich"),
     "peer.data_division": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
@@ -276,7 +276,6 @@ PURE_FILES = (
         "peer.network.reachability.probe_messages",
     ),
     *("peer.doctor.doctor_facts", "peer.doctor.findings", "peer.doctor.prediction", "peer.run_clock"),
-    "peer.stalled_run",
     *("peer.events.peer_events", "peer.events.anchor_events", "peer.events.path_events"),
     *(
         "dashboard.history_facts",

@@ -6,7 +6,7 @@ A trainer that was frozen, or whose device hangs, leaves its last speed in the m
 from __future__ import annotations
 
 from peer.mailbox.shared_memory import TrainerCounters
-from peer.stalled_run import STALLED_SECONDS, has_stalled
+from peer.run_clock import STALLED_SECONDS, has_stalled
 
 
 class TrainingPulse:

@@ -128,6 +128,10 @@ class NetworkSide:
         if self._node is not None:
             self._node.leave(reason)
 
+    def listening(self) -> list[str]:
+        """Multiaddrs of this machine that are listened on, with the ports that were free."""
+        return [str(address) for address in self._host.daemon.listens]
+
     def limit(self, limits: RateLimits) -> None:
         """From now on the line may carry so much."""
         self._limits = limits

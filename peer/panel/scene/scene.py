@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -53,8 +53,10 @@ class Scene:
     addresses: tuple[str, ...] = ()
     given_command: str = ""
     """What others type to join here, as far as it was said."""
-    same_again: Callable[[updates.LineLimits], str] = lambda limits: ""
-    """The command that brings this peer back as it is, with these limits; empty: a plain one does."""
+    listening: tuple[str, ...] = ()
+    """Where a seed listens, with the ports that it got: links lead there."""
+    same_again: Callable[[updates.LineLimits, Sequence[str]], str] = lambda limits, listening: ""
+    """The command that brings this peer back as it is, with these limits, there; empty: a plain one does."""
     met_at: float = -math.inf
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
     joined_at: float | None = None
@@ -265,7 +267,9 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
         case updates.EndedForGood():
             return replace(scene, is_ended_for_good=True)
         case OwnAddresses():
-            return replace(scene, addresses=update.addresses, given_command=update.join_command)
+            return replace(
+                scene, addresses=update.addresses, given_command=update.join_command, listening=update.listening
+            )
         case SwarmSeen():
             return _with_swarm(scene, update)
 

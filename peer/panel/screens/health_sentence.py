@@ -7,7 +7,7 @@ from rich.text import Text
 from dht.quantities import seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.line_layout import CARE, DIM, GOOD, part
-from peer.stalled_run import has_stalled
+from peer.run_clock import has_stalled
 
 
 def is_alone(scene: Scene) -> bool:

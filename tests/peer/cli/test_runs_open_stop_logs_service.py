@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
 from peer.folder_lock import FolderLock, holder_of
 from peer.observe.own_runs import note_page, noted_pages
-from peer.observe.remembered_folders import known_places, remember_place
 from peer.observe.run_page import PageSays
+from peer.observe.running_peer import Running
+from peer.run_folders import known_places, remember_place
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
@@ -128,7 +130,12 @@ def test_of_several_one_must_be_named(
     assert all(line.startswith(f"  ends process {os.getpid()} (peer seed), since ") for line in rest[1::2])
     assert sorted(rest[::2]) == sorted(f"peer stop --data-dir {folder}" for folder in (elsewhere, second))
     asked_to_leave: list[Path] = []
-    monkeypatch.setattr("peer.observe.running_peer.ask_to_leave", lambda one: asked_to_leave.append(one.folder))
+
+    def ask_to_leave(one: Running) -> bool:
+        asked_to_leave.append(one.folder)
+        return True
+
+    monkeypatch.setattr("peer.observe.running_peer.ask_to_leave", ask_to_leave)
     monkeypatch.setattr("peer.observe.running_peer.has_left", lambda one, seconds: True)
     for name in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{name}.isatty", lambda: True)
@@ -138,6 +145,45 @@ def test_of_several_one_must_be_named(
         assert (app.run(["stop"]), asked_to_leave) == (code, left)
     for lock in locks:
         lock.close()
+
+
+def _leave_and_answer(
+    process: subprocess.Popen[bytes], folder: Path, successor: list[FolderLock] | None, question: str
+) -> str:
+    """The person names the second of the list, which has ended by then, and whose folder another one may have."""
+    process.kill()
+    process.communicate()
+    if successor is not None:
+        successor.append(FolderLock(folder, "peer join"))
+    return "2"
+
+
+def test_stop_says_of_a_peer_that_left_meanwhile_that_it_has(
+    home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As while the person reads which one to end; another peer may have its folder by then."""
+    second = home / "second"
+    second.mkdir()
+    remember_place(RUN, second)
+    own = FolderLock(second, "peer join")
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{name}.isatty", lambda: True)
+    for is_taken_again in (False, True):
+        process = subprocess.Popen([sys.executable, "-c", HOLDS, elsewhere], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        words = holder_of(elsewhere)
+        successor: list[FolderLock] = []
+
+        answer = partial(_leave_and_answer, process, elsewhere, successor if is_taken_again else None)
+        monkeypatch.setattr("builtins.input", answer)
+        assert app.run(["stop"]) == 0
+        said = capsys.readouterr()
+        assert said.out.splitlines()[-1] == f"It has already left: {words}."
+        assert said.err == ""
+        for lock in successor:
+            lock.close()
+    own.close()
 
 
 def test_logs_are_sentences(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

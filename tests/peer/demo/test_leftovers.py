@@ -15,7 +15,7 @@ from peer.demo.demo import _stopped
 from peer.demo.leftovers import take_away
 from peer.demo.progress_table import LineView
 from peer.demo.swarm import DemoSwarm
-from peer.observe.remembered_folders import known_places, remember_place
+from peer.run_folders import known_places, remember_place
 
 RUN_ID = "demo." + "a" * 20
 

@@ -12,7 +12,7 @@ from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.folder_lock import FolderLock
 from peer.observe.known_addresses import check_addresses, no_address
-from peer.observe.remembered_folders import remember_place
+from peer.run_folders import remember_place
 
 RUN_ID = "own." + "a" * 20
 

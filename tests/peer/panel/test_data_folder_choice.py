@@ -18,6 +18,7 @@ from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of
 from peer.panel import data_folder_choice
 from peer.panel.data_folder_choice import HeldFolder, hold_folder
+from peer.panel.return_command import keep_command, kept_command
 from peer.panel.terminal import Terminal
 from tests.kit.terminals import StuckView
 
@@ -90,6 +91,25 @@ def test_a_trainer_without_other_addresses_hears_that_its_seed_does_not_run(
         _, held = hold_folder(PeerConfig(run_id=RUN_ID, peers=peers), "peer join")
         assert ("start it with `peer seed" in (held.sentence or "")) is said
         held.lock.close()
+
+
+@pytest.mark.parametrize("listen", [(), ("/ip4/192.0.2.7/tcp/4001",)])
+def test_the_command_that_it_hears_brings_the_seed_back_where_it_was(
+    listen: tuple[str, ...], first: tuple[PeerConfig, HeldFolder]
+) -> None:
+    seed = first[0].model_copy(update={"listen": listen})
+    keep_command(seed, "peer seed", listen or ["/ip4/0.0.0.0/tcp/40123", "/ip6/::/tcp/40123"])
+    first[1].lock.close()
+    _, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+    flags = " ".join(f"--listen {one}" for one in listen or ("/ip4/0.0.0.0/tcp/40123", "/ip6/::/tcp/40123"))
+    assert (held.sentence or "").endswith(f"; start it with `peer seed {RUN_ID} {flags}`")
+    held.lock.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"peer seed\x1b[2J", b"\xff", b"a\nb\n", b"x" * 20_000])
+def test_what_is_no_command_is_not_shown_as_one(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "return.command").write_bytes(content)
+    assert kept_command(tmp_path) is None
 
 
 def test_a_trainer_that_came_first_keeps_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

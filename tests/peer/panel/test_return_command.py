@@ -12,6 +12,7 @@ import pytest
 from peer.cli import init_join_seed
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
+from peer.events.swarm_seen import OwnAddresses
 from peer.panel.return_command import same_again, same_with
 from peer.panel.scene.scene import scene_of, with_update
 from peer.panel.scene.updates import LineLimits
@@ -77,6 +78,8 @@ def test_the_goodbye_says_it(tmp_path: Path) -> None:
     changed = with_update(told, LineLimits(2.5, None))
     assert comeback(changed) == f"peer seed {RUN_ID} --data-dir {tmp_path} --upload-limit-mbit 2.5"
     assert comeback(with_update(changed, LineLimits())) == comeback(told)
+    up = with_update(told, OwnAddresses(("/ip4/192.0.2.7/tcp/40123",), listening=("/ip4/0.0.0.0/tcp/40123",)))
+    assert comeback(up) == f"{comeback(told)} --listen /ip4/0.0.0.0/tcp/40123"
 
 
 def test_what_a_file_chose_for_training_is_no_flag_of_a_seed() -> None:

@@ -1,15 +1,17 @@
-"""Data folders away from the usual place, remembered so that `peer runs`, `stop` and `dashboard` find their peers."""
+"""The data folders of a run on this machine: the usual one, further ones, and those elsewhere, which are remembered."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Final
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.regular_files import read_regular, write_whole
+from peer.folder_lock import told_holder_of
 from peer.user_folders import user_data_dir_here
 
 PLACES_NAME: Final = "places.json"
@@ -67,13 +69,29 @@ def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
 
 
 def folders_of(run_id: str, usual: Path | None = None) -> list[Path]:
-    """Where a run's peers may have their folders, there or not: the usual place first, unless `usual` takes its place.
+    """Where a run's peers may have their folders: the usual place, there or not, further ones beside it, others.
+
+    Args:
+        usual: takes the usual place.
 
     Raises:
         UsageFault: this user has no home folder.
     """
     first = user_data_dir_here() / run_id if usual is None else usual
-    return [first, *(folder for _, folder in known_places(run_id))]
+    further = re.compile(re.escape(first.name) + r"-([1-9][0-9]?)")
+    try:
+        found = [(int(name[1]), one) for one in first.parent.iterdir() if (name := further.fullmatch(one.name))]
+    except OSError:
+        found = []
+    return [first, *(folder for _, folder in sorted(found)), *(folder for _, folder in known_places(run_id))]
+
+
+def folders_in_use(run_id: str, besides: Path) -> list[Path]:
+    """Folders of the run in which a peer of this machine runs now; not `besides`, which is the asking peer's own."""
+    with contextlib.suppress(UsageFault):
+        own = besides.absolute()
+        return [one for one in folders_of(run_id) if one.absolute() != own and told_holder_of(one) is not None]
+    return []
 
 
 def _write(file: Path, places: list[tuple[str, Path]]) -> None:
