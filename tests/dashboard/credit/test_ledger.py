@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.credit import ledger as ledger_module
-from dashboard.credit.countries import countries
+from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.ledger import Ledger, Presence, streak
 from dashboard.history_facts import ContributorRow, ProfileFacts
@@ -164,7 +164,7 @@ def test_countries_of_fewer_than_three_are_nowhere() -> None:
         ledger.add_profile(profile(f"c-{peer_id}", peer_id, country="FR" if index == 3 else "DE"))
     rows, _ = ledger.rows(NOW)
     assert countries(rows) == ((("DE", 3),), 1)
-    assert sorted(row.country for row in ledger_module.with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
+    assert sorted(row.country for row in with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
 
 
 @given(st.lists(st.integers(0, 30), max_size=40))
