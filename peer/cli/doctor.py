@@ -65,5 +65,6 @@ def doctor(
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None
     with loading("loading what looks at devices and networks"):
         from peer.doctor.doctor import run_doctor
+        from peer.panel.return_command import same_again
 
-    return run_doctor(checked, target, timeout, as_json)
+    return run_doctor(checked, target, timeout, as_json, same_again(checked, "peer join"))

@@ -43,11 +43,12 @@ MAX_ASKED: Final = 3
 """Members that are asked, one after the other, until everything was answered."""
 
 
-def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float, as_json: bool) -> int:
+def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float, as_json: bool, then: str = "") -> int:
     """Look at this machine and, with a `target`, at a run; print what was found. Returns the exit code.
 
     Args:
         config: what `peer join` would be given; without a target its run id counts for nothing.
+        then: the command that joins, to be shown where that makes sense.
     """
     tell_progress("looking at this machine")
     machine = look_at_machine(config)
@@ -62,7 +63,7 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
     if report is None:
         print(json.dumps(doctor_json(facts, code)))
     else:
-        report.end(findings, facts, code)
+        report.end(findings, facts, code, then)
     return code
 
 

@@ -13,6 +13,7 @@ from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
+from peer.plan.homes import HomeGroup
 from peer.version import SOFTWARE, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
@@ -340,8 +341,12 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
     if share is None:
         return
     shown = f"about {100 * share:.0f} % of them in time, when nobody fails and members download fast enough"
-    if facts.pace is not None:
-        shown += f"; a round each {seconds_text(facts.pace.interval_seconds)}{own_part(facts.pace)}"
+    if (pace := facts.pace) is not None:
+        usual = seconds_text(pace.fastest_steps * HomeGroup().step_seconds)
+        shown += (
+            f"; one every {seconds_text(pace.interval_seconds)}, in which {_steps_of(pace)}. The rates above are for "
+            f"this pace: `peer plan` reckons with one every {usual}"
+        )
     if needs is not None and needs.round_seconds > needs.round_deadline_seconds:
         shown += (
             f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "
@@ -355,8 +360,18 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
         yield Finding("rounds", "ok", shown)
 
 
-def own_part(pace: PaceFacts) -> str:
-    """Of the steps between two rounds, where this machine makes fewer than the fastest; empty: as many."""
+def _steps_of(pace: PaceFacts) -> str:
+    """Inner steps between two rounds, of this machine and of the fastest."""
+    if pace.own_steps >= pace.fastest_steps:
+        return f"this machine makes {plural(pace.own_steps, 'step')}, as many as any other"
+    return f"the fastest member makes {plural(pace.fastest_steps, 'step')} and this machine {pace.own_steps}"
+
+
+def pace_in_words(pace: PaceFacts) -> str:
+    """What it means that this machine makes fewer steps than the fastest, as a sentence; empty: it makes as many."""
     if pace.own_steps >= pace.fastest_steps:
         return ""
-    return f", with {pace.own_steps} of the fastest member's {plural(pace.fastest_steps, 'step')} in it"
+    told = f"Between two rounds it makes {plural(pace.own_steps, 'step')} and the fastest member {pace.fastest_steps}."
+    if FAR_BEHIND * pace.own_steps >= pace.fastest_steps:
+        return f"{told} That is fine: each peer's work counts by its tokens."
+    return f"{told} So its work counts for little beside that; the remedy at `device` may help."

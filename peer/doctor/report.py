@@ -10,8 +10,8 @@ from typing import Final
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole, console_of_output
-from peer.doctor.doctor_facts import DoctorFacts
-from peer.doctor.findings import Finding, Level, own_part
+from peer.doctor.doctor_facts import DoctorFacts, ReportedRun
+from peer.doctor.findings import Finding, Level, pace_in_words
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
@@ -50,12 +50,14 @@ class Report:
             for line in self._lines(finding.remedy, "  -> ", "     "):
                 self._print(Text(line, style="bold"))
 
-    def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int) -> None:
-        """Print the rest and the verdict."""
+    def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int, then: str = "") -> None:
+        """Print the rest and the verdict; `then`: the command that joins, shown where that makes sense."""
         self.show(findings)
         self._console.print()
         for line in self._lines(_verdict(findings, facts, code)):
             self._print(Text(line, style="bold"))
+        if then and not code and facts.run is not None and not _to_give(facts.run) and not facts.run.own_code_hint:
+            self._print(Text(f"Start it with: {then}"))
 
     def _print(self, line: Text) -> None:
         """Without a break where it is wider than the terminal, so that it is copied whole."""
@@ -76,10 +78,14 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         return "Nothing here stands in the way. Name a run to see the rest: peer doctor RUN"
     if facts.run.own_code_hint:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
-    faults = {"--data": facts.run.data_fault, "--base": facts.run.weights_fault}
-    to_give = " and ".join(flag for flag, fault in faults.items() if fault)
+    to_give = _to_give(facts.run)
     share = facts.share_of_rounds
-    rounds = "" if share is None else f": this peer would make about {100 * share:.0f} % of the rounds"
-    if rounds and facts.pace is not None:
-        rounds += own_part(facts.pace)
-    return f"Joining makes sense{to_give and f' with {to_give}'}{rounds}."
+    rounds = "" if share is None else f": this machine would be in time for about {100 * share:.0f} % of the rounds"
+    verdict = f"Joining makes sense{to_give and f' with {to_give}'}{rounds}."
+    return verdict if facts.pace is None else f"{verdict} {pace_in_words(facts.pace)}".rstrip()
+
+
+def _to_give(run: ReportedRun) -> str:
+    """Flags that `peer join` needs besides; empty: none."""
+    faults = {"--data": run.data_fault, "--base": run.weights_fault}
+    return " and ".join(flag for flag, fault in faults.items() if fault)

@@ -32,7 +32,7 @@ HOURS_PER_DAY = 24
 def run_plan(
     manifest: RunManifest, profile_path: Path | None, bits: Mapping[str, str | None], *, as_json: bool, is_full: bool
 ) -> int:
-    """Print what a run asks of its homes: four lines, or with `is_full` all tables. Returns the exit code.
+    """Print what a run asks of its homes: five lines, or with `is_full` all tables. Returns the exit code.
 
     Args:
         bits: `base_bits` and `optimizer_bits` of all homes; None: as the profile says.
@@ -54,7 +54,7 @@ def run_plan(
     else:
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
-        print("\n".join(lines_for_a_home(plan, default if is_kept else None)))
+        print("\n".join([*lines_for_a_home(plan, default if is_kept else None), reckoned_for(profile)]))
     if manifest.training.schedule.batch_warmup_tokens and not as_json:
         print(f"Batch       {manifest.training.batch_in_words}")
     return 0
@@ -92,8 +92,17 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list
         f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}"
         + ("" if data_limit_gib is None else f"; data at most {bytes_text(data_limit_gib * 2**30)} (--data-limit-gib)"),
         f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
-        f"{together} (--full says more)",
+        f"{together}",
     ]
+
+
+def reckoned_for(profile: PlanProfile) -> str:
+    """Which machines these lines are about, and why `peer doctor` names other rates: a sentence or two."""
+    step = seconds_text(min(group.step_seconds for group in profile.peers))
+    return (
+        f"Reckoned for machines that take {step} for a step. Where the fastest takes half of that, all need about "
+        "twice the line:\n`peer doctor RUN` measures yours among the members. --full says more."
+    )
 
 
 def _two_digits(number: float) -> str:

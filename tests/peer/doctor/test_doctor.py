@@ -156,7 +156,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("device", changed("", pace=PaceFacts(9.0, 1, 16, 0.1)), "note", "0.8 s, the fastest member's 0.1 s", "close", 0),
     (
         *("rounds", changed("", share_of_rounds=0.3, pace=PaceFacts(9.0, 1, 16, 0.1)), "note"),
-        *("a round each 9 s, with 1 of the fastest member's 16 steps in it", "faster", 0),
+        *("every 9 s, in which the fastest member makes 16 steps and this machine 1. .* every 16 s", "faster", 0),
     ),
     (
         *("network", DoctorFacts(dataclasses.replace(MACHINE, has_way_out=False)), "stop"),
@@ -274,7 +274,44 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
     Report(RUN.run_id, Console(file=shown, width=80, color_system=None)).end(findings, facts, code)
     lines = shown.getvalue().rstrip().splitlines()
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
+    assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-4:])
+
+
+@pytest.mark.parametrize(
+    ("pace", "told"),
+    [
+        (PaceFacts(9.0, 16, 16, 0.8), "about 94 % of the rounds.\nStart"),
+        (
+            PaceFacts(9.0, 12, 16, 0.6),
+            "Between two rounds it makes 12 steps and the fastest member 16. That is fine: each peer's work counts by "
+            "its tokens.\nStart",
+        ),
+        (
+            PaceFacts(9.0, 1, 16, 0.1),
+            "Between two rounds it makes 1 step and the fastest member 16. So its work counts for little beside that; "
+            "the remedy at `device` may help.\nStart",
+        ),
+    ],
+)
+def test_the_verdict_says_what_fewer_steps_mean_and_how_to_begin(pace: PaceFacts, told: str) -> None:
+    shown, facts, join = io.StringIO(), changed("", pace=pace), f"peer join {RUN.run_id} --data-dir /mnt/disk"
+    Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).end(diagnose(facts), facts, 0, join)
+    assert shown.getvalue().endswith(f"{told} it with: {join}\n")
+    assert ("-> close other programs" in shown.getvalue()) == ("the remedy at" in told)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        changed("run", data_fault="give --data tokens:PATH"),
+        changed("run", own_code_hint="https://example.org/code"),
+        dataclasses.replace(WELL, run=None),
+    ],
+)
+def test_a_command_that_would_not_do_is_not_shown(facts: DoctorFacts) -> None:
+    shown = io.StringIO()
+    Report(RUN.run_id, Console(file=shown, width=80, color_system=None)).end([], facts, 0, "peer join it")
+    assert "peer join it" not in shown.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

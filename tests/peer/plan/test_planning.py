@@ -383,6 +383,7 @@ def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     plan = plan_of(manifest, PlanProfile())
     traffic = report.lines_for_a_home(plan)[0]
     assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
+    assert report.reckoned_for(PlanProfile()).startswith("Reckoned for machines that take 1 s for a step.")
     huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
     assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, homes=(huge,)))[0]
 
