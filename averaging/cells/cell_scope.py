@@ -98,7 +98,7 @@ class CellScope(FlatScope):
         self._top: TopLeading | None = None
         self._early: dict[PeerId, CellOffer] = {}
         self._given_up: set[PeerId] = set()
-        self._slices = SliceReducing(rounds.me, timing)
+        self._slices = SliceReducing(rounds.me, timing, rounds.notary)
         self._orders: dict[int, tuple[SliceOrder, PeerId]] = {}
         self._top_began = (-1, 0.0)
         self._foreign: tuple[PeerId, float] | None = None
@@ -371,7 +371,7 @@ class CellScope(FlatScope):
         return tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me) if plan is not None else ()
 
     def _take_partial(self, event: machine_events.PartialArrived, now: float) -> None:
-        self._slices.on_partial(event.sender, (event.attempt, event.leader, event.slice), event.cell, now)
+        self._slices.on_partial(event.sender, event.partial, now)
 
     def _finish_slice(self, event: machine_events.SliceReduced, _now: float) -> None:
         rounds, order, number = self._rounds, event.order, event.order.numbers[event.position]
@@ -383,8 +383,8 @@ class CellScope(FlatScope):
         signature = rounds.notary.sign_result(order, order.leader, row.result(event.digest, event.included))
         of_round = (rounds.fragment, rounds.version, order.attempt)
         rounds.send(order.leader, SliceReport(*of_round, number, event.digest, event.included, signature))
-        others = self._slices.arrived.get(key, {}).values()
-        to = {*self._cellmates(order, waiting.leader), *others} - {self.me}
+        makers = {sender for sender, _ in waiting.partials.values()}
+        to = {*self._cellmates(order, waiting.leader), *makers} - {self.me}
         header = Result(rounds.fragment, rounds.version, number, row.start, row.end)
         rounds.tell(machine_events.SendResult(header, tuple(sorted(to))))
 

@@ -20,6 +20,7 @@ from averaging.signing.round_signatures import Notary
 from averaging.wire.cell_messages import (
     CellOffer,
     CellsCommit,
+    Partial,
     SliceOrder,
     SlicePlan,
     SliceReport,
@@ -307,22 +308,43 @@ SliceKey = tuple[int, PeerId, int]
 
 @dataclass
 class _Waiting:
+    """One slice, ordered by the cell's leader. `partials` are other cells' means of it that count."""
+
     order: SliceOrder
     leader: PeerId
     position: int
     since: float
     until: dict[int, float]
+    partials: dict[int, tuple[PeerId, Partial]] = field(default_factory=dict)
     started: bool = False
+
+    def is_fit(self, sender: PeerId, partial: Partial, notary: Notary) -> bool:
+        """Whether a mean is one of this slice from a cell of the plan, made by whom that cell's leader names."""
+        order, row = self.order, self.order.slices[self.position]
+        return (
+            partial.cell < len(order.cells)
+            and partial.cell != order.cell
+            and partial.run_start <= row.start == partial.start < partial.end == row.end <= partial.run_end
+            and 0 < partial.weight <= order.cells[partial.cell].weight * (1 + 1e-9)
+            and notary.is_reducer_of(
+                order.cells[partial.cell],
+                *(order.fragment, order.version, sender, (partial.run_start, partial.run_end), partial.credential),
+            )
+        )
 
 
 @dataclass
 class SliceReducing:
-    """All slices of one version that this peer owns."""
+    """All slices of one version that this peer owns.
+
+    Of one sender the first mean of a cell's slice counts. What comes before its order is kept, and checked with that.
+    """
 
     me: PeerId
     timing: CellTiming
+    notary: Notary
     slices: dict[SliceKey, _Waiting] = field(default_factory=dict)
-    arrived: dict[SliceKey, dict[int, PeerId]] = field(default_factory=dict)
+    arrived: dict[SliceKey, dict[tuple[int, PeerId], Partial]] = field(default_factory=dict)
 
     def on_order(self, order: SliceOrder, leader: PeerId, now: float) -> None:
         """Begin to wait for the other cells' means of the slices that are ours."""
@@ -330,34 +352,39 @@ class SliceReducing:
             key = (order.attempt, order.leader, order.numbers[position])
             if row.owner != self.me or key in self.slices:
                 continue
-            here = self.arrived.get(key, {})
-            until = {}
+            waiting = self.slices[key] = _Waiting(order, leader, position, now, {})
+            for (cell, sender), early in self.arrived.get(key, {}).items():
+                if cell not in waiting.partials and waiting.is_fit(sender, early, self.notary):
+                    waiting.partials[cell] = (sender, early)
             for cell, of_cell in enumerate(order.cells):
-                if cell != order.cell and cell not in here:
+                if cell != order.cell and cell not in waiting.partials:
                     patience = self.timing.partial.allowance(PeerId(of_cell.name)).seconds
-                    until[cell] = now + min(patience * patience_factor(order.attempt), order.partial_deadline_seconds)
-            self.slices[key] = _Waiting(order, leader, position, now, until)
+                    allowed = min(patience * patience_factor(order.attempt), order.partial_deadline_seconds)
+                    waiting.until[cell] = now + allowed
 
-    def on_partial(self, sender: PeerId, key: SliceKey, cell: int, now: float) -> None:
-        senders = self.arrived.setdefault(key, {})
-        if cell in senders:
+    def on_partial(self, sender: PeerId, partial: Partial, now: float) -> None:
+        key, cell = (partial.attempt, partial.leader, partial.slice), partial.cell
+        here = self.arrived.setdefault(key, {})
+        if (cell, sender) in here:
             return
-        senders[cell] = sender
+        here[cell, sender] = partial
         waiting = self.slices.get(key)
-        if waiting is not None and cell in waiting.until:
-            del waiting.until[cell]
+        if waiting is None or cell in waiting.partials or not waiting.is_fit(sender, partial, self.notary):
+            return
+        waiting.partials[cell] = (sender, partial)
+        if waiting.until.pop(cell, None) is not None:
             self.timing.partial.observe(PeerId(waiting.order.cells[cell].name), now - waiting.since)
 
     def check(self, now: float) -> list[ReduceSlice]:
         effects = []
-        for key, waiting in self.slices.items():
+        for waiting in self.slices.values():
             if waiting.started or now < max(waiting.until.values(), default=-math.inf):
                 continue
             waiting.started = True
             for cell in sorted(waiting.until):
                 self.timing.partial.missed(PeerId(waiting.order.cells[cell].name))
-            cells = tuple(sorted({waiting.order.cell, *self.arrived.get(key, {})}))
-            effects.append(ReduceSlice(waiting.order, waiting.leader, waiting.position, cells))
+            partials = tuple(waiting.partials[cell] for cell in sorted(waiting.partials))
+            effects.append(ReduceSlice(waiting.order, waiting.leader, waiting.position, partials))
         return effects
 
     @property

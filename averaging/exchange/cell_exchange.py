@@ -45,7 +45,7 @@ class _Held:
     """What one fragment holds for the current version and the next."""
 
     own: dict[Key, tuple[EncodedBlocks, float]] = field(default_factory=dict)
-    partials: dict[Key, dict[tuple[int, PeerId], tuple[Partial, bytes]]] = field(default_factory=dict)
+    partials: dict[tuple[PeerId, Partial], bytes] = field(default_factory=dict)
     held_bytes: dict[PeerId, int] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ class CellExchange:
         if fragment.machine.version <= message.version <= fragment.machine.version + 1:
             self._keep(fragment, sender, message, payload)
             if message.version == fragment.machine.version:
-                self._context.step(fragment, _arrived(sender, message))
+                self._context.step(fragment, machine_events.PartialArrived(sender, message))
         return True
 
     def reduce_slice(self, fragment: FragmentRuntime, effect: machine_events.ReduceSlice) -> None:
@@ -137,12 +137,11 @@ class CellExchange:
         """The fragment is at another version: forget the old ones, tell the machine of what came early."""
         held, version = self._held(fragment), fragment.state.version
         held.own.clear()
-        held.partials = {key: value for key, value in held.partials.items() if key[0] >= version}
+        held.partials = {key: payload for key, payload in held.partials.items() if key[1].version >= version}
         held.held_bytes.clear()
-        for key in sorted(held.partials):
-            if key[0] == version:
-                for (_, sender), (message, _) in sorted(held.partials[key].items(), key=lambda item: item[0]):
-                    self._context.step(fragment, _arrived(sender, message))
+        for sender, message in list(held.partials):
+            if message.version == version:
+                self._context.step(fragment, machine_events.PartialArrived(sender, message))
 
     # ------------------------------------------------------------------------------------------------------ details
 
@@ -160,8 +159,7 @@ class CellExchange:
         if num_bytes > most:
             raise PeerFault(sender, f"sent {num_bytes} bytes of its cell's means; expected at most {most}")
         held.held_bytes[sender] = num_bytes
-        key = (message.version, message.attempt, message.leader, message.slice)
-        held.partials.setdefault(key, {})[message.cell, sender] = (message, bytes(payload))
+        held.partials[sender, message] = bytes(payload)
 
     def _own_slice(
         self, fragment: FragmentRuntime, order: SliceOrder, leader: PeerId, position: int
@@ -180,35 +178,18 @@ class CellExchange:
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: machine_events.ReduceSlice) -> None:
         order, position = effect.order, effect.position
         number, row = order.numbers[position], order.slices[position]
-        key = (order.version, order.attempt, order.leader, number)
         own, own_weight = self._own_slice(fragment, order, effect.leader, position)
-        arrived = dict(self._held(fragment).partials.get(key, {}))
+        held = self._held(fragment).partials
+        arrived = [(message, held[sender, message]) for sender, message in effect.partials if (sender, message) in held]
         carried = fragment.store.carried_error(row.start, row.end)
-        notary = fragment.machine.notary
 
         def run() -> Reduction | None:
             parts: dict[int, tuple[EncodedBlocks, float]] = {}
             if own is not None:
                 parts[order.cell] = (own, own_weight)
-            for (cell, sender), (message, payload) in sorted(arrived.items(), key=lambda item: item[0]):
-                is_fit = (
-                    cell in effect.cells
-                    and cell not in parts
-                    and cell < len(order.cells)
-                    and (message.start, message.end) == (row.start, row.end)
-                    and 0 < message.weight <= order.cells[cell].weight * (1 + 1e-9)
-                    and notary.is_reducer_of(
-                        order.cells[cell],
-                        order.fragment,
-                        order.version,
-                        sender,
-                        (message.run_start, message.run_end),
-                        message.credential,
-                    )
-                )
-                if is_fit:
-                    blocks = cell_codec_of(fragment.state.codec).unpack(row.end - row.start, memoryview(payload))
-                    parts[cell] = (blocks, message.weight)
+            for message, payload in arrived:
+                blocks = cell_codec_of(fragment.state.codec).unpack(row.end - row.start, memoryview(payload))
+                parts[message.cell] = (blocks, message.weight)
             return self._mean_of(parts, fragment.state.codec, row.end - row.start, carried)
 
         reduction = await self._context.ports.compute(run)
@@ -246,7 +227,3 @@ class CellExchange:
                 continue
             return Reduction(encoded, tuple(cells), keep_error(mean), ())
         return None
-
-
-def _arrived(sender: PeerId, message: Partial) -> machine_events.PartialArrived:
-    return machine_events.PartialArrived(sender, message.attempt, message.leader, message.slice, message.cell)

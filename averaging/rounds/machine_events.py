@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Effect
-from averaging.wire.cell_messages import SliceOrder
+from averaging.wire.cell_messages import Partial, SliceOrder
 from averaging.wire.messages import Commit, Message, Offer, Plan, Result
 from dht.host import PeerId
 
@@ -114,13 +114,10 @@ class ApplyFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartialArrived(Event):
-    """Cell number `cell`'s mean of a slice is here, from `sender`, for the round above the cells (attempt, leader)."""
+    """A cell's mean of a slice is here, from `sender`, for the current version; nothing that it says is checked."""
 
     sender: PeerId
-    attempt: int
-    leader: PeerId
-    slice: int
-    cell: int
+    partial: Partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +180,15 @@ class SendPartials(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReduceSlice(Effect):
-    """Average these cells' means of slice `order.numbers[position]`, encode, report `SliceReduced`."""
+    """Average the cells' means of slice `order.numbers[position]`, encode, report `SliceReduced`.
+
+    `partials` are those of other cells that count, each with its sender.
+    """
 
     order: SliceOrder
     leader: PeerId
     position: int
-    cells: tuple[int, ...]
+    partials: tuple[tuple[PeerId, Partial], ...]
 
 
 @dataclass(frozen=True, slots=True)

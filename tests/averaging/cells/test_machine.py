@@ -9,7 +9,7 @@ import pytest
 
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
 from averaging.rounds.machine_events import Advanced, Heard, Tick
-from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.cell_messages import CellsCommit, Partial
 from averaging.wire.messages import MAX_ROSTER, Abandon, Redirect
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.cell_swarm import CellSwarm
@@ -212,6 +212,32 @@ def test_a_top_leader_without_a_single_mean_waits_once_more_as_long():
     assert leading.check([], leading.planned_at + 1.99 * deadline) is None
     outcome = leading.check([], leading.planned_at + 2 * deadline)
     assert isinstance(outcome, Abandon)
+
+
+@pytest.mark.parametrize("when", ["before the order", "after the order"])
+def test_a_mean_without_the_word_of_its_cells_leader_is_not_the_one_that_is_waited_for(when):
+    """One sent by somebody of another cell would leave the whole cell out of a slice."""
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+
+    def orders():
+        return [key for name in swarm.live() for key in swarm.scope(name)._slices.slices]
+
+    def begun():
+        return [top for top in tops(swarm) if top.plan is not None and (when == "before the order" or orders())]
+
+    plan = until(swarm, chance, begun)[0].plan
+    for number, row in enumerate(plan.slices):
+        for cell, of_cell in enumerate(plan.cells):
+            liar = next(name for name in swarm.names if name != row.owner and swarm.scope(name).cell != of_cell.name)
+            place = (*plan.place, plan.leader, number, row.start, row.end, cell, 1.0, row.start, row.end)
+            swarm._arrive(liar, row.owner, ("partial", Partial(*place, bytes(64)), frozenset()))
+    settle(swarm, chance, num_audits=0)
+    assert_whole(swarm)
+    (commit,) = swarm.members[swarm.names[0]].lineage
+    assert {result.included for result in commit.results} == {(0, 1)}
 
 
 def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():

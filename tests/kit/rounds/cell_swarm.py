@@ -12,7 +12,7 @@ from averaging.cells.top_leader import CellTiming
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Effect, PartialArrived, ReduceSlice, SendPartials, SliceReduced
 from averaging.rounds.round_machine import RoundMachine
-from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.cell_messages import CellsCommit, Partial
 from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest_whole, decode, encode
 from averaging.wire.messages import CellRow, Commit, Result
@@ -48,7 +48,7 @@ class CellSwarm(RoundSwarm):
         self.checks_frames = False
         self.contents: dict[bytes, Content] = {}
         self.partials: dict[tuple[PeerId, int, PeerId, int], Content] = {}
-        self.held: dict[tuple[PeerId, tuple[Any, ...]], dict[int, Content]] = {}
+        self.held: dict[tuple[PeerId, PeerId, Partial], Content] = {}
         super().__init__(num_peers, **settings)
 
     def _new_member(self, name: PeerId, hard_seconds: float) -> Member:
@@ -95,8 +95,10 @@ class CellSwarm(RoundSwarm):
             for number, row in zip(order.numbers, order.slices, strict=True):
                 content = self._own_partial(name, effect, row.start)
                 if row.owner != name and content:
-                    key = (order.version, order.attempt, order.leader, number)
-                    self._post(name, row.owner, "data", ("partial", key, order.cell, content))
+                    values, run = (row.start, row.end), (order.run_start, order.run_end)
+                    head = (*order.place, order.leader, number, *values, order.cell)
+                    partial = Partial(*head, 1.0, *run, order.credential)
+                    self._post(name, row.owner, "data", ("partial", partial, content))
         elif isinstance(effect, ReduceSlice):
             self.tasks.append(("reduce_slice", name, effect))
         else:
@@ -118,10 +120,10 @@ class CellSwarm(RoundSwarm):
     def _arrive(self, sender: PeerId, to: PeerId, message: Any) -> None:
         kind = message[0] if isinstance(message, tuple) else ""
         if kind == "partial":
-            _, key, cell, content = message
-            self.held.setdefault((to, key), {})[cell] = content
-            if key[0] == self.machine(to).version:
-                self.step(to, PartialArrived(sender, key[1], key[2], key[3], cell))
+            _, partial, content = message
+            self.held[to, sender, partial] = content
+            if partial.version == self.machine(to).version:
+                self.step(to, PartialArrived(sender, partial))
         elif kind == "slice":
             _, number, digest = message
             is_new = digest not in self.members[to].results
@@ -156,9 +158,9 @@ class CellSwarm(RoundSwarm):
     def _reduce_slice(self, name: PeerId, effect: ReduceSlice) -> None:
         order, number = effect.order, effect.order.numbers[effect.position]
         row = order.slices[effect.position]
-        held = dict(self.held.get((name, (order.version, order.attempt, order.leader, number)), {}))
+        held = {partial.cell: self.held[name, sender, partial] for sender, partial in effect.partials}
         held[order.cell] = self._own_partial(name, effect, row.start) if self._is_current(name, order) else frozenset()
-        included = tuple(sorted(cell for cell in effect.cells if held.get(cell)))
+        included = tuple(sorted(cell for cell in held if held[cell]))
         if not included or not self._is_current(name, order):
             return
         content: Content = frozenset().union(*(held[cell] for cell in included))
