@@ -36,6 +36,9 @@ from dht.host import PeerId
 
 CHUNKS_AT_ONCE = 4
 """MiB of anchor between two looks at what else the fragment is wanted for: about 10 ms."""
+MAX_DOUBTS = 16
+"""Claims of a better anchor of one fragment that are looked into at once. Keys are free, and each look opens a stream;
+after a split one claim of the other side is enough."""
 PAUSES_PER_WORK = 2.0
 """A round that wants the whole processor for its transfer gets most of it; what is not known then is hashed later."""
 
@@ -325,18 +328,18 @@ class Applying:
     def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
         """Have a claim looked into. Rounds go on meanwhile: a large claim must not stop them."""
         anchor = self._anchors[fragment.index]
-        if anchor.is_repairing or effect.peer_id in anchor.doubted_by:
+        if anchor.is_repairing or effect.peer_id in anchor.doubted_by or len(anchor.doubted_by) >= MAX_DOUBTS:
             return
         anchor.doubted_by.add(effect.peer_id)
         anchor.is_repairing = anchor.unfetchable is not None
         version = fragment.machine.version
         self._context.ports.report(RepairNeeded(fragment.index, version, effect.peer_id, effect.reason))
 
-    def repaired(self, fragment: FragmentRuntime) -> None:
+    def repaired(self, fragment: FragmentRuntime, claimed_by: PeerId) -> None:
         """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
         anchor = self._anchors[fragment.index]
         anchor.is_repairing = False
-        anchor.doubted_by.clear()
+        anchor.doubted_by.discard(claimed_by)
         unfetchable, anchor.unfetchable = anchor.unfetchable, None
         if unfetchable is not None:  # when nothing better was found either: start over from the same version
             self._not_applied(fragment, unfetchable)

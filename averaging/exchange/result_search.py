@@ -88,10 +88,10 @@ class ResultSearch:
 
         A stranger's word does not end the search: more than half of the live members of that round must say so.
         """
-        if theirs.version <= self.commit.version + HISTORY_COMMITS:
+        members = {entry.peer_id for entry in self.commit.roster} - {self._context.me}
+        if theirs.version <= self.commit.version + HISTORY_COMMITS or sender not in members:
             return
         self._outrun_by.add(sender)
-        members = {entry.peer_id for entry in self.commit.roster} - {self._context.me}
         members = members & {*self._fragment.machine.trainers} or members
         if is_majority(len(self._outrun_by & members), len(members)):
             self._is_outrun = True

@@ -121,7 +121,7 @@ class Repairs:
                 if await self._look(fragment, name, reason):
                     return
         finally:
-            self.exchange.applying.repaired(fragment)
+            self.exchange.applying.repaired(fragment, peer_id)
 
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
         state, index, me = fragment.state, fragment.index, self.exchange.me
@@ -171,7 +171,7 @@ class Repairs:
             if found.is_fork:
                 self.report(AnchorDiffered(fragment.index, fragment.state.version, len(found.behind)))
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
-            is_replaced = await self._replace(fragment, found, reason)
+            is_replaced = await self._replace(fragment, peer_id, found, reason)
             if is_replaced is None:
                 self._refuse(key)
             else:
@@ -228,7 +228,9 @@ class Repairs:
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
         return _Better(chain, standing.behind, tokens, fork != version)
 
-    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool | None:
+    async def _replace(
+        self, fragment: FragmentRuntime, claimed_by: PeerId, better: _Better, reason: str
+    ) -> bool | None:
         """Whether an anchor was taken over; None when something else than what counts was handed out."""
         index = fragment.index
         try:
@@ -259,7 +261,7 @@ class Repairs:
             self.report(AnchorRepaired(index, snapshot.version, reason))
             return True
         finally:
-            self.exchange.applying.repaired(fragment)
+            self.exchange.applying.repaired(fragment, claimed_by)
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
         """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from averaging.exchange.applying import stored_result
+from averaging.exchange.applying import MAX_DOUBTS, stored_result
 from averaging.exchange.exchange import QUESTIONS_AT_ONCE
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.fragment_anchor_and_residual import FragmentState
@@ -346,6 +346,36 @@ def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
         await asyncio.sleep(1.0)
         ask()
         assert len(sent) == QUESTIONS_AT_ONCE + 1
+        return swarm
+
+    scenario(play)
+
+
+def test_claims_of_a_better_anchor_are_looked_into_so_many_at_once_and_no_more():
+    """In an open run somebody has as many keys as they like, and each of them may claim."""
+
+    async def play():
+        swarm = Swarm(2)
+        await swarm.train(1)
+        await swarm.settle()
+        peer = swarm.live()[0]
+        fragment = peer.fragments[0]
+        peer._repair = lambda report: asyncio.sleep(0)
+
+        def looked_into():
+            return [report.peer_id for report in peer.reports if isinstance(report, RepairNeeded)]
+
+        def claim(number):
+            better = VersionIs(0, fragment.state.version, bytes(DIGEST_BYTES), 2**40)
+            peer.exchange.on_message(named(100 + number), better, memoryview(b""), 64)
+
+        for number in range(2 * MAX_DOUBTS):
+            claim(number)
+        assert looked_into() == [named(100 + number) for number in range(MAX_DOUBTS)]
+        peer.exchange.applying.repaired(fragment, named(100))
+        for number in range(1, 2 * MAX_DOUBTS):
+            claim(number)
+        assert len(looked_into()) == MAX_DOUBTS + 1
         return swarm
 
     scenario(play)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
 from averaging.rounds.attempt import LaterVersions
 from averaging.rounds.learned_durations import RoundTiming
-from averaging.wire.messages import Commit, ResultRequest, RosterEntry, ShardResult
+from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, RosterEntry, ShardResult, VersionIs
 from dht.host import PeerId
 from peer.simulation.virtual_time import run_virtual
 
@@ -36,7 +36,9 @@ class Remotes:
             self._on_arrival()
 
 
-async def search(holders: set[PeerId], ahead: list[PeerId]) -> tuple[Any, list[PeerId]]:
+async def search(
+    holders: set[PeerId], ahead: list[PeerId], outrun_by: Sequence[PeerId] = ()
+) -> tuple[Any, list[PeerId]]:
     later, store = LaterVersions(), dict[int, bytes]()
     for peer_id in ahead:
         later.note(peer_id, 6)
@@ -45,13 +47,19 @@ async def search(holders: set[PeerId], ahead: list[PeerId]) -> tuple[Any, list[P
         index=0,
         state=SimpleNamespace(pending=None, codec=SimpleNamespace(encoded_num_bytes=lambda size: size)),
         machine=SimpleNamespace(
-            later=later, timing=RoundTiming.with_bounds(1.0), scope=SimpleNamespace(fetches=lambda number: True)
+            later=later,
+            timing=RoundTiming.with_bounds(1.0),
+            scope=SimpleNamespace(fetches=lambda number: True),
+            trainers=(),
         ),
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
     )
     ports = SimpleNamespace(clock=asyncio.get_running_loop().time, rate_of=lambda peer_id: 0.0)
     context = SimpleNamespace(me=ME, links=links, ports=ports)
     looking = ResultSearch(context, fragment, COMMIT)  # type: ignore[arg-type]
+    for peer_id in outrun_by:
+        looking.note_version(peer_id, VersionIs(0, COMMIT.version + HISTORY_COMMITS + 1, bytes(16), 1))
+    assert looking._outrun_by <= {MAKER}
     found = await looking.run(lambda passed: None)
     return found, links.asked
 
@@ -77,3 +85,12 @@ def test_nobody_has_it_and_few_are_asked() -> None:
     found, asked = run_virtual(search(set(), []))
     assert found is None
     assert set(asked) == {MAKER}
+
+
+def test_strangers_end_no_search_however_many_and_nothing_of_them_is_kept() -> None:
+    strangers = [PeerId(f"stranger {number}") for number in range(300)]
+    found, asked = run_virtual(search({MAKER}, [], outrun_by=strangers))
+    assert found == {0: b"mean"}
+    found, asked = run_virtual(search(set(), [], outrun_by=[*strangers, MAKER]))
+    assert found is None
+    assert asked == [MAKER]

@@ -154,7 +154,7 @@ class Peer:
             )
             commits = [donor.machine.history[version] for version in sorted(donor.machine.history)]
             await self.exchange.applying.adopt(fragment, lambda state: state.adopt(*values), commits)
-        self.exchange.applying.repaired(fragment)
+        self.exchange.applying.repaired(fragment, report.peer_id)
 
     async def work(self, index, seed):
         """Local training of one interval, handed over."""

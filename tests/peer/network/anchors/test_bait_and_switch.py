@@ -85,7 +85,7 @@ class Victim:
         set_state(self.state)
         self.adopted.append((self.state.version, self.state.digest))
 
-    def _repaired(self, fragment: object) -> None:
+    def _repaired(self, fragment: object, claimed_by: PeerId) -> None:
         self.is_repairing = False
 
 
