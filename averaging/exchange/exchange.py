@@ -24,6 +24,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.rounds import machine_events
 from averaging.rounds.machine_events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
 from averaging.rounds.round_facts import AppliedCommit, Fact
+from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard
 from averaging.wire import messages
 from averaging.wire.cell_messages import CellOffer
@@ -131,9 +132,7 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
-        # Offers for the version whose commit is applied now are answered with that.
-        version = fragment.machine.version + (fragment.machine.applying is not None)
-        if self._is_one_question_too_many(sender, message, version):
+        if self._is_one_question_too_many(fragment.machine, sender, message):
             return
         if reason := self.guard.objection(sender, message, fragment.machine):
             self._refuse(fragment, sender, message, reason)
@@ -152,9 +151,15 @@ class Exchange:
 
     # ------------------------------------------------------------------------------------------------------ details
 
-    def _is_one_question_too_many(self, sender: PeerId, message: Message, version: int) -> bool:
+    def _is_one_question_too_many(self, machine: RoundMachine, sender: PeerId, message: Message) -> bool:
         """Whether a message is answered with a commit, and its sender had as many as anybody needs."""
-        asks = isinstance(message, CommitRequest) or (isinstance(message, _ASKING) and message.version < version)
+        # Offers for the version whose commit is applied now are answered with that.
+        version = machine.version + (machine.applying is not None)
+        asks = (
+            isinstance(message, CommitRequest)
+            or (isinstance(message, _ASKING) and message.version < version)
+            or (isinstance(message, Commit) and machine.outweighs(message))
+        )
         return asks and not self._questions.spend(sender, asyncio.get_running_loop().time())
 
     def _refuse(self, fragment: FragmentRuntime, sender: PeerId, message: Message, reason: str) -> None:

@@ -400,15 +400,21 @@ class RoundMachine:
         elif commit.version > self.version:
             self.note_ahead(sender, commit.version + 1)
         elif (mine := self.history.get(commit.version)) is not None and mine != commit:
-            theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
             if commit.anchor_digest != mine.anchor_digest:
                 self.send(sender, self.version_is())
-            elif theirs_weigh > mine_weigh:
+            elif _weight(commit) > _weight(mine):
                 self._effects.append(
                     machine_events.Repair(sender, f"a heavier commit of version {commit.version} exists")
                 )
-            elif theirs_weigh < mine_weigh:  # else it was signed twice
+            elif self.outweighs(commit):  # else it was signed twice
                 self.send(sender, mine)
+
+    def outweighs(self, commit: Commit) -> bool:
+        """Whether the commit of that past version which counts here is heavier: it is the answer."""
+        mine = self.history.get(commit.version)
+        if mine is None or mine == commit or mine.anchor_digest != commit.anchor_digest:
+            return False
+        return _weight(mine) > _weight(commit)
 
     def _hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
         if (theirs.version, theirs.anchor_digest) == (self.version, self.anchor_digest) or self.applying is not None:
@@ -517,3 +523,8 @@ class RoundMachine:
             self._inbox.append(machine_events.Heard(self.me, message))
         else:
             self._effects.append(machine_events.SendMessage(to, message))
+
+
+def _weight(commit: Commit) -> tuple[int, bytes]:
+    """Of two commits of one version the one with the greater weight counts."""
+    return commit.tokens, commit_digest(commit)

@@ -17,10 +17,21 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames
-from averaging.wire.messages import DIGEST_BYTES, CommitRequest, Contribution, Offer, Result, ResultRequest, VersionIs
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    Commit,
+    CommitRequest,
+    Contribution,
+    Offer,
+    Result,
+    ResultRequest,
+    RosterEntry,
+    VersionIs,
+)
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
+from tests.kit.notaries import notary_of
 from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
 
 
@@ -318,9 +329,9 @@ def test_nothing_is_left_behind_after_many_rounds():
     scenario(play)
 
 
-@pytest.mark.parametrize("asked_by", ["request", "old offer", "offer while the commit is applied"])
+@pytest.mark.parametrize("asked_by", ["request", "old offer", "offer while the commit is applied", "lighter commit"])
 def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
-    """A question has 23 bytes, and the commit of a round of 256 members 80,000."""
+    """A question has 23 bytes, a commit of one member 200, and the commit of a round of 256 members 80,000."""
 
     async def play():
         swarm = Swarm(2)
@@ -333,12 +344,15 @@ def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
             version += 1
             machine.applying = commit = replace(commit, version=version)
         offer = Offer(0, version, 0, bytes(DIGEST_BYTES), 0, 1, 1, 1, 0.0, True)
-        question = CommitRequest(0, version) if asked_by == "request" else offer
+        lighter = notary_of(remote).sign_commit(
+            Commit(0, version, 0, remote, commit.anchor_digest, (RosterEntry(remote, 1, 1, version, 1),), ())
+        )
+        questions = {"request": CommitRequest(0, version), "lighter commit": lighter}
         sent = []
         peer.links.send = lambda to, message, payload=(): sent.append(message) or 0
 
         def ask():
-            peer.exchange.on_message(remote, question, memoryview(b""), 23)
+            peer.exchange.on_message(remote, questions.get(asked_by, offer), memoryview(b""), 23)
 
         for _ in range(2 * QUESTIONS_AT_ONCE):
             ask()
