@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,20 +79,28 @@ class PortionKeeper:
         is_finite = all(all_finite(part.local) for part in self._portion.live.values())
         return self._ranks.agree(is_finite) if self.is_sharded else is_finite
 
+    @property
+    def has_followers(self) -> bool:
+        """Whether something in `state` may step after the optimizers: a scheduler, a scaler, an average."""
+        return any(not _reads(stateful) for stateful in self._state.values())
+
+    def passing(self) -> tuple[dict[str, Held], dict[str, Any]]:
+        """(tensors by name, state by name) of what reading and a forward pass change: buffers and loaders."""
+        tensors: dict[str, Held] = {f"buffer.{name}": one for name, one in self._buffers() if can_hold(one)}
+        return tensors, self._other_state(tensors, _reads)
+
     def content(self) -> tuple[dict[str, Held], dict[str, Any]]:
-        """(tensors by name, facts as JSON that refer to them: of the optimizers and what else is kept).
+        """(tensors by name, facts as JSON that refer to them: of the optimizers and what else is kept), all but
+        `passing`.
 
         What cannot be kept is left out, with a warning.
         """
         tensors: dict[str, Held] = {}
         for kind, parts in self._kinds().items():
             tensors |= {f"{kind}.{name}": _held(part) for name, part in parts.items()}
-        tensors |= {f"buffer.{name}": buffer for name, buffer in self._buffers() if can_hold(buffer)}
         optimizers = [self._optimizer_state(place, tensors) for place in range(len(self._optimizers))]
-        facts: dict[str, Any] = {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers}
-        if self._state:
-            facts["state"] = self._other_state(tensors)
-        return tensors, facts
+        state = self._other_state(tensors, lambda stateful: not _reads(stateful))
+        return tensors, {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers, "state": state}
 
     def copy_of(self, held: Held) -> Tensor:
         """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
@@ -148,10 +156,11 @@ class PortionKeeper:
             return None
         return {"kind": type(optimizer).__name__, "state": state, "given": as_plain(self._given[place])}
 
-    def _other_state(self, tensors: dict[str, Held]) -> dict[str, Any]:
+    def _other_state(self, tensors: dict[str, Held], is_wanted: Callable[[Stateful], bool]) -> dict[str, Any]:
         found = {
             name: self._state_of(stateful, f"the state of {name!r}", f"state.{name}", tensors)
             for name, stateful in self._state.items()
+            if is_wanted(stateful)
         }
         return {name: state for name, state in found.items() if state is not None}
 
@@ -274,6 +283,12 @@ def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.o
             "the optimizer has a learning-rate scheduler that checkpoints do not keep: it begins anew with each "
             'session; give join() state={"scheduler": scheduler}, or use swarm.scheduler(optimizer) in its place'
         )
+
+
+def _reads(stateful: Stateful) -> bool:
+    """Whether it gives data, which one iterates over: it goes on before the step that the data are for. A module may
+    have parts to iterate over too."""
+    return hasattr(stateful, "__iter__") and not isinstance(stateful, nn.Module)
 
 
 def _held(part: Part) -> Held:

@@ -114,7 +114,7 @@ class LocalTraining:
             )
 
     def __enter__(self) -> Self:
-        self._optimizers.hook(self._after_step)
+        self._optimizers.hook(self._take_waiting, self._after_step)
         if self._ready_timeout_seconds is not None:
             try:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
@@ -132,6 +132,7 @@ class LocalTraining:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._take_waiting()
         self._optimizers.unhook()
         if kind is None:
             self.link.flush(FLUSH_SECONDS)
@@ -142,6 +143,7 @@ class LocalTraining:
         self.link.poll()
         if self._keeper is not None:
             self._keeper.after_step()
+        self._take_waiting()
 
     def rest(self, is_resting: Callable[[], bool]) -> None:
         """The owner paused training: take what comes and keep what is asked for, until they go on or stop."""
@@ -183,6 +185,7 @@ class LocalTraining:
         Raises:
             StoppedWaiting: before any of them was there.
         """
+        self._take_waiting()
         positions = self._order.next(num_blocks, context, groups)
         if positions is None:
             positions = self._wait_for_data(num_blocks, context, groups)
@@ -281,6 +284,11 @@ class LocalTraining:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
+
+    def _take_waiting(self) -> None:
+        """What steps after the optimizers has stepped, and nothing of the next step has."""
+        if self._keeper is not None:
+            self._keeper.take_waiting()
 
     def _forget(self) -> None:
         self._num_tokens = self._reported_tokens = 0

@@ -22,7 +22,7 @@ MAX_STEPS_ALONE = 100
 
 
 class Optimizers:
-    """Calls `after_step` after every inner step, while it is hooked.
+    """Calls back around every inner step, while it is hooked.
 
     Args:
         given: one optimizer or several, or wrappers of them.
@@ -49,14 +49,19 @@ class Optimizers:
             return float(rate) if rate.device.type == "cpu" else None
         return rate if isinstance(rate, int | float) else None
 
-    def hook(self, after_step: Callable[[], None]) -> None:
-        """From now on call `after_step` once per inner step, at the end of the step that completes it."""
+    def hook(self, before_step: Callable[[], None], after_step: Callable[[], None]) -> None:
+        """From now on call `before_step` before any optimizer steps, and `after_step` once per inner step, at the end
+        of the step that completes it."""
+
+        def begins(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+            before_step()
 
         def stepped(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
             if self._is_complete(optimizer):
                 after_step()
 
-        self._hooks = [optimizer.register_step_post_hook(stepped) for optimizer in self.all]
+        for optimizer in self.all:
+            self._hooks += [optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(stepped)]
 
     def unhook(self) -> None:
         """Call nothing any more."""

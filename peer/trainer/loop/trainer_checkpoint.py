@@ -1,8 +1,11 @@
 """The trainer's side of a checkpoint: live parameters, reference points, optimizer, random states, counts.
 
-When the network side asks for a moment, the trainer copies all of it after an inner step and goes on. A thread brings
-the copies to the disk. The copies take at most a quarter of the machine's memory. Of a larger state the rest waits for
-the disk, and the trainer with it. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
+When the network side asks for a moment, the trainer copies all of it after an inner step and goes on. A scheduler or a
+scaler of somebody's own loop steps after the optimizers. So there the moment waits until the loop reads on through us
+or steps again; what reading and a forward pass change is copied before.
+
+A thread brings the copies to the disk. They take at most a quarter of the machine's memory. Of a larger state the rest
+waits for the disk, and the trainer with it. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ from peer.checkpoint.checked_files import OpenFile, open_new, write_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
+from peer.trainer.devices.portion import Part
 from peer.trainer.devices.rank_orders import OrderKind
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
@@ -68,13 +73,28 @@ class TrainerKeeper:
         """Copies that may wait for the disk."""
         self._open_file = open_file
         self._writer: threading.Thread | None = None
+        self._waiting: _Passing | None = None
 
     def after_step(self) -> None:
-        """Take a moment if one is asked for: copy everything, and let a thread write it. Also when no step follows."""
+        """Take a moment if one is asked for, or have it wait for `take_waiting`. Also when no step follows."""
+        is_writing = self._writer is not None and self._writer.is_alive()
+        if self._link.mailbox.network.wanted_moment <= self._link.mailbox.trainer.moment or is_writing:
+            return
+        if not self._kept.has_followers:
+            self._take(self._passing())
+        elif self._waiting is None:
+            self._waiting = self._passing().copied()
+
+    def take_waiting(self) -> None:
+        """Take the moment that waits: what steps after the optimizers has done so."""
+        if self._waiting is not None:
+            passing, self._waiting = self._waiting, None
+            self._take(passing)
+
+    def _take(self, passing: _Passing) -> None:
+        """Copy everything, and let a thread write it."""
         mailbox = self._link.mailbox
         number, counters = mailbox.network.wanted_moment, mailbox.trainer
-        if number <= counters.moment or (self._writer is not None and self._writer.is_alive()):
-            return
         counters.moment_written = 0
         self._link.settle()
         counters.moment_sequence = mailbox.outbox.last_sequence
@@ -84,7 +104,7 @@ class TrainerKeeper:
             counters.moment_written = -errno.EDOM
             counters.moment = number
             return
-        facts, tensors = self._content(number)
+        facts, tensors = self._content(number, passing)
         specs = specs_of(tensors)
         copies = _Copies(self._copy_bytes)
         self._writer = threading.Thread(
@@ -99,23 +119,28 @@ class TrainerKeeper:
         counters.moment = number
         self._link.note_pause()
 
-    def _content(self, number: int) -> tuple[dict[str, Any], dict[str, Held]]:
+    def _passing(self) -> _Passing:
+        num_reads, _ = self._counts()
+        tensors, readers = self._kept.passing()
+        random = split(random_states(self._link.portion.device), "random", tensors)
+        return _Passing(tensors, {"reads": num_reads, "order": self._order.state(), "random": random}, readers)
+
+    def _content(self, number: int, passing: _Passing) -> tuple[dict[str, Any], dict[str, Held]]:
         tensors, kept = self._kept.content()
         counters = self._link.mailbox.trainer
-        num_reads, optimizer_age = self._counts()
+        _, optimizer_age = self._counts()
         facts = {
             "number": number,
             "inner_steps": counters.inner_steps,
             "tokens": counters.tokens,
-            "reads": num_reads,
-            "order": self._order.state(),
             "accounts": self._link.accounts(),
             "loop": {"num_steps": optimizer_age},
-            **kept,
             "frozen": self._kept.frozen,
-            "random": split(random_states(self._link.portion.device), "random", tensors),
+            **kept,
+            **passing.facts,
         }
-        return facts, tensors
+        facts["state"] |= passing.readers
+        return facts, {**tensors, **passing.tensors}
 
     def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], copies: _Copies) -> None:
         path, outcome = draft_path(self._folder, number), -errno.EIO
@@ -148,6 +173,27 @@ class TrainerKeeper:
         # Of an own loop earlier versions said nothing: all of its steps.
         age: int = facts["loop"].get("num_steps", self._link.inner_steps)
         return age
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """What the next reading and the next forward pass change.
+
+    Attributes:
+        facts: of the trainer.
+        readers: by name in `state`.
+    """
+
+    tensors: dict[str, Held]
+    facts: dict[str, Any]
+    readers: dict[str, Any]
+
+    def copied(self) -> _Passing:
+        """To keep while they change."""
+        tensors = {
+            name: held if isinstance(held, Part) else held.detach().clone() for name, held in self.tensors.items()
+        }
+        return _Passing(tensors, self.facts, self.readers)
 
 
 class _Copies:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
 from dht.errors import UsageFault
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.trainer.loop.checkpoint_portion import check_state, specs_of, warn_of_schedule
 from peer.trainer.loop.checkpoint_tensors import open_tensors, write_tensors
 from peer.trainer.loop.checkpoint_values import joined, split
-from tests.kit.trainer.checkpoint_peer import Peer, resumed, run
+from tests.kit.trainer.checkpoint_peer import INPUTS, NUM_SAMPLES, Peer, picture_of, resumed, run
 
 
 class Pair(torch.optim.Optimizer):
@@ -150,6 +151,57 @@ def test_a_schedule_and_a_loader_go_on(tmp_path: Path) -> None:
         assert loader_again.state["rng"].dtype == np.uint32
         assert loader_again.state.pop("rng").tolist() == [0, 1, 2, 3, 4]
         assert loader_again.state == {"epoch": 3, "seen": (1, 2), "raw": b"\0x", "best": np.inf}
+
+    run(scene())
+
+
+class Batches(Counter):
+    """A loader that knows what it has given."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            self.state = {"epoch": self.state["epoch"] + 1}
+            yield [self.state["epoch"] % NUM_SAMPLES, 0, 1]
+
+
+def test_after_a_kill_module_optimizer_scheduler_and_loader_are_of_the_same_step(tmp_path: Path) -> None:
+    """A loop reads, steps the optimizer, then the scheduler; the checkpoint is made in the middle of it."""
+
+    def scheduled(state: dict[str, Any]) -> Any:
+        def make(parameters: Any, lr: float) -> torch.optim.Optimizer:
+            optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+            state["scheduler"] = ExponentialLR(optimizer, 0.9)
+            return optimizer
+
+        return {"make_optimizer": make, "state": state}
+
+    async def scene() -> None:
+        state: dict[str, Any] = {"loader": Batches()}
+        peer = Peer(tmp_path, **scheduled(state))
+        peer.begin()
+        after = [picture_of(peer)]
+        rates = [0.01]
+        saving = None
+        for batch in state["loader"]:
+            peer.optimizer.zero_grad()
+            peer.module(INPUTS[batch]).square().sum().backward()
+            peer.optimizer.step()
+            after.append(picture_of(peer))
+            state["scheduler"].step()
+            rates += [group["lr"] for group in peer.optimizer.param_groups]
+            await asyncio.sleep(0.01)
+            if len(after) == 4:
+                saving = asyncio.create_task(peer.keeper.save())
+            if saving is not None and saving.done():
+                break
+        held: dict[str, Any] = {"loader": Batches()}
+        again = resumed(tmp_path, **scheduled(held))
+        steps = again.link.inner_steps
+        assert 4 <= steps < len(after)
+        assert picture_of(again) == replace(after[steps], counts=picture_of(again).counts)
+        assert held["loader"].state == {"epoch": steps}
+        assert held["scheduler"].last_epoch == steps
+        assert again.optimizer.param_groups[0]["lr"] == rates[steps]
 
     run(scene())
 

@@ -23,9 +23,10 @@ def pair_of(module: nn.Sequential) -> list[torch.optim.Optimizer]:
 def test_a_step_is_counted_when_each_has_stepped_whatever_their_order() -> None:
     module = module_of()
     pair = pair_of(module)
+    begun: list[int] = []
     counted: list[int] = []
     optimizers = Optimizers(pair, module)
-    optimizers.hook(lambda: counted.append(1))
+    optimizers.hook(lambda: begun.append(1), lambda: counted.append(1))
     for order in ([0, 1], [1, 0], [0, 0, 0, 1]):
         for number in order[:-1]:
             pair[number].step()
@@ -36,12 +37,13 @@ def test_a_step_is_counted_when_each_has_stepped_whatever_their_order() -> None:
     pair[0].step()
     pair[1].step()
     assert len(counted) == 3
+    assert len(begun) == 8
 
 
 def test_a_loop_that_steps_only_one_of_them_is_told() -> None:
     module = module_of()
     pair = pair_of(module)
-    Optimizers(pair, module).hook(lambda: None)
+    Optimizers(pair, module).hook(lambda: None, lambda: None)
     for _ in range(MAX_STEPS_ALONE - 1):
         pair[1].step()
     with pytest.raises(LocalFault, match=r"optimizer 1 \(AdamW\) has taken 100 steps and optimizer 0 \(SGD\) none"):
