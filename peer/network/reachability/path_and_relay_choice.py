@@ -85,9 +85,10 @@ def by_turns(members: Iterable[PeerId], networks: Mapping[PeerId, frozenset[Netw
 
 
 def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId, frozenset[Network]]) -> list[str]:
-    """Addresses at which members of enough networks say that they reached this peer; a private one needs one member.
+    """Addresses at which members of enough networks say that they reached this peer; one where no network is known.
 
-    One liar would otherwise have this peer send everybody to a stranger's address.
+    One liar would otherwise have this peer send everybody to a stranger's address, or take itself for dialable because
+    of an address of its home.
 
     Args:
         reached: of each member that answered.
@@ -97,7 +98,7 @@ def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId,
     for text in dict.fromkeys(text for texts in reached.values() for text in texts):
         address = parse_multiaddr(text)
         version = address.ip.version if address.ip is not None and is_public(address) else None
-        able = {network for each in networks.values() for network in each if network.version == version}
+        able = {network for each in networks.values() for network in each if version in (None, network.version)}
         agreeing = {network for member, texts in reached.items() if text in texts for network in networks[member]}
         if not able or len(able & agreeing) >= min(NUM_CONFIRMING, len(able)):
             found.append(text)

@@ -102,6 +102,8 @@ class Paths:
         self._answers: dict[PeerId, DialBack] = {}
         """Of the members that were asked since the last decision; one that could not say anything has found nothing."""
         self._num_busy: Counter[PeerId] = Counter()
+        self._asked_neighbours = False
+        """Alone, since nobody else was connected: what they found holds until somebody else is."""
         self._kinds: dict[PeerId, PathKind] = {}
         self._relayed: dict[PeerId, _RelayedPeer] = {}
         self._led_by: tuple[PeerId, ...] = ()
@@ -123,7 +125,7 @@ class Paths:
 
     async def _look(self) -> None:
         connections = await self.host.connections()
-        if self.clock() >= self._check_at:
+        if self.clock() >= self._check_at or (self._asked_neighbours and self._strangers(connections)):
             await self._check(connections)
         await self._watch_relay(connections)
         self._tell_paths(connections)
@@ -138,14 +140,16 @@ class Paths:
         if all(address.is_loopback for address in everywhere):
             # All members are on this machine, or there are none: nobody could tell.
             return
+        networks = {peer_id: networks_of(addresses) for peer_id, addresses in connections.items()}
         direct = {
             peer_id
             for peer_id, addresses in connections.items()
             if any(not address.is_relayed and not address.is_loopback for address in addresses)
         }
-        askable = [record.peer_id for record in self.members() if record.peer_id in direct]
+        strangers = self._strangers(connections)
+        self._asked_neighbours = not strangers
+        askable = strangers or [record.peer_id for record in self.members() if record.peer_id in direct]
         self.randomness.shuffle(askable)
-        networks = {peer_id: networks_of(addresses) for peer_id, addresses in connections.items()}
         for member in by_turns([member for member in askable if member not in self._answers], networks)[:MAX_ASKED]:
             try:
                 self._answers[member] = await self.dial_back(member, self._own_addresses())
@@ -159,6 +163,10 @@ class Paths:
                 self._answers[member] = DialBack()
             if await self._decide(askable, networks):
                 return
+
+    def _strangers(self, connections: Mapping[PeerId, Sequence[Multiaddr]]) -> list[PeerId]:
+        """Members seen at a public address; those of this peer's own network cannot tell whether they get through."""
+        return [record.peer_id for record in self.members() if networks_of(connections.get(record.peer_id, ()))]
 
     async def _decide(self, askable: Sequence[PeerId], networks: Mapping[PeerId, frozenset[Network]]) -> bool:
         """Whether what members found is enough; it has its consequences then."""

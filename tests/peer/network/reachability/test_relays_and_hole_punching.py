@@ -256,18 +256,39 @@ def in_networks_of_their_own(scene: Scene) -> Scene:
 
 
 @pytest.mark.parametrize("honest", [DialBack(reached=(OUTSIDE,)), DialBack(failed=((OUTSIDE, "nobody answered"),))])
+@pytest.mark.parametrize("claim", [STRANGERS, INSIDE])
 @pytest.mark.parametrize("liar", range(4))
-def test_one_liar_tells_nobody_where_they_can_be_dialled(liar: int, honest: DialBack) -> None:
+def test_one_liar_tells_nobody_where_they_can_be_dialled(liar: int, claim: str, honest: DialBack) -> None:
     scene = in_networks_of_their_own(Scene())
-    scene.answer, scene.answers = honest, {SEEDS[liar]: DialBack(reached=(STRANGERS,))}
+    scene.answer, scene.answers = honest, {SEEDS[liar]: DialBack(reached=(claim,))}
 
     async def script(scene: Scene) -> None:
         await pause()
         announced = [address for _, announce in scene.host.changes for address in announce or ()]
-        assert STRANGERS not in announced
+        assert claim not in announced
         assert (OUTSIDE in announced) == bool(honest.reached)
         (found,) = [event.fact for event in scene.events if isinstance(event.fact, ReachabilityFound)]
         assert found.reachable == bool(honest.reached)
+
+    scene.play(script)
+
+
+def test_a_neighbour_at_home_does_not_tell_whether_others_get_through_the_router() -> None:
+    scene = Scene()
+    neighbour = named(20)
+    scene.answers = {neighbour: DialBack(reached=(INSIDE,))}
+    seeds, scene.members = scene.members, [make_record(neighbour, role="trainer")]
+    paths_to_seeds, scene.host.paths = scene.host.paths, {neighbour: ["/ip4/192.168.1.7/tcp/4001"]}
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        assert scene.told[-1] == (True, True)
+        assert scene.asked == [neighbour]
+        scene.members, scene.host.paths = [*scene.members, *seeds], scene.host.paths | paths_to_seeds
+        await pause()
+        assert scene.told[-1] == (False, True)  # the neighbour is the only trainer, and it is near
+        assert scene.host.options.reachability == "private"
+        assert neighbour not in scene.asked[1:]
 
     scene.play(script)
 
