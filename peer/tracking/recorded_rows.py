@@ -103,6 +103,8 @@ class OwnRows:
             "rounds": self._state.rounds_committed,
             "round_seconds": sum(seconds) / len(seconds) if seconds else None,
         }
+        if step <= self._step:  # its other values are there
+            values = {name: values[name] for name in ("held_out_loss", "round_seconds")}
         self._step, self._held_out_loss, self._round_seconds = max(step, self._step), None, []
         return row_of(self._step, at, values)
 

@@ -54,6 +54,9 @@ def test_nothing_new_is_no_row_and_what_is_left_comes_at_the_end() -> None:
     assert [row.step for row in rows_of(progressed(4), progressed(4), LeftRun("x", 4, 400, 0))] == [4]
     last = rows_of(progressed(4), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))[-1]
     assert (last.step, last.values["held_out_loss"]) == (5, 2.0)
+    # No value of a step is there twice.
+    (_, left) = rows_of(progressed(5), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))
+    assert left == Row(5, 2.0, {"held_out_loss": 2.0})
     # A round without this peer's work took it no time.
     (alone,) = rows_of(committed(1.0), committed(0.0), LeftRun("x", 5, 500, 0))
     assert alone.values == {"tokens": 500.0, "rounds": 2.0, "round_seconds": 1.0}, "no versions: it never joined"
