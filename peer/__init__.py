@@ -9,7 +9,7 @@ The files of this folder stand under all rooms, but for the entry point:
     user_folders.py        where this software keeps what belongs to one user, and the paths that they write
     secret_files.py        files of mode 0600
     folder_lock.py         one process for each data folder
-    run_folders.py         the data folders of a run on this machine
+    run_folders.py         the data folders of a run on this machine, and its seed there
     fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
     run_clock.py           tokens that the whole swarm has committed, and when a run counts as stalled

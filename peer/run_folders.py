@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.regular_files import read_regular, write_whole
-from peer.folder_lock import told_holder_of
+from peer.folder_lock import last_use_of, told_holder_of
 from peer.user_folders import user_data_dir_here
 
 PLACES_NAME: Final = "places.json"
@@ -20,6 +21,11 @@ MAX_PLACES: Final = 50
 """More folders than anybody keeps for peers on one machine."""
 _MAX_BYTES: Final = 256 * 1024
 """`MAX_PLACES` of the longest paths that Linux has, about."""
+SEED: Final = "peer seed"
+COMMAND_NAME: Final = "return.command"
+"""In the data folder of a seed: the line that starts it again."""
+_MAX_COMMAND_BYTES: Final = 16 * 1024
+"""Every flag with a long path."""
 
 
 def remember_place(run_id: str, folder: Path) -> None:
@@ -92,6 +98,31 @@ def folders_in_use(run_id: str, besides: Path) -> list[Path]:
         own = besides.absolute()
         return [one for one in folders_of(run_id) if one.absolute() != own and told_holder_of(one) is not None]
     return []
+
+
+def stopped_seed(run_id: str) -> str | None:
+    """The sentence about a run's seed on this machine, if it has one and none runs; None: nothing is to be said."""
+    with contextlib.suppress(UsageFault):  # no home folder
+        seeds = [folder for folder in folders_of(run_id) if last_use_of(folder) == SEED]
+        if seeds and not any(told_holder_of(folder) for folder in seeds):
+            return f"the run's seed on this machine does not run; start it with `{seed_command(run_id, seeds[0])}`"
+    return None
+
+
+def kept_command(folder: Path) -> str | None:
+    """The command that a seed left in its folder; None: nothing, or no line that can be shown."""
+    with contextlib.suppress(OSError, ValueError):
+        command = read_regular(folder / COMMAND_NAME, _MAX_COMMAND_BYTES).decode().rstrip("\n")
+        return command if command.isprintable() and command else None
+    return None
+
+
+def seed_command(run_id: str, folder: Path) -> str:
+    """The command that starts a seed in this folder, as it was there before if one was."""
+    if (kept := kept_command(folder)) is not None:
+        return kept
+    is_found = folder.parent == user_data_dir_here()
+    return shlex.join([*SEED.split(), run_id, *([] if is_found else ["--data-dir", str(folder)])])
 
 
 def _write(file: Path, places: list[tuple[str, Path]]) -> None:

@@ -10,7 +10,8 @@ from peer.console.first_lines import say
 from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
-from peer.run_folders import folders_of, known_places
+from peer.observe.run_names import owned_folders
+from peer.run_folders import folders_of, known_places, seed_command
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -85,6 +86,8 @@ def no_address(run_id: str, data_dir: Path) -> UsageFault:
     running = next((holder for folder in elsewhere if (holder := told_holder_of(folder))), None)
     if running is not None:
         hint = f" On this machine {running} is in this run: try again when it shows its address."
+    elif owned := owned_folders(run_id):
+        hint = f" This run is yours: start its seed with `{seed_command(run_id, owned[0])}`."
     return UsageFault(
         f"No address of a member of {run_id} is known in {data_dir}; expected the run's whole link "
         f"(murmuration://RUN@HOST:PORT/PEERID), or the address of its page; `peer seed` prints the link.{hint}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import NobodyReachable, UsageFault
+from peer.console.first_lines import notice
 from peer.console.progress import tell_progress
 from peer.observe.ended_run import SEARCH_SECONDS, RunEnd, end_signed_here
 
@@ -60,6 +61,8 @@ def checked_target(
     Without `--peers`, those of the invite, or of the peer in the data folder (its own, and those it met). Or those that
     the run's page gives, if its manifest is here and names one.
 
+    A seed of this machine that does not run is told at once: it may be why nobody answers.
+
     Args:
         end: of the run, when its page has told it.
 
@@ -69,6 +72,7 @@ def checked_target(
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
     from peer.observe.known_addresses import addresses_elsewhere, no_address, page_of
+    from peer.run_folders import stopped_seed
 
     flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
     if invite_source is None:
@@ -84,6 +88,8 @@ def checked_target(
     if data_dir is None:
         here += addresses_elsewhere(config.run_id)
     end = end_signed_here(config.run_id, config.data_dir) or end
+    if not (config.peers or (end is not None and end.is_over)) and (sentence := stopped_seed(config.run_id)):
+        notice(f"{sentence[0].upper()}{sentence[1:]}.")
     addresses = list(config.peers) or list(dict.fromkeys(here))
     if not addresses and (says := page_of(config)) is not None:
         addresses = list(says.addresses)

@@ -19,12 +19,11 @@ from peer.config.peer_config import (
 )
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
 from peer.fresh_folder import FreshFolder
-from peer.panel.return_command import kept_command
+from peer.run_folders import SEED, stopped_seed
 
 MOST_FOLDERS = 16
 """Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
 
-_SEED = "peer seed"
 _TRAINERS = ("peer join", "a training loop")
 _FETCHED = (ADDRESSES_NAME, RUN_RECORD_NAME, "files")
 """What the network process writes into a folder before its peer trains, but for checkpoints."""
@@ -89,7 +88,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     num_stopped = sum(told_holder_of(folder) is None for folder in own)
     for folder in (*own, *unused):
         chosen = config if folder == usual else _moved(config, folder, folders)
-        is_spare = folder != usual and not folder.exists() and what != _SEED and not files
+        is_spare = folder != usual and not folder.exists() and what != SEED and not files
         fresh = _fresh(chosen, _FETCHED if is_spare else files)
         make_data_dir(chosen)
         try:
@@ -108,26 +107,32 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
 
 def _fitting(folders: Sequence[Path], what: str) -> tuple[list[Path], list[Path]]:
     """(those that this command used, the latest first; those that no peer has had)."""
-    seeds = what == _SEED
+    seeds = what == SEED
     own, unused = list[Path](), list[Path]()
     for folder in folders:
         last = last_use_of(folder)
-        if last == _SEED or last in _TRAINERS:
-            own += [folder] if (last == _SEED) == seeds else []
+        if last == SEED or last in _TRAINERS:
+            own += [folder] if (last == SEED) == seeds else []
         else:
             unused.append(folder)
     return sorted(own, key=_last_event_at, reverse=True), unused
 
 
 def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: int) -> str | None:
-    usual = config.data_dir
-    if folder != usual and not config.peers and last_use_of(usual) == _SEED and told_holder_of(usual) is None:
-        command = kept_command(usual) or f"{_SEED} {config.run_id}"
-        return f"the run's seed on this machine does not run; start it with `{command}`"
+    is_seed = last_use_of(folder) == SEED
+    if not is_seed and not config.peers and (sentence := stopped_seed(config.run_id)) is not None:
+        return sentence
     named = shlex.join(["--data-dir", str(folder)])
     if num_stopped > 1:
         return f"of {num_stopped} peers that stopped here the last one goes on ({named}); `peer runs` lists the others"
-    return f"the usual folder is another peer's; this one has its own ({named})" if is_new else None
+    if not is_new:
+        return None
+    seeds, runs = last_use_of(config.data_dir) == SEED, told_holder_of(config.data_dir) is not None
+    if runs:
+        here = "this machine already runs the run's seed" if seeds else "a peer of this run runs here already"
+    else:
+        here = f"the usual folder is that of a {'seed' if seeds else 'trainer'} of this run"
+    return f"{here}; this peer keeps a folder of its own, {folder}"
 
 
 def _last_event_at(folder: Path) -> float:

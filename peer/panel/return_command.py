@@ -7,18 +7,13 @@ import os.path
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-from dht.regular_files import read_regular, write_whole
+from dht.regular_files import write_whole
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
 from peer.panel.scene.updates import LineLimits
+from peer.run_folders import COMMAND_NAME
 from peer.user_folders import paths_in
-
-COMMAND_NAME: Final = "return.command"
-"""In the data folder of a seed."""
-_MAX_BYTES: Final = 16 * 1024
-"""Every flag with a long path."""
 
 
 def keep_command(config: PeerConfig, what: str, listening: Sequence[str]) -> None:
@@ -26,14 +21,6 @@ def keep_command(config: PeerConfig, what: str, listening: Sequence[str]) -> Non
     with contextlib.suppress(OSError):
         command = same_again(_listening(config, listening), what)
         write_whole(config.data_dir / COMMAND_NAME, f"{command}\n".encode())
-
-
-def kept_command(folder: Path) -> str | None:
-    """What `keep_command` kept there last; None: nothing, or no line that can be shown."""
-    with contextlib.suppress(OSError, ValueError):
-        command = read_regular(folder / COMMAND_NAME, _MAX_BYTES).decode().rstrip("\n")
-        return command if command.isprintable() and command else None
-    return None
 
 
 def same_with(config: PeerConfig, what: str, limits: LineLimits, listening: Sequence[str] = ()) -> str:

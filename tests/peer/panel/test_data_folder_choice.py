@@ -18,8 +18,9 @@ from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of
 from peer.panel import data_folder_choice
 from peer.panel.data_folder_choice import HeldFolder, hold_folder
-from peer.panel.return_command import keep_command, kept_command
+from peer.panel.return_command import keep_command
 from peer.panel.terminal import Terminal
+from peer.run_folders import kept_command
 from tests.kit.terminals import StuckView
 
 RUN_ID = "own." + "a" * 20
@@ -50,8 +51,9 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert [config.data_dir.name for config in (second, third)] == [f"{RUN_ID}-2", f"{RUN_ID}-3"]
     assert second.identity == second.data_dir / "identity.key"
     assert second.peers == third.peers == (SEED_ADDRESS,)
-    named = f"--data-dir {second.data_dir}"
-    assert second_held.sentence == f"the usual folder is another peer's; this one has its own ({named})"
+    assert second_held.sentence == (
+        f"this machine already runs the run's seed; this peer keeps a folder of its own, {second.data_dir}"
+    )
     second_held.lock.close()
     again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert again == second
@@ -65,7 +67,7 @@ def test_a_folder_that_another_start_made_and_lost_is_new(first: tuple[PeerConfi
     made.mkdir(mode=0o700)
     config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert config.data_dir == made
-    assert held.sentence == f"the usual folder is another peer's; this one has its own (--data-dir {made})"
+    assert (held.sentence or "").endswith(f"; this peer keeps a folder of its own, {made}")
     held.lock.close()
 
 
