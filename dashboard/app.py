@@ -26,7 +26,7 @@ from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
 from dashboard.log_limits import OncePerMinute
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.join_addresses import JoinRule, is_of_this_machine
+from dashboard.observe.join_addresses import JoinRule, is_of_this_machine, with_later
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page_access import PageAccess, read_token
@@ -107,6 +107,7 @@ class ShownRun:
 
     Attributes:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
+        later: further ones, as far as they are known by then: of members on this machine.
         entry: for a private run.
         served: told the address of its page on this machine, once it answers there.
     """
@@ -116,6 +117,7 @@ class ShownRun:
     choices: Choices
     entry: ObserverEntry | None = None
     served: Callable[[str], object] = lambda address: None
+    later: Callable[[], Sequence[str]] = tuple
 
 
 def serve_dashboards(
@@ -407,6 +409,7 @@ async def _watch(
             faults=lambda: store.dial_faults,
             rule=choices.join_rule,
             known_run=live.state.run,
+            later=run.later,
             tell=_warn,
         )
 
@@ -438,8 +441,20 @@ async def _watch(
             )
         if (plan := choices.samples) is not None:
             order = SampleOrder(run_id, tuple(run.peers), str(choices.observer_folder), plan.prompts, plan.base)
+
+            async def write(order: SampleOrder) -> bytes:
+                return await ask(replace(order, peers=tuple(with_later(order.peers, run.later()))))
+
             works["Asking the model for samples"] = partial(
-                follow_samples, plan, order, lambda: history.samples, history.keep_samples, seen, ask, time.time, _warn
+                follow_samples,
+                plan,
+                order,
+                lambda: history.samples,
+                history.keep_samples,
+                seen,
+                write,
+                time.time,
+                _warn,
             )
         async with asyncio.TaskGroup() as tasks:
             for what, work in works.items():

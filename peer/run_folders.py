@@ -92,10 +92,10 @@ def folders_of(run_id: str, usual: Path | None = None) -> list[Path]:
     return [first, *(folder for _, folder in sorted(found)), *(folder for _, folder in known_places(run_id))]
 
 
-def folders_in_use(run_id: str, besides: Path) -> list[Path]:
-    """Folders of the run in which a peer of this machine runs now; not `besides`, which is the asking peer's own."""
+def folders_in_use(run_id: str, besides: Path | None = None) -> list[Path]:
+    """Folders of the run in which a peer runs on this machine now; not `besides`, which is the asking peer's own."""
+    own = None if besides is None else besides.absolute()
     with contextlib.suppress(UsageFault):
-        own = besides.absolute()
         return [one for one in folders_of(run_id) if one.absolute() != own and told_holder_of(one) is not None]
     return []
 

@@ -52,13 +52,31 @@ def join_addresses(
     found = [
         address
         for address in dialled
-        if (is_fresh or address.rpartition("/p2p/")[2] in seeds)
+        if (is_fresh or _peer_of(address) in seeds)
         and address not in faults
         and (rule.is_of_one_machine or not is_of_this_machine(address))
     ]
     return tuple(found[:MAX_ADDRESSES]) or tuple(
-        address for address in state.join_addresses if address.rpartition("/p2p/")[2] in seeds
+        address for address in state.join_addresses if _peer_of(address) in seeds
     )
+
+
+def with_later(addresses: Sequence[str], later: Sequence[str]) -> list[str]:
+    """Multiaddrs of members, and those that are known since; of a member that left a port of its host, not the old one.
+
+    A dial to the old one would seem to succeed, because a peer that is connected already counts as reached.
+    """
+    moved = {(_host(address), _peer_of(address)) for address in later}
+    kept = [one for one in addresses if one in later or (_host(one), _peer_of(one)) not in moved]
+    return list(dict.fromkeys([*kept, *later]))
+
+
+def _host(address: str) -> str:
+    return "/".join(address.split("/")[:3])
+
+
+def _peer_of(address: str) -> str:
+    return address.rpartition("/p2p/")[2]
 
 
 def is_of_this_machine(address: str) -> bool:

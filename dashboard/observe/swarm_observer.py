@@ -11,7 +11,7 @@ from typing import Final
 
 from dashboard.fault_barrier import keep_going
 from dashboard.observe.dashboard_state import DashboardState, fold
-from dashboard.observe.join_addresses import JoinRule, join_addresses
+from dashboard.observe.join_addresses import JoinRule, join_addresses, with_later
 from dashboard.observe.listed_peers import Look
 from dashboard.observe.run_summary import RunSummary, run_facts
 from dht.errors import LocalFault, PeerFault
@@ -46,6 +46,7 @@ class SwarmObserver:
 
     Attributes:
         addresses: multiaddrs of members to dial, again and again until one answers.
+        later: further ones, as far as they are known by then; asked before each dial.
         wall_clock: unix seconds.
         on_state: called after every look; must not block.
         gather: called again and again once the run's manifest is known; without it, rounds are told from the versions
@@ -65,6 +66,7 @@ class SwarmObserver:
     wall_clock: Callable[[], float]
     on_state: Callable[[DashboardState], None]
     gather: Gather | None = None
+    later: Callable[[], Sequence[str]] = tuple
     vouched: Callable[[], Collection[str]] = tuple
     withdrawn: Callable[[], Collection[str]] = tuple
     faults: Callable[[], Collection[str]] = tuple
@@ -76,6 +78,7 @@ class SwarmObserver:
     _levels: Levels = field(default_factory=Levels)
     _run_record: RunRecord | None = None
     _num_members: int = 0
+    _dialled: Sequence[str] = ()
     _run_read_at: float = -math.inf
     _dialled_at: float = -math.inf
 
@@ -121,7 +124,7 @@ class SwarmObserver:
             problem=problem,
         )
         state = fold(self.state, look)
-        shown = join_addresses(state, self.addresses, self.faults(), self.rule)
+        shown = join_addresses(state, self._dialled, self.faults(), self.rule)
         self.state = replace(state, join_addresses=shown)
         self._levels.note(row.record.level for row in self.state.peers if row.condition == "here")
         self.on_state(self.state)
@@ -129,7 +132,8 @@ class SwarmObserver:
     async def _meet_members(self) -> None:
         if self._num_members and self._is_recent(self._dialled_at, BOOTSTRAP_SECONDS):
             return
-        self._num_members = await self.store.bootstrap(list(self.addresses))
+        self._dialled = with_later(self.addresses, self.later())
+        self._num_members = await self.store.bootstrap(self._dialled)
         self._dialled_at = self.wall_clock()
 
     async def _read_run(self) -> None:

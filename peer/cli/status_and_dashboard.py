@@ -186,6 +186,7 @@ def dashboard(
         _check_history(one.run_id, db)
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboards
+    from peer.network.membership.members_here import addresses_here
     from peer.observe.observer_entry import observer_entry
     from peer.observe.own_runs import note_page
     from peer.tracking.trackers import run_record
@@ -212,7 +213,8 @@ def dashboard(
             record=None if track is None else run_record(known, track),
         )
         entry = observer_entry(known, target.observer_folder)
-        return ShownRun(known, target.addresses, choices, entry, partial(note_page, known))
+        later = partial(addresses_here, known)
+        return ShownRun(known, target.addresses, choices, entry, partial(note_page, known), later)
 
     if one is not None:
         return serve_dashboards([shown(one, db, join_address or (), its_samples)], is_index=False)

@@ -9,10 +9,11 @@ from dht.errors import Incompatible, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
-from peer.config.peer_config import PeerConfig, read_cached_peers
+from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.address_check import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
+from peer.network.membership.members_here import addresses_now
 from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
 from peer.observe.known_addresses import no_address
@@ -85,7 +86,7 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
     if is_here and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
         return kept
     own = Identity.load_or_create(config.identity).peer_id
-    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    addresses = addresses_now(config)
     if not addresses:
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
 
@@ -100,6 +101,7 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
             asks=load_pass(config.data_dir) is None,
             on_waiting=wait,
             advice=JOIN_ADVICE,
+            later=lambda: addresses_now(config),
         )
     except NobodyReachable as fault:
         raise fault if end is None else end.nobody_left(addresses) from fault

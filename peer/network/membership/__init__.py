@@ -11,6 +11,7 @@ The files, each built on those above it:
     mistyped_run_id.py     what a member of another run answers
     run_protocol.py        members give the manifest to newcomers
     way_out.py             does a network lead out of this machine
+    members_here.py        addresses to dial: given, of peers on this machine now, of earlier sessions
     address_check.py       does anybody answer at an address, and is it this run; loads nothing heavy
     manifest_revisions.py  from which version on the owner's changes count, and for whom
     run_finding.py         finds the run's manifest, or says why it was not found

@@ -52,6 +52,7 @@ def look_first(
     asks: bool = True,
     on_waiting: Callable[[str, float], object] = lambda reason, seconds: None,
     advice: str = "",
+    later: Callable[[], Sequence[str]] = tuple,
 ) -> RunRecord | None:
     """Wait until somebody answers at one of the addresses, and ask which run is trained there. Blocks.
 
@@ -60,6 +61,7 @@ def look_first(
         asks: whether to ask for the run; a private run answers nobody that it does not know.
         on_waiting: told (why, seconds waited) while nobody answers.
         advice: what to do when nobody does, for the end of that sentence.
+        later: further addresses, as far as they are known by then; asked before each try.
 
     Returns:
         the run's record as its owner signed it, if a member gave it.
@@ -70,10 +72,12 @@ def look_first(
     """
     if own is not None and addresses and all(parse_peer_multiaddr(address)[0] == own for address in addresses):
         raise own_address(addresses[0])
-    tried = addresses[:MAX_ADDRESSES]
     began = time.monotonic()
     until = time.time() + patience_seconds
+    given = addresses
     while True:
+        addresses = list(dict.fromkeys([*given, *later()]))
+        tried = addresses[:MAX_ADDRESSES]
         silent = knock(tried, min(KNOCK_SECONDS, max(0.1, began + patience_seconds - time.monotonic())))
         if silent is None:
             break

@@ -19,9 +19,10 @@ from dht.quantities import plural
 from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig, read_cached_peers
+from peer.config.peer_config import PeerConfig
 from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules
+from peer.network.membership.members_here import addresses_now
 from peer.network.membership.mistyped_run_id import in_other_run, other_run
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.network.membership.run_protocol import ask_for_run, reached_at
@@ -92,7 +93,7 @@ async def find_run(
         LocalFault: it was not found in time; the sentence says why and what to do.
     """
     complaints = _Complaints([damage] if damage else [])
-    addresses = list(dict.fromkeys([*config.peers, *read_cached_peers(config.cached_peers_path)]))
+    addresses = addresses_now(config)
     patience = config.join_timeout_seconds
     if local is not None and not config.peers:
         patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
@@ -132,8 +133,18 @@ async def find_run(
             else why_nobody(addresses, complaints.reasons, time.time() + patience - waited)
         )
         on_waiting(reason, waited)
-        await asyncio.sleep(min(pause, max(0.1, patience - waited)))
+        addresses = await _later_addresses(config, addresses, min(pause, max(0.1, patience - waited)))
         pause = min(2 * pause, CONNECTED_SECONDS)
+
+
+async def _later_addresses(config: PeerConfig, known: list[str], seconds: float) -> list[str]:
+    """What there is to dial after a pause, which a new address ends."""
+    end = time.monotonic() + seconds
+    while True:
+        await asyncio.sleep(min(ALONE_SECONDS, max(0.0, end - time.monotonic())))
+        found = addresses_now(config)
+        if time.monotonic() >= end or not set(found) <= set(known):
+            return found
 
 
 def dial_reason(address: str, what: str) -> str:

@@ -39,7 +39,7 @@ from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.averaging_rules import check_site, codecs_of, limits_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of
-from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import SwarmSeen
@@ -49,6 +49,7 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import apply_member_rules
+from peer.network.membership.members_here import addresses_now
 from peer.network.membership.profile_file import load_contributor
 from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
@@ -334,9 +335,8 @@ class NetworkSide:
 
     def _build_reconnect_loop(self, node: Node) -> ReconnectLoop:
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self.config.peers, *read_cached_peers(self.config.cached_peers_path)]))
             try:
-                num_members = await self._store.bootstrap(addresses)
+                num_members = await self._store.bootstrap(addresses_now(self.config))
                 if num_members:
                     await node.membership.look()
                     await self._kept_addresses.keep()

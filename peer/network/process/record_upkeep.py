@@ -18,9 +18,10 @@ from dht.records.run_record import RunRecord, decode_run_record, encode_run_reco
 from dht.store import RecordStore
 from dht.waiting import set_within
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig, read_cached_peers
+from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import ManifestRevised
 from peer.network.membership.manifest_revisions import describe_changes
+from peer.network.membership.members_here import addresses_now
 from peer.network.membership.run_finding import keep_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.network.node.node import Node
@@ -81,8 +82,7 @@ class RecordUpkeep:
     async def _ask_members(self, node: Node) -> RunRecord | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        known = [*read_cached_peers(self.config.cached_peers_path), *self.config.peers]
-        asked = _some_of(known, node.me)
+        asked = _some_of(addresses_now(self.config), node.me)
         found = await ask_for_run(self.host, self.admission, asked, on_refused=refusals.__setitem__)
         if found is None and refusals:
             node.revisions.refused(next(iter(refusals.values())))

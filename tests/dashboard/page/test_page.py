@@ -137,4 +137,30 @@ def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
     asyncio.run(watch())
 
 
+def test_a_seed_that_comes_back_on_another_port_is_dialled_and_shown_there() -> None:
+    async def watch() -> None:
+        store = FakeStore()
+        store.num_members = 0
+        seed = PEERS[0].peer_id
+        old, elsewhere = (f"/ip4/{host}/tcp/4001/p2p/{seed}" for host in ("192.0.2.7", "203.0.113.5"))
+        new = f"/ip4/192.0.2.7/tcp/4002/p2p/{seed}"
+        later: list[str] = []
+        observer = SwarmObserver(
+            *(RUN_ID, store, [old, elsewhere]),
+            wall_clock=Clock(NOW),
+            on_state=lambda state: None,
+            later=lambda: later,
+        )
+        await observer.look()
+        assert store.dialled[-1] == [old, elsewhere]
+        later.append(new)
+        store.num_members = 1
+        store.put(PEERS[0], role="seed")
+        await observer.look()
+        assert store.dialled[-1] == [elsewhere, new], "it left a port of its host, and nothing says so of another host"
+        assert observer.state.join_addresses == (elsewhere, new)
+
+    asyncio.run(watch())
+
+
 # Server

@@ -75,7 +75,8 @@ def test_the_printed_lines_make_a_swarm_on_one_machine() -> None:
         # The second has just what is printed; the third forgets the address, which the first one's folder has.
         _, _, host, _, port, _, peer_id = address[0].split("/")
         place = f"{host}:{port}/{peer_id}"
-        second = Typed(swarm, printed("Join it", made.stdout).replace("HOST:PORT/PEERID", place))
+        link = printed("Join it", made.stdout).replace("HOST:PORT/PEERID", place)
+        second = Typed(swarm, link)
         third = Typed(swarm, f"peer join --run-id {run_id}")
         first_folder = Path(swarm.environment["XDG_DATA_HOME"]) / "murmuration" / run_id
         folders = [first_folder.with_name(f"{run_id}-{number}") for number in (2, 3)]
@@ -91,3 +92,10 @@ def test_the_printed_lines_make_a_swarm_on_one_machine() -> None:
         assert all(key_in(folder) in status.stdout for folder in (first_folder, *folders))
         assert all(typed.shown for typed in (seed, second, third))
         assert [typed.leave() for typed in (third, second, seed)] == [0, 0, 0]
+        # One waits at the address of the link; the seed comes back on another port of this machine.
+        waiting = Typed(swarm, link)
+        wait_until(lambda: f"nobody answers at {address[0]}" in waiting.shown, "it says that nobody answers there")
+        seed = Typed(swarm, printed("Start it", made.stdout))
+        wait_until(lambda: f"Joined {run_id}" in waiting.shown, "it finds the seed")
+        assert address[0] not in seed.shown
+        assert [typed.leave() for typed in (waiting, seed)] == [0, 0]

@@ -78,6 +78,20 @@ def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
     look_first(RUN, [address(listening)], 60, asks=False)
 
 
+def test_an_address_that_is_known_later_is_tried_as_well(listening: int, closed: int) -> None:
+    """As of a seed that came back on another port."""
+    known: list[list[str]] = [[], [], [address(listening)]]
+    waits: list[str] = []
+    look_first(
+        *(RUN, [address(closed)], 60),
+        asks=False,
+        on_waiting=lambda why, _: waits.append(why),
+        later=lambda: known.pop(0),
+    )
+    assert len(waits) == 2
+    assert known == []
+
+
 def test_why_nobody_counts_the_others() -> None:
     told = why_nobody([address(1), address(2), address(3)], {address(1): "no answer"}, 0)
     assert told.startswith(f"nobody answers at {address(1)} and 2 other addresses: no answer;")

@@ -1,0 +1,23 @@
+"""Addresses at which members may be reached, read anew whenever they are dialled: who comes back may have another port.
+
+A peer writes its addresses into its own data folder. There a process that waits, or has lost everybody, finds it again,
+as a second command does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers
+from peer.run_folders import folders_in_use
+
+
+def addresses_now(config: PeerConfig) -> list[str]:
+    """Those given by hand, those of peers that run on this machine now, and those of earlier sessions."""
+    here = addresses_here(config.run_id, config.data_dir)
+    return list(dict.fromkeys([*config.peers, *here, *read_cached_peers(config.cached_peers_path)]))
+
+
+def addresses_here(run_id: str, besides: Path | None = None) -> list[str]:
+    """Where those peers of the run can be reached that run on this machine now, in folders other than `besides`."""
+    return [one for folder in folders_in_use(run_id, besides) for one in read_cached_peers(folder / ADDRESSES_NAME)]
