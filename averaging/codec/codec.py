@@ -96,30 +96,26 @@ class Codec:
         """
         return EncodedBlocks.unpack(self.name, self.block_size, num_values, payload, self.scale)
 
-    def encode(self, values: F32, rounding: Rounding | None = None, seed: int | None = None) -> EncodedBlocks:
+    def encode(self, values: F32, seed: int | None = None) -> EncodedBlocks:
         """Encode `values` (float32 [n], contiguous), which stay as they are.
 
         Args:
-            rounding: `nearest` (ties to even), or `stochastic`: up or down by chance, so that the decoded values are
-                right on average (to 2^-17 of a step). By default the codec's own.
-            seed: of the chance. It and a value's position decide, whatever the chunks and threads. By default it
-                follows from the values: no two sends are rounded alike, and a run that is repeated gives the same.
+            seed: of the chance of stochastic rounding. It and a value's position decide, whatever the chunks and
+                threads. By default it follows from the values: no two sends are rounded alike, and a run that is
+                repeated gives the same.
 
         Raises:
-            ValueError: wrong dtype or shape; a value that is not finite or exceeds 2^126 (65504 for fp16);
-                stochastic rounding asked of a plain cast.
+            ValueError: wrong dtype or shape; a value that is not finite or exceeds 2^126 (65504 for fp16).
         """
-        return self._encode(values, False, rounding, seed)
+        return self._encode(values, False, seed)
 
-    def encode_with_residual(
-        self, values: F32, rounding: Rounding | None = None, seed: int | None = None
-    ) -> EncodedBlocks:
+    def encode_with_residual(self, values: F32, seed: int | None = None) -> EncodedBlocks:
         """Encode, and leave what was lost in `values`: afterwards values = values - decoded.
 
         With nearest rounding decoded + values is exactly the original. Arguments and errors are those of `encode`;
         on an error `values` are as before.
         """
-        return self._encode(values, True, rounding, seed)
+        return self._encode(values, True, seed)
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         """out = decoded values. out: float32 [num_values], contiguous.
@@ -146,7 +142,7 @@ class Codec:
         """
         raise NotImplementedError
 
-    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
+    def _encode(self, values: F32, keep_residual: bool, seed: int | None) -> EncodedBlocks:
         raise NotImplementedError
 
     def check_fits(self, encoded: EncodedBlocks, num_values: int) -> None:
@@ -197,10 +193,10 @@ class BlockCodec(Codec):
     def kernels(self) -> str:
         return self._kernels.name
 
-    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
+    def _encode(self, values: F32, keep_residual: bool, seed: int | None) -> EncodedBlocks:
         _check_array(values, is_written=keep_residual)
         noise = -1
-        if _checked_rounding(rounding or self.rounding) == "stochastic":
+        if self.rounding == "stochastic":
             noise = noise_seed(zlib.crc32(_bytes_of(values)) if seed is None else seed)
         num_values = values.size
         scales: U32 = np.empty(-(-num_values // self.block_size), dtype=np.uint32)
@@ -310,10 +306,8 @@ class _CastCodec(Codec):
     def kernels(self) -> str:
         return "numpy"
 
-    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
+    def _encode(self, values: F32, keep_residual: bool, seed: int | None) -> EncodedBlocks:
         _check_array(values, is_written=keep_residual)
-        if (rounding or self.rounding) != "nearest":
-            raise ValueError(f"rounding {rounding!r} with {self.name}; expected nearest")
         chunks = [slice(start, start + CHUNK_VALUES) for start in range(0, values.size, CHUNK_VALUES)]
         for chunk in chunks:
             # Not numpy's min and max, which warn of a NaN.
@@ -380,14 +374,16 @@ def make_codec(
         kernels: `numpy`, `compiled`, or `auto`: compiled where the package was installed with a C compiler. The bits
             do not depend on it.
         scale: how scales are stored: bf16, fp32 or pow2 (no effect on fp16 and fp32, which have none).
-        rounding: what `encode` does unless it is told otherwise; fp16 and fp32 can only round to nearest.
+        rounding: `nearest` (ties to even), or `stochastic`: up or down by chance, so that the decoded values are right
+            on average (to 2^-17 of a step). fp16 and fp32 can only round to nearest.
 
     Raises:
         ValueError: unknown name, scale, rounding or kernels, bad block size, or compiled kernels were asked for and
             are missing.
     """
     check_format(name, block_size, scale)
-    _checked_rounding(rounding)
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding {rounding!r}; expected nearest or stochastic")
     if kernels not in ("auto", "numpy", "compiled"):
         raise ValueError(f"kernels {kernels!r}; expected auto, numpy or compiled")
     if name not in BLOCK_FORMATS:
@@ -397,12 +393,6 @@ def make_codec(
     if kernels == "compiled" and compiled_kernels.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
     return BlockCodec(name, block_size, kernels, scale, rounding)
-
-
-def _checked_rounding(rounding: Rounding) -> Rounding:
-    if rounding not in ("nearest", "stochastic"):
-        raise ValueError(f"rounding {rounding!r}; expected nearest or stochastic")
-    return rounding
 
 
 def _check_array(values: F32, is_written: bool) -> None:

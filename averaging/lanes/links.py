@@ -280,10 +280,6 @@ class Links:
         is_unread = now - self._moved_at <= QUIET_SECONDS and any(lane.unread_bytes for lane in lanes)
         return is_unread or any(lane.queued_bytes for lane in lanes)
 
-    def drop(self, peer_id: PeerId) -> None:
-        for key in [key for key in self._lanes if key[0] == peer_id]:
-            self._end(self._lanes[key])
-
     async def close(self) -> None:
         self._closed = True
         tasks = [task for lane in self._lanes.values() for task in lane.tasks]

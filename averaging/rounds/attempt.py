@@ -10,11 +10,10 @@ from dht.host import PeerId
 
 @dataclass
 class RoundAttempt:
-    """One attempt: its leader, since when, and its plan; `redirects` counts how often it was sent on."""
+    """One attempt: its leader and its plan; `redirects` counts how often it was sent on."""
 
     attempt: int
     leader: PeerId
-    asked_at: float
     heard_at: float
     plan: Plan | None = None
     planned_at: float = 0.0

@@ -257,7 +257,7 @@ class RoundMachine:
         assert self._offer is not None
         chosen = leader or next(iter(self._ranked()), self.me)
         redirects = self._member.redirects if self._member is not None else 0
-        self._member = RoundAttempt(attempt, chosen, now, now, redirects=redirects)
+        self._member = RoundAttempt(attempt, chosen, now, redirects=redirects)
         self.send(chosen, replace(self._offer, attempt=attempt))
 
     def _silent_at(self, member: RoundAttempt) -> float:

@@ -127,7 +127,8 @@ class Transfer:
             while not self.is_complete:
                 part = self._queue.take(donor, self._range_chunks(chunk_seconds))
                 if part is None:
-                    await self._wait_for_change()
+                    # A donor that is slow now may still owe something later that is worth taking over.
+                    await set_within(self._changed, RANGE_SECONDS)
                     continue
                 answer = await stream.ask(part)
                 if answer == "gone":
@@ -178,10 +179,6 @@ class Transfer:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-    async def _wait_for_change(self) -> None:
-        # A donor that is slow now may still owe something later that is worth taking over.
-        await set_within(self._changed, RANGE_SECONDS)
 
 
 class _Stalled(PeerUnreachable):

@@ -72,9 +72,6 @@ class _Guest:
     num_state_bytes: int = 0
     """Of state, without headers and old commits."""
 
-    def took(self, num_bytes: int) -> None:
-        self.num_state_bytes += num_bytes
-
     @property
     def remote(self) -> PeerId:
         return self.stream.remote
@@ -267,7 +264,7 @@ class StateServer:
         held.snapshot.unload()
         await self._pause(len(chunk), turn)
         await self._send_chunk(guest.stream, chunk)
-        guest.took(len(chunk))
+        guest.num_state_bytes += len(chunk)
         self._snapshots.took(held, guest.remote, len(chunk))
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:

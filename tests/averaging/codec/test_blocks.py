@@ -107,7 +107,7 @@ def test_values_out_of_range_are_refused_and_nothing_is_lost(
     values[position] = bad
     before = values.copy()
     with pytest.raises(ValueError, match=rf"at position {position};"):
-        make_codec(name, kernels=kernels).encode_with_residual(values, rounding)
+        make_codec(name, kernels=kernels, rounding=rounding).encode_with_residual(values)
     assert same_bits(values, before)
 
 

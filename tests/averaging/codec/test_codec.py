@@ -204,10 +204,10 @@ def test_all_kernels_give_the_same_bits(
 ) -> None:
     results = []
     for kernels in KERNELS:
-        codec = make_codec(name, block_size, kernels, scale)
+        codec = make_codec(name, block_size, kernels, scale, rounding)
         assert codec.kernels == kernels
         residual, out = values.copy(), ramp(values.size)
-        encoded = codec.encode_with_residual(residual, rounding, seed)
+        encoded = codec.encode_with_residual(residual, seed)
         codec.decode_accumulate(encoded, weight, out)
         results.append((encoded, residual, decoded(codec, encoded), out))
     for encoded, *floats in results[1:]:
@@ -226,11 +226,16 @@ def test_all_kernels_read_any_codes_the_same(name: str, num_values: int, chance:
     assert all(same_bits(result, results[0]) for result in results)
 
 
+def by_chance(codec: Codec) -> Codec:
+    """The same codec, with stochastic rounding."""
+    return make_codec(codec.name, codec.block_size, scale=codec.scale, rounding="stochastic")
+
+
 @relaxed
 @given(codecs(*BLOCK_CODECS, scales=("bf16", "pow2")), arrays(), st.integers(0, 2**63))
 def test_stochastic_rounding_takes_a_neighbouring_level(codec: Codec, values: F32, seed: int) -> None:
     residual = values.copy()
-    encoded = codec.encode_with_residual(residual, "stochastic", seed)
+    encoded = by_chance(codec).encode_with_residual(residual, seed)
     scales, result = scales_of(encoded), decoded(codec, encoded)
     assert np.array_equal(residual, values - result)
     positive = (
@@ -247,24 +252,24 @@ def test_stochastic_rounding_takes_a_neighbouring_level(codec: Codec, values: F3
 
 @pytest.mark.parametrize("name", BLOCK_CODECS)
 def test_stochastic_rounding_is_right_on_average(name: str) -> None:
-    codec = make_codec(name)
+    codec = make_codec(name, rounding="stochastic")
     values = normal(3, 128)
     total, num_draws = np.zeros(128, dtype=np.float32), 4000
     for seed in range(num_draws):
-        codec.decode_accumulate(codec.encode(values, "stochastic", seed), 1 / num_draws, total)
+        codec.decode_accumulate(codec.encode(values, seed), 1 / num_draws, total)
     # Rounding within a step has a standard deviation of at most half a step; 5 of the mean's is no accident.
     step = float(np.abs(values).max()) / (2 if name == "e3m0" else TOP_CODE[name])
     assert float(np.abs(total - values).max()) < 5 * 0.5 * step / math.sqrt(num_draws)
 
 
 def test_the_seed_and_position_decide_stochastic_rounding() -> None:
-    codec = make_codec("int4")
+    codec = make_codec("int4", rounding="stochastic")
     values = normal(3, 300_000)
-    encoded = codec.encode(values, "stochastic", 7)
-    assert codec.encode(values, "stochastic", 7) == encoded
-    assert codec.encode(values, "stochastic", 8) != encoded
+    encoded = codec.encode(values, 7)
+    assert codec.encode(values, 7) == encoded
+    assert codec.encode(values, 8) != encoded
     # Equal blocks at different positions are rounded independently.
-    repeated = codec.encode(np.tile(values[:128], 2), "stochastic", 7)
+    repeated = codec.encode(np.tile(values[:128], 2), 7)
     assert repeated.slice_blocks(0, 128) != repeated.slice_blocks(128, 128)
 
 
@@ -272,11 +277,10 @@ def test_the_seed_and_position_decide_stochastic_rounding() -> None:
 @given(codecs(*BLOCK_CODECS), arrays())
 def test_a_codec_of_stochastic_rounding_is_reproducible(codec: Codec, values: F32) -> None:
     """Without a seed the values decide: equal ones are rounded alike, others by another chance."""
-    chance = make_codec(codec.name, codec.block_size, scale=codec.scale, rounding="stochastic")
+    chance = by_chance(codec)
     first, second = values.copy(), values.copy()
     assert chance.encode_with_residual(first) == chance.encode_with_residual(second)
     assert same_bits(first, second)
-    assert chance.encode(values, "nearest") == codec.encode(values)
     larger = np.concatenate([values, np.linspace(-1, 1, 4096, dtype=np.float32)])
     other = larger.copy()
     other[-1] = 0.75
