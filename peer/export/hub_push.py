@@ -40,12 +40,17 @@ def push_folder(folder: Path, repository: str, message: str) -> str:
         api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     except Exception as error:  # of its HTTP client, its checks and its storage, which have no root in common
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        said = ": ".join(map(_first_line, [error] if error.__cause__ is None else [error, error.__cause__]))
         raise LocalFault(
-            f"{folder} is written, and could not be pushed to {repository}: {said[0]:.300}; expected a network and a "
+            f"{folder} is written, and could not be pushed to {repository}: {said:.300}; expected a network and a "
             f"token that may write there; try again with `hf upload {repository} {folder}`"
         ) from error
     return f"{api.endpoint}/{repository}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _library() -> Any:

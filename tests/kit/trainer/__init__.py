@@ -10,6 +10,7 @@ The files, each built on those above it:
     prepared_data.py    a small tokenizer, and shards made with it
     shard_server.py     those shards on a web server that breaks off and lies
     local_hub.py        data sets on a hub of this machine, which dies, stalls and lies
+    writable_hub.py     a hub of models that takes a pushed folder, refuses it, and cuts uploads off
     initial_anchors.py  anchors of a run that has just begun
     exported_models.py  a small built-in model with parameters of its own, as anchors that were taken home
     returning_peer.py   a peer that comes back to its checkpoint while the swarm has gone on

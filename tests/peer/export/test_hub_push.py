@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,35 +15,68 @@ from peer.export.export import export_model
 from peer.export.hub_push import push_folder
 from peer.export.model_source import CheckpointSource
 from tests.kit.trainer.exported_models import data_folder
+from tests.kit.trainer.writable_hub import TOKEN, WritableHub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+
+of_the_library = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-def test_the_folder_is_uploaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], token: None
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, token: None) -> Iterator[WritableHub]:
+    """The library writes to it, and waits for nothing before it tries again."""
+    hub = WritableHub()
+    api = huggingface_hub.HfApi(endpoint=hub.url)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@of_the_library
+def test_the_folder_is_uploaded_also_over_an_earlier_one_and_through_cut_connections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hub: WritableHub
 ) -> None:
-    sent: list[tuple[str, Any]] = []
-
-    class Hub:
-        endpoint = "https://hub.example"
-
-        def create_repo(self, name: str, exist_ok: bool) -> None:
-            sent.append((name, exist_ok))
-
-        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
-            sent.append((repo_id, {path.name for path in folder_path.iterdir()}))
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     run_id, folder, _ = data_folder(tmp_path)
-    out = tmp_path / "model"
-    assert export_model(CheckpointSource(run_id, folder), out, False, True, "hf", "org/name") == 0
-    assert sent == [("org/name", True), ("org/name", {path.name for path in out.iterdir()})]
-    assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub.example/org/name"
+    for number, hub.cuts in enumerate([0, 2]):
+        out = tmp_path / f"model{number}"
+        assert export_model(CheckpointSource(run_id, folder), out, False, True, "hf", "org/name") == 0
+        assert hub.files == contents(out)
+        assert json.loads(capsys.readouterr().out)["pushed"] == f"{hub.url}/org/name"
+    assert hub.cuts == 0
+    assert [message.partition(",")[0] for message in hub.commits] == [run_id, run_id]
+
+
+@of_the_library
+def test_what_the_hub_refuses_or_a_line_cuts_off_leaves_the_folder_and_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: WritableHub
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(5000))
+    hub.cuts = 1000
+    with pytest.raises(
+        LocalFault,
+        match=r"Error while uploading 'model.safetensors' to the Hub: [^;]+; expected a n",
+    ):
+        push_folder(folder, "org/name", "a test")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
+    with pytest.raises(LocalFault, match=r"could not be pushed to org/name: .*401 Unauthorized.*; expected .* a token"):
+        push_folder(folder, "org/name", "a test")
+    assert (hub.files, hub.commits) == ({}, [])
+    assert contents(folder) == {"model.safetensors": bytes(5000)}
 
 
 def test_without_a_network_the_folder_stays_and_a_sentence_says_so(
