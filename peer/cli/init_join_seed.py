@@ -316,6 +316,9 @@ def _run_peer(
         from peer.network.membership.invitation import PASS_NAME
 
         files = (PASS_NAME,)
+    from peer.join.before_start import check_choices, wait_for_members
+
+    check_choices(config, trains=not seed_only)
     what = "peer seed" if seed_only else "peer join"
     config, held = hold_folder(config, what, files)
     try:
@@ -327,7 +330,6 @@ def _run_peer(
     except BaseException:
         held.give_up()
         raise
-    from peer.join.before_start import wait_for_members
     from peer.panel.terminal import opened_terminal
 
     # The terminal first: what a child says on standard error must not tear its picture.

@@ -28,6 +28,7 @@ from peer.config.training_section import TrainingSection
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import Use, available_memory_bytes, check_memory, free_memory_bytes
 from peer.network.membership.way_out import has_way_out
+from peer.observe.known_addresses import taken_by_own_peer
 from peer.trainer.devices.device_choice import describe_device, select_device
 from peer.trainer.examples.label_rules import NUM_SHADES, rules_of
 from peer.trainer.hf.architecture import Compressed
@@ -206,6 +207,9 @@ def _bits_fault(bits: Bits, device: torch.device) -> str:
 def _port_fault(listen: Sequence[str], ports: range | None) -> str:
     try:
         claim_ports([parse_multiaddr(address) for address in listen], ports)
+    except UsageFault as fault:
+        return str(fault)
     except LocalFault as fault:
+        fault = taken_by_own_peer(fault, listen)
         return str(fault)
     return ""

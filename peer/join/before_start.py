@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from importlib.util import find_spec
 
-from dht.errors import Incompatible, NobodyReachable, PeerFault, UsageFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
-from peer.config.peer_config import PeerConfig
+from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.address_check import JOIN_ADVICE, look_first
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
-from peer.observe.known_addresses import no_address
+from peer.observe.known_addresses import no_address, taken_by_own_peer
 from peer.panel.terminal import Terminal
+from peer.run_folders import folders_of
 
 
-def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
-    """See that ports are free, data is there and a member answers, before anything heavy is loaded. Blocks.
-
-    A run that can begin on this machine waits for nobody. What its manifest says is checked as far as that needs
-    nothing heavy: its end, and what data and weights it needs.
+def check_choices(config: PeerConfig, *, trains: bool) -> None:
+    """See that libraries, data and keys are there and ports free, before this peer has a folder and shows anything.
 
     Args:
         trains: this peer, so that it needs data.
 
     Raises:
-        UsageFault: a library that the configuration needs is not installed.
-        LocalFault: a port is taken, data is missing or empty, nobody is known or nobody answered in time, or another
-            run is trained there; or the run has ended, or this peer did not say which data or weights it has.
+        UsageFault: a library that the configuration needs is not installed; or data or a key is not there.
+        LocalFault: a port is taken.
     """
     if trains:
         _check_libraries(config)
@@ -43,9 +41,29 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports
 
-        claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
+        try:
+            claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
+        except UsageFault:
+            raise  # no address of this machine
+        except LocalFault as fault:
+            raise taken_by_own_peer(fault, config.listen_addresses) from fault
+
+
+def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
+    """See that a member answers, before anything heavy is loaded. Blocks.
+
+    A run that can begin on this machine waits for nobody. What its manifest says is checked as far as that needs
+    nothing heavy: its end, and what data and weights it needs.
+
+    Args:
+        trains: this peer, so that it needs data.
+
+    Raises:
+        LocalFault: nobody is known or nobody answered in time, or another run is trained there; or the run has ended,
+            or this peer did not say which data or weights it has.
+    """
     terminal.step("run")
-    record = _record_of_run(config, terminal)
+    record = _record_of_run(config, terminal) or _record_elsewhere(config)
     if record is not None:
         _check(record, config, trains=trains)
     terminal.step("run")
@@ -105,6 +123,14 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
         )
     except NobodyReachable as fault:
         raise fault if end is None else end.nobody_left(addresses) from fault
+
+
+def _record_elsewhere(config: PeerConfig) -> RunRecord | None:
+    """What another peer of this machine keeps: members of a private run tell a newcomer nothing yet."""
+    for folder in folders_of(config.run_id):
+        with contextlib.suppress(OSError, PeerFault):
+            return decode_run_record(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
+    return None
 
 
 def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:

@@ -46,6 +46,10 @@ class LeaveRequest:
         else:
             self._ask_politely()
 
+    def interrupted(self) -> None:
+        """A `KeyboardInterrupt` has ended what was done."""
+        self.is_asked = True
+
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
         self._is_loading = False

@@ -191,6 +191,7 @@ class Terminal:
                 with self._figures():
                     yield
             except KeyboardInterrupt:
+                self._leaving.interrupted()
                 if self._is_member:
                     self.note(_LEFT_AT_ONCE)
                 raise InterruptionTold from None

@@ -307,6 +307,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
     no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
     no_join = [
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),
+        mock.patch("peer.join.before_start.check_choices"),
         mock.patch("peer.join.before_start.wait_for_members"),
     ]
     no_page = [

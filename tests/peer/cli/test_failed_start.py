@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import sign_run_record
+from dht.records.run_record import encode_run_record, sign_run_record
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import ADDRESSES_NAME, write_cached_peers
 from peer.folder_lock import FolderLock
 from peer.fresh_folder import FreshFolder
 
-RUN_ID = "own." + "a" * 20
+RUN_ID, OTHER_RUN = "own." + "a" * 20, "other." + "b" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "0.05"]
 
 ON_GIVEN_WEIGHTS = {
@@ -109,11 +111,56 @@ def test_what_the_first_answer_tells_is_known_before_anything_heavy(
     assert paths_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("command", ["join", "seed"])
+def test_a_wrong_site_of_a_private_run_is_known_from_what_another_peer_here_keeps(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = Identity.from_seed(bytes(32))
+    run_id = make_run_id("own", owner.public_key)
+    fields = {"name": "own", "access": {"mode": "invite"}, "network": {"sites": ("earth", "moon")}}
+    record = sign_run_record(run_id, RunManifest.from_fields(fields).to_bytes(), owner)
+    folder = tmp_path / "murmuration" / run_id
+    folder.mkdir(parents=True)
+    (folder / "run.record").write_bytes(encode_run_record(record))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("peer.join.before_start.look_first", lambda *_, **__: None)
+    assert app.run([command, run_id, *NOBODY, "--site", "mars", "--data-dir", str(tmp_path / "mine")]) == 2
+    assert "ite 'mars' is not one of the run's; expected earth, moon; change --site" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()
+
+
 def test_data_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["join", RUN_ID, *NOBODY, "--data", f"text:{tmp_path / 'no such'}", "--data-dir", str(tmp_path / "peer")]
     assert app.run(words) == 2
     assert f"{tmp_path / 'no such'} does not exist; expected a file or folder to read" in capsys.readouterr().err
     assert paths_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["join", "seed"])
+def test_a_port_that_is_taken_is_told_before_anything_is_shown(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder, seed = tmp_path / "murmuration" / RUN_ID, None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
+        for words, said in (
+            ([RUN_ID], f"peer: The port of {listen} is taken by another program; expected a free port; choose another"),
+            ([OTHER_RUN], f"choose another with --listen, or end that peer: `peer stop --data-dir {folder}`.\n"),
+        ):
+            assert app.run([command, *words, *NOBODY, "--listen", listen]) == 1
+            shown = capsys.readouterr()
+            assert shown.out == ""
+            assert said in shown.err
+            # From now on it is a peer of this user.
+            folder.mkdir(parents=True, exist_ok=True)
+            write_cached_peers(folder / ADDRESSES_NAME, [f"{listen}/p2p/{Identity.generate().peer_id}"])
+            seed = seed or FolderLock(folder, "peer seed")
+        assert seed is not None
+        assert "is taken by your own peer of own.aaaaaaaaaaaaaaaaaaaa, process " in shown.err
+        seed.close()
+    assert sorted(path.name for path in folder.iterdir()) == [ADDRESSES_NAME, "peer.lock"]
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("command", ["join", "seed"])
