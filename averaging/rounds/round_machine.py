@@ -30,7 +30,7 @@ from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTimi
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.signing.round_signatures import Notary
-from averaging.wire.frames import commit_digest
+from averaging.wire.frames import commit_digest, once_per_commit
 from averaging.wire.messages import (
     HISTORY_COMMITS,
     KEPT_COMMITS,
@@ -525,6 +525,7 @@ class RoundMachine:
             self._effects.append(machine_events.SendMessage(to, message))
 
 
+@once_per_commit
 def _weight(commit: Commit) -> tuple[int, bytes]:
     """Of two commits of one version the one with the greater weight counts."""
     return commit.tokens, commit_digest(commit)

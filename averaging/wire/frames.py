@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -39,6 +42,7 @@ from dht.host import PeerId
 WIRE_VERSION = 4
 """First byte of every round message."""
 _PREFIX = struct.Struct(">BI")
+T = TypeVar("T")
 
 
 KINDS: dict[str, type[Message]] = {
@@ -65,6 +69,24 @@ def encode(message: Message) -> bytes:
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header
 
 
+def once_per_commit(work: Callable[[Commit], T]) -> Callable[[Commit], T]:
+    """The same function, which works once for each commit as long as that lives.
+
+    What is asked about a commit of 256 members takes milliseconds, and others may ask with a hundred bytes.
+    """
+    known: dict[int, tuple[T, weakref.ref[Commit]]] = {}
+
+    @wraps(work)
+    def known_or_work(commit: Commit) -> T:
+        key = id(commit)
+        if key not in known:
+            known[key] = work(commit), weakref.ref(commit, lambda _: known.pop(key, None))
+        return known[key][0]
+
+    return known_or_work
+
+
+@once_per_commit
 def commit_digest_whole(commit: Commit) -> bytes:
     """Identity of a commit: SHA-256 of all its fields but the signatures; of a two-level round, without the part."""
     return closing_digest(commit.closing)

@@ -282,7 +282,7 @@ class TopCommit(CellLevel):
         return replace(self, slices=tuple(replace(one, signature=b"") for one in self.slices), signature=b"")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Commit(OfAttempt):
     """Closes a round: takes the fragment's anchor from `version` to `version + 1`. Signed by its leader.
 

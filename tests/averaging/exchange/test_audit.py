@@ -251,6 +251,26 @@ def test_an_accused_reducer_answers_each_accuser_of_a_mean_once():
     scenario(play)
 
 
+def test_a_commit_is_hashed_once_however_many_accusations_name_another_one(monkeypatch):
+    """The hash of a commit of 256 members takes milliseconds, and an accusation has 130 bytes."""
+
+    async def play():
+        swarm = swarm_of(4)
+        await swarm.train(3)
+        accused, hashed, digest_of = swarm.live()[0], [], frames.closing_digest
+        monkeypatch.setattr(frames, "closing_digest", lambda closing: hashed.append(closing) or digest_of(closing))
+        fragment = accused.fragments[0]
+        commit = replace(accused.exchange.audits._means[0, fragment.state.version - 1][0])
+        accused.exchange.audits._means[0, commit.version] = (commit, {})
+        said = Accusation(0, commit.version, 0, bytes(16), bytes(64))
+        for _ in range(10):
+            accused.exchange.audits.hear(fragment, named(70), said, memoryview(b""), 0)
+        assert len(hashed) == 1
+        return swarm
+
+    scenario(play)
+
+
 def test_an_accuser_has_as_few_answers_as_it_may_begin_audits():
     """Each answer goes to all members; a slanderer that is left out of rounds would go on for as long as it likes."""
 

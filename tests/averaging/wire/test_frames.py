@@ -376,6 +376,15 @@ def test_a_commit_digest_names_every_field():
     assert frames.commit_digest(replace(COMMIT, signature=bytes(SIGNATURE_BYTES))) == frames.commit_digest(COMMIT)
 
 
+def test_what_is_known_of_a_commit_is_that_of_no_later_one_at_its_place_in_memory():
+    shard, leader = messages.ShardResult(0, 8, 0, bytes(16), (0,)), named(1)
+    for version in range(100):
+        commit = Commit(0, version, 0, leader, bytes(16), (messages.RosterEntry(leader, 1, 1, version, 1),), (shard,))
+        assert frames.commit_digest_whole(commit) == frames.closing_digest(commit.closing)
+        assert frames.commit_digest_whole(commit) == frames.closing_digest(commit.closing)
+        del commit
+
+
 def test_a_full_commit_fits_its_header():
     """The largest round that the protocol allows must be encodable, or its leader could never close it."""
     roster = tuple(
