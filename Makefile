@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Of an install without what only tests and development need.
+DEMO_STAMP := $(VENV)/.installed-for-demo
 
 .PHONY: help venv demo check check-types check-layout test-fast test test-nightly docs format clean
 
@@ -18,9 +20,18 @@ help:
 	@echo "make venv          only create .venv and install into it"
 
 # pip makes the kernels and the dashboard's bundle while it installs; afterwards this only notices edited sources.
+define BUILD
+@$(BIN)/python averaging/codec/build_kernels.py || echo "Everything works without them, only slower."
+@$(BIN)/python dashboard/web/build.py || echo "The page works without it, only not live."
+endef
+
 venv: $(STAMP)
-	@$(BIN)/python averaging/codec/build_kernels.py || echo "Everything works without them, only slower."
-	@$(BIN)/python dashboard/web/build.py || echo "The page works without it, only not live."
+	$(BUILD)
+
+# What a volunteer installs, which is less; everything is kept up to date where it was installed once.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
+	$(BUILD)
+	$(BIN)/peer demo
 
 # The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.
 HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1 && echo ,observer)
@@ -33,17 +44,18 @@ WHILE_UNPACKING = size() { du -sm $(VENV) | cut -f1; }; old=$$(size); \
 	done & teller=$$!; trap "kill $$teller" EXIT
 
 # One pip call for everything: resolved apart, hivemind's and libp2p's protobuf needs contradict each other.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): EXTRAS = dev$(HAS_GMP)
+$(STAMP): AGAIN = make venv
+$(DEMO_STAMP): EXTRAS = hf
+$(DEMO_STAMP): AGAIN = make demo
+$(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'
 	@echo "Installing into $(VENV). The first time about 3 GB are downloaded: 4 minutes at 100 Mbit/s, 40 at 10."
-	@echo "Then pip unpacks them, which takes one to five minutes more. An interrupted install goes on with: make venv"
+	@echo "Then pip unpacks them, which takes one to five minutes more. An interrupted install goes on with: $(AGAIN)"
 	$(PYTHON) -m venv $(VENV)
-	@$(WHILE_UNPACKING); $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev$(HAS_GMP)]'
+	@$(WHILE_UNPACKING); $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 	@echo "Installed into $(VENV)."
-
-demo: venv
-	$(BIN)/peer demo
 
 PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes: what Python compiled is kept, whatever this environment says.

@@ -1,9 +1,12 @@
-"""`make venv`: what it says while it installs, with a pip that is none."""
+"""`make venv` and `make demo`: what they install and say meanwhile, with a pip that is none."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PYTHON = """#!/bin/sh
@@ -48,3 +51,59 @@ def test_an_install_that_fails_is_tried_again_next_time(tmp_path: Path) -> None:
     assert code == 2
     assert not any(line.startswith("Installed") for line in lines)
     assert not (tmp_path / ".venv" / ".installed").exists()
+
+
+QUICK = """#!/bin/sh
+case "$1 $2" in
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/peer" ;;
+  "-m pip") for last; do :; done; echo "pip: $last" ;;
+  "demo ") echo "the demo runs" ;;
+esac
+"""
+ALL, DEMO = "everything", "what the demo needs"
+
+
+@pytest.mark.parametrize(
+    ("words", "pip"),
+    [
+        (["demo"], [DEMO]),
+        (["demo", "demo"], [DEMO, None]),
+        (["venv", "demo"], [ALL, None]),
+        (["demo", "venv", "demo"], [DEMO, ALL, None]),
+        (["demo", "pull", "demo"], [DEMO, None, DEMO]),
+        (["venv", "pull", "demo", "venv"], [ALL, None, ALL, None]),
+        (["demo", "venv", "pull", "venv", "demo"], [DEMO, ALL, None, ALL, None]),
+    ],
+)
+def test_the_demo_installs_what_it_needs_and_tests_the_rest(
+    words: list[str], pip: list[str | None], tmp_path: Path
+) -> None:
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    (folder / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    python, now = tmp_path / "python", 1_000_000_000
+    python.write_text(QUICK)
+    python.chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (folder / name).touch()
+        os.utime(folder / name, (now, now))
+    ran: list[str | None] = []
+    for step, word in enumerate(words, 1):
+        at = now + 10 * step
+        if word == "pull":
+            os.utime(folder / "constraints.txt", (at, at))
+            ran.append(None)
+            continue
+        done = subprocess.run(
+            ["make", "--no-print-directory", f"PYTHON={python}", word], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("the demo runs" in done.stdout) == (word == "demo")
+        said = [line.removeprefix("pip: ") for line in done.stdout.splitlines() if line.startswith("pip: ")]
+        assert len(said) <= 1
+        ran.append(None if not said else DEMO if said == [".[hf]"] else ALL)
+        assert not said or said[0] == ".[hf]" or said[0].startswith(".[dev")
+        for stamp in (folder / ".venv").glob(".installed*"):
+            if stamp.stat().st_mtime > at:  # made just now
+                os.utime(stamp, (at, at))
+    assert ran == pip
