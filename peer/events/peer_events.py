@@ -332,11 +332,13 @@ class LeftRun(Fact):
     inner_steps: int
     tokens: int
     rounds_contributed: int
+    counted: str = "tokens"
+    """What `tokens` are in this run: tokens or examples."""
 
     def sentence(self) -> str:
         return (
             f"Left the run ({bare(self.reason)}) after {plural(self.inner_steps, 'inner step')}, "
-            f"{count_text(self.tokens)} tokens and {plural(self.rounds_contributed, 'round')} contributed to."
+            f"{count_text(self.tokens)} {self.counted} and {plural(self.rounds_contributed, 'round')} contributed to."
         )
 
 

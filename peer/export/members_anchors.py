@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dht.errors import LocalFault, NobodyReachable
 from dht.host import PeerId
@@ -60,13 +60,14 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
     losses = [(record.held_out_version, record.held_out_loss) for record in records if record.held_out_loss is not None]
     version, loss = max(losses, default=(None, None))
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
-    contributors = tuple(sorted({contributor_of(record) for record in records}))
+    contributors = contributors_of(records)
     return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)
 
 
-def contributor_of(record: PeerRecord) -> PeerId:
-    """The id of the person whose machine a member is, or of the machine if it names nobody."""
-    return peer_id_of(record.contributor_key) if record.contributor_key else record.peer_id
+def contributors_of(records: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
+    """Ids of the people whose machines have trained, or of the machines where they name nobody."""
+    trained = (record for record in records if record.tokens)  # a seed has not
+    return tuple(sorted({peer_id_of(one.contributor_key) if one.contributor_key else one.peer_id for one in trained}))
 
 
 async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> list[PeerRecord]:

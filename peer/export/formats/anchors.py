@@ -30,7 +30,8 @@ class Anchors:
     Attributes:
         values: fragment -> float32 [num_values].
         files: the folder with the run's files, checked; None: it has none.
-        contributors: ids of those whose machines were members when it was taken home; empty for a checkpoint.
+        contributors: ids of those whose machines were members that have trained when it was taken home; empty for a
+            checkpoint.
     """
 
     run_id: str

@@ -83,10 +83,11 @@ class Reporter:
         """This peer's speed, as others are told; 0 when its trainer has stopped."""
         return self._pulse.tokens_per_second(self.mailbox.trainer, self.clock())
 
-    def left(self, reason: str) -> None:
+    def left(self, reason: str, counted: str) -> None:
+        """It is over; `counted` is what the run counts work in."""
         trainer = self.mailbox.trainer
         rounds_contributed = self.mailbox.network.rounds_contributed
-        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
+        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed, counted))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""

@@ -11,7 +11,9 @@ from dht.errors import UsageFault
 from dht.identity.keys import Identity, fingerprint
 from dht.records.run_record import encode_run_record, sign_run_record
 from peer.cli import app
+from peer.export.members_anchors import contributors_of
 from peer.export.model_source import check_model, run_in
+from tests.kit.records import make_record
 
 OWNER = Identity.generate()
 
@@ -52,3 +54,10 @@ def test_a_data_folder_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "run.record").write_bytes(b"no record")
     assert app.run(["export", "--checkpoint", str(tmp_path)]) == 2
     assert "run.record names no run; expected the record" in capsys.readouterr().err
+
+
+def test_contributors_are_people_whose_machines_have_trained() -> None:
+    person = Identity.generate()
+    machines = [make_record(name, tokens=7, contributor_key=person.public_key) for name in "CD"]
+    records = [make_record("A", role="seed"), make_record("B", tokens=5), *machines]
+    assert contributors_of(records) == tuple(sorted(("B", person.peer_id)))
