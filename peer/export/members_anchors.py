@@ -86,14 +86,15 @@ async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> 
 
 
 def _teller() -> Callable[[int, int], None]:
-    """A line of progress on standard error now and then, for people only."""
-    shown_at = time.monotonic()
+    """A line of progress on standard error now and then, for people only: when more has come, and when it is all."""
+    shown_at, shown_bytes = time.monotonic(), 0
 
     def show_progress(done_bytes: int, total_bytes: int) -> None:
-        nonlocal shown_at
+        nonlocal shown_at, shown_bytes
         now = time.monotonic()
-        if sys.stderr.isatty() and now - shown_at >= SHOWN_SECONDS:
-            shown_at = now
+        is_due = now - shown_at >= SHOWN_SECONDS or done_bytes == total_bytes
+        if sys.stderr.isatty() and is_due and done_bytes > shown_bytes:
+            shown_at, shown_bytes = now, done_bytes
             print(f"fetched {bytes_text(done_bytes)} of {bytes_text(total_bytes)}", file=sys.stderr, flush=True)
 
     return show_progress
