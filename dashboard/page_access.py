@@ -34,7 +34,7 @@ class PageAccess:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.casefold() == "bearer" and self._is_token(given.strip()):
             return True
-        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._cookie.encode()):
+        if _are_equal(request.cookies.get(COOKIE, ""), self._cookie.encode()):
             return True
         return self._is_token(request.query.get("token", ""))
 
@@ -56,7 +56,12 @@ class PageAccess:
         return response
 
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
+        return _are_equal(given, self._token)
+
+
+def _are_equal(given: str, known: bytes) -> bool:
+    # A header's bytes that are no UTF-8 come as surrogates, which have no encoding.
+    return hmac.compare_digest(given.encode("utf-8", "replace"), known)
 
 
 def read_token(path: Path) -> str:

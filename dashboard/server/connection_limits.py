@@ -139,7 +139,9 @@ class Doors:
 
     def client_of(self, request: web.Request) -> str:
         """The sender of a request: the last address before our proxies, as those name it; "" when they name none."""
-        told = request.headers.get("X-Forwarded-For", "").split(",") if self.proxies else []
+        # Some proxies add a line of their own below those of the visitor.
+        lines = request.headers.getall("X-Forwarded-For", ()) if self.proxies else ()
+        told = ",".join(lines).split(",")
         at = request.remote or ""
         while told and self.is_proxy(at):
             at = told.pop().strip()

@@ -55,7 +55,8 @@ class Site:
     assets: Assets = field(default_factory=load_assets)
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
-    num_viewers: int = 0
+    viewers: Counter[str] = field(default_factory=Counter)
+    """Open event streams, by who reads them."""
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
     num_requests: Counter[str] = field(default_factory=Counter)
@@ -72,25 +73,13 @@ class Site:
                 found = self._bodies[key] = encoded(await make(), published)
             return found
 
-    @contextlib.contextmanager
-    def viewing(self) -> Iterator[None]:
-        """While an event stream is open."""
-        self.num_viewers += 1
-        try:
-            yield
-        finally:
-            self.num_viewers -= 1
+    def viewing(self, client: str) -> contextlib.AbstractContextManager[None]:
+        """While `client` reads an event stream."""
+        return _one_more(self.viewers, client)
 
-    @contextlib.contextmanager
-    def downloading(self, client: str) -> Iterator[None]:
+    def downloading(self, client: str) -> contextlib.AbstractContextManager[None]:
         """While `client` downloads a proof or an export."""
-        self.downloads[client] += 1
-        try:
-            yield
-        finally:
-            self.downloads[client] -= 1
-            if not self.downloads[client]:
-                del self.downloads[client]
+        return _one_more(self.downloads, client)
 
     @property
     def frame(self) -> Frame:
@@ -109,6 +98,17 @@ class Site:
 
 
 SITE: Final = web.AppKey("site", Site)
+
+
+@contextlib.contextmanager
+def _one_more(counted: Counter[str], client: str) -> Iterator[None]:
+    counted[client] += 1
+    try:
+        yield
+    finally:
+        counted[client] -= 1
+        if not counted[client]:
+            del counted[client]
 
 
 def html_answer(html: str) -> web.Response:

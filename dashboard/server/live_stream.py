@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
+from dashboard.server.connection_limits import PARTS_PER_ADDRESS
 from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import RETRY_MILLISECONDS
 from dashboard.server.middleware import SECURITY_HEADERS
@@ -29,7 +30,9 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     """What changes on the page, as server-sent events, until the viewer goes or takes nothing for too long."""
     site = request.app[SITE]
     live = site.live
-    if live.is_closed or site.num_viewers >= min(MAX_VIEWERS, site.doors.limits.num_viewers):
+    most, client = min(MAX_VIEWERS, site.doors.limits.num_viewers), site.doors.client_of(request)
+    is_too_many = client and site.viewers[client] >= max(1, most // PARTS_PER_ADDRESS)
+    if live.is_closed or is_too_many or site.viewers.total() >= most:
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
     headers["Vary"] = "Accept-Encoding"
@@ -41,7 +44,7 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
     try:
-        with site.viewing():
+        with site.viewing(client):
             await response.prepare(request)
             first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
             await response.write(HEAD + packed(first) if is_packed else first)

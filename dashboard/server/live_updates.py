@@ -12,6 +12,7 @@ import json
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from dashboard.history.thinned_curves import columns_of
@@ -24,6 +25,9 @@ RETRY_MILLISECONDS: Final = 1000
 """Browsers wait three seconds by default before they connect again."""
 MAX_POINTS_KEPT: Final = 300
 """Of the curves: ten minutes of looks. A viewer that was away for longer reads all points again."""
+MAX_KEPT: Final = 32
+"""Events made once for all viewers that have the same version and tab: honest ones have one of the last few. All
+sections of 300 people take half a megabyte, and anybody may say that they have any version."""
 LARGE: Final = ("timeline", "strip", "rounds", "peers")
 """Sections of tens of kilobytes of which something changes in every look."""
 LARGE_SECONDS: Final = 15.0
@@ -36,12 +40,16 @@ STEADY_SECONDS: Final = 60.0
 _IN_VIEW: Final = {**TABS, "wall": WALL}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Section:
     html: str
     changed_in: int
     event: bytes
     changed_at: float
+
+    @cached_property
+    def packed(self) -> bytes:
+        return packed(self.event)
 
 
 class Live:
@@ -125,9 +133,10 @@ class Live:
             ]
             newer.sort(key=lambda section: section.changed_in)
             # The last event's id is what a viewer comes back with, so it has to be the newest.
-            events = b"".join(section.event for section in newer) + self._points_event(version)
-            found = events, packed(events)
-            if len(self._events) < 2 * len(TABS) * MAX_POINTS_KEPT:
+            points = self._points_event(version)
+            events = b"".join((*(section.event for section in newer), points))
+            found = events, b"".join((*(section.packed for section in newer), packed(points)))
+            if len(self._events) < MAX_KEPT:
                 self._events[key] = found
         return found
 

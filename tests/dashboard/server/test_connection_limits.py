@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from dashboard.app import Serving, bound_port, start_site
 from dashboard.log_limits import MAX_REASON_LENGTH, OncePerMinute
@@ -190,7 +191,7 @@ def test_one_address_that_holds_streams_gets_no_more_and_others_do() -> None:
         assert await page.status("", "127.0.3.1") == 0
         assert await page.status("", "127.0.0.9") == 200
 
-    in_scene(check, replace(FEW, num_per_address=3))
+    in_scene(check, replace(FEW, num_connections=16, num_per_address=3))
 
 
 # --- connections that take too little ---
@@ -328,6 +329,30 @@ def test_behind_a_proxy_those_count_whom_it_names() -> None:
         await page.until(lambda: page.num_open == FEW.num_connections)
 
     in_scene(check, replace(FEW, requests_per_second=1e-9, num_burst=2, num_per_address=2), proxies=LOOPBACK)
+
+
+def test_behind_a_proxy_one_reader_has_a_part_of_the_streams() -> None:
+    async def check(page: Scene) -> None:
+        async def status(forwarded: bytes) -> int:
+            reader, _ = await page.open(
+                b"GET /events/stream HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: " + forwarded + b"\r\n\r\n"
+            )
+            return int((await asyncio.wait_for(reader.readline(), 30)).split()[1])
+
+        assert [await status(b"203.0.113.5") for _ in range(4)] == [200, 200, 200, 503]
+        assert await status(b"203.0.113.6") == 200
+
+    in_scene(check, replace(FEW, num_connections=16), proxies=LOOPBACK)
+
+
+def test_a_line_that_the_proxy_adds_below_the_visitors_counts() -> None:
+    class Transport:
+        def get_extra_info(self, name: str, otherwise: object = None) -> object:
+            return ("127.0.0.1", 1) if name == "peername" else otherwise
+
+    headers = CIMultiDict([("X-Forwarded-For", "198.51.100.1"), ("X-Forwarded-For", "203.0.113.5")])
+    request = make_mocked_request("GET", "/", headers, transport=Transport())
+    assert Doors(FEW, Clock(NOW), LOOPBACK).client_of(request) == "203.0.113.5"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page_access import PageAccess, read_token
 from dashboard.server.handler_context import Site
-from dashboard.server.live_updates import MAX_POINTS_KEPT, Live
+from dashboard.server.live_updates import MAX_KEPT, MAX_POINTS_KEPT, Live
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of
@@ -31,6 +32,8 @@ def test_a_private_page_opens_to_its_token_only(tmp_path: Path) -> None:
             assert "Access-Control-Allow-Origin" not in response.headers
         for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Cookie": "x=y"}):
             assert (await client.get("/", headers=headers)).status == 401
+        garbled = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: murmuration_page=\xff\r\n\r\n"
+        assert (await raw_answer(client, garbled)).startswith(b"HTTP/1.1 401")
         health = await client.get("/healthz")
         assert await health.json() == {"status": "ok"}
         granted = {"Authorization": f"Bearer {TOKEN}"}
@@ -156,6 +159,25 @@ def test_whoever_was_away_for_long_reads_all_points_again() -> None:
         assert b'"reset":true' in live.since(2)[0]
         assert b'"reset":false' in live.since(live.version - 5)[0]
         assert live.since(live.version - 5) is live.since(live.version - 5)
+
+    asyncio.run(check())
+
+
+def test_what_viewers_claim_to_have_fills_no_memory() -> None:
+    """Everybody may come back with any version, and all sections of a large run take half a megabyte."""
+
+    async def check() -> None:
+        state = empty_state()
+        live = Live(state, "boot", history_of(state))
+        for step in range(2 * MAX_KEPT):
+            record = record_of(PEERS[0], sequence=step + 1, now=NOW + step, train_loss=float(step))
+            state = fold(state, Look(now=NOW + step, num_members=1, records=[record]))
+            live.publish(state, history_of(state))
+        assert live.version > MAX_KEPT
+        for version in range(live.version):
+            events, pieces = live.since(version)
+            assert zlib.decompressobj(-zlib.MAX_WBITS).decompress(pieces) == events
+        assert len(live._events) == MAX_KEPT
 
     asyncio.run(check())
 
