@@ -37,7 +37,13 @@ class ServedFiles:
         if digest not in self.known:
             return b""  # another remote's chunk of it was damaged meanwhile
         path, digests = self.known[digest]
-        chunk = await self.compute(partial(_read, path, index))
+        try:
+            chunk = await self.compute(partial(_read, path, index))
+        except FileNotFoundError:
+            chunk = b""
+        except OSError as error:
+            log.info("%s cannot be read now: %s", path, error)  # as when remotes hold all descriptors
+            return b""
         if digest_of(chunk) == digests[index]:
             return chunk
         log.warning("%s was changed or removed; it is given to nobody before this peer is started again", path)
@@ -60,10 +66,6 @@ def read_served(data_dir: Path, manifest: RunManifest) -> dict[bytes, tuple[Path
 
 
 def _read(path: Path, index: int) -> bytes:
-    """One chunk; empty when it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            file.seek(index * FILE_CHUNK_BYTES)
-            return file.read(FILE_CHUNK_BYTES)
-    except OSError:
-        return b""
+    with open_regular(path) as file:
+        file.seek(index * FILE_CHUNK_BYTES)
+        return file.read(FILE_CHUNK_BYTES)

@@ -422,6 +422,22 @@ def test_a_file_that_is_damaged_while_two_read_it_is_none_for_both(tmp_path: Pat
     in_scene(tmp_path, play)
 
 
+def test_a_file_that_cannot_be_opened_for_a_moment_is_given_again_afterwards(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        faults = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+        async def compute(work: Callable[[], Any]) -> Any:
+            if faults:
+                raise faults.pop()
+            return work()
+
+        files = ServedFiles(read_served(scene.owner, scene.manifest), compute)
+        digest = next(iter(files.known))
+        assert [await files.chunk(digest, 0), await files.chunk(digest, 0)] == [b"", SMALL]
+
+    in_scene(tmp_path, play)
+
+
 def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         files = ServedFiles(read_served(scene.owner, scene.manifest))
