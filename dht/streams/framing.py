@@ -143,7 +143,7 @@ class FramedStream:
             except OSError as error:
                 raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
             except asyncio.CancelledError:
-                self._abort("a send was given up half-way")
+                self.cut("a send was given up half-way")
                 raise
             self._check_open()
 
@@ -160,7 +160,7 @@ class FramedStream:
                 self._announced_bytes = int.from_bytes(await self._reader.readexactly(FRAME_HEADER_BYTES), "big")
             if self._announced_bytes > max_bytes:
                 announced_bytes = self._announced_bytes
-                self._abort("the remote announced a frame that is too long")
+                self.cut("the remote announced a frame that is too long")
                 raise PeerFault(
                     self.remote,
                     f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
@@ -188,7 +188,7 @@ class FramedStream:
         try:
             await self._memory.reserve(self.remote, num_bytes)
         except PeerFault:
-            self._abort("the remote announced a frame that is too long")
+            self.cut("the remote announced a frame that is too long")
             raise
         self._reserved_bytes = num_bytes
         if self._end is not None:
@@ -215,7 +215,8 @@ class FramedStream:
 
     def cut(self, why: str) -> None:
         """End both directions at once; a reader that waits for a frame gets a fault."""
-        self._abort(why)
+        self._mark_ended(why)
+        self._abort_transport()
 
     async def close(self) -> None:
         """Close both directions; what the remote has not read yet may be lost. Never raises."""
@@ -226,7 +227,7 @@ class FramedStream:
         flushing = asyncio.ensure_future(self._writer.wait_closed())
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
-        self._cut()
+        self._abort_transport()
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
 
     def _check_open(self) -> None:
@@ -234,14 +235,10 @@ class FramedStream:
             raise PeerUnreachable(self.remote, f"the stream is over: {self._end}; open a new one")
 
     def _fail(self, what: str) -> PeerUnreachable:
-        self._abort(what)
+        self.cut(what)
         return PeerUnreachable(self.remote, what)
 
-    def _abort(self, why: str) -> None:
-        self._mark_ended(why)
-        self._cut()
-
-    def _cut(self) -> None:
+    def _abort_transport(self) -> None:
         # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
         with contextlib.suppress(AttributeError):
             self._writer.transport.abort()

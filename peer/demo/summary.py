@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +9,8 @@ from typing import Any
 
 from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted
 from dht.host import PeerId
-from dht.regular_files import open_regular
 from peer.events.anchor_events import CaughtUp
-from peer.events.event_log import from_json
+from peer.events.log_tail import newer_events
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.events.rotating_log import earlier_log
 
@@ -67,20 +64,16 @@ class LogFollower:
 
     log: PeerLog
     path: Path
-    _num_bytes: int = 0
+    _position: int = 0
 
     def read_on(self) -> PeerLog:
         """Fold what was written since the last call."""
-        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
-            if os.fstat(file.fileno()).st_size < self._num_bytes:
-                self._num_bytes = 0  # a new log has taken the place of a full one
-            file.seek(self._num_bytes)
-            data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._num_bytes += len(whole)
-            for line in whole.splitlines():
-                with contextlib.suppress(ValueError):
-                    self.log.take(from_json(line))
+        before = -1
+        while before != self._position:  # a long log is read in parts
+            before = self._position
+            events, self._position = newer_events(self.path, before)
+            for event in events:
+                self.log.take(event)
         return self.log
 
 

@@ -56,6 +56,13 @@ async def echo(stream: Stream) -> None:
         await stream.send(await stream.receive(MAX_FRAME))
 
 
+async def assert_echo(caller: Host, called: Host) -> None:
+    stream = await caller.open_stream(called.peer_id, ECHO, OPEN_SECONDS)
+    await stream.send(b"hello")
+    assert await stream.receive(5) == b"hello"
+    await stream.close()
+
+
 async def connected_pair(
     network: HostNetwork, handlers: Mapping[str, StreamHandler], own: Mapping[str, StreamHandler] | None = None
 ) -> tuple[Host, Host]:

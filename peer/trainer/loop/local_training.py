@@ -241,7 +241,8 @@ class LocalTraining:
 
     def skip_step(self) -> None:
         """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
-        self._forget()
+        self._num_tokens = self._reported_tokens = 0
+        self._losses.clear()
 
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`."""
@@ -290,10 +291,6 @@ class LocalTraining:
         if self._keeper is not None:
             self._keeper.take_waiting()
 
-    def _forget(self) -> None:
-        self._num_tokens = self._reported_tokens = 0
-        self._losses.clear()
-
     def _after_step(self) -> None:
         if self._shows_anchor:
             raise UsageFault(
@@ -306,7 +303,7 @@ class LocalTraining:
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
-        self._forget()
+        self.skip_step()
         self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate)
         if self._keeper is not None:
             self._keeper.after_step()

@@ -13,16 +13,8 @@ from averaging.wire.cell_messages import CellsCommit, Partial
 from averaging.wire.messages import MAX_ROSTER, Abandon, Redirect
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.cell_swarm import CellSwarm
+from tests.kit.rounds.round_swarm import settle
 from tests.kit.tiers import sampled
-
-
-def settle(swarm, chance, num_audits=3):
-    for _ in swarm.run(chance):
-        pass
-    for _ in range(num_audits):
-        swarm.audit()
-        for _ in swarm.run(chance):
-            pass
 
 
 def assert_whole(swarm):

@@ -18,6 +18,7 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
+from tests.kit.averages.codec_data import decoded
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8
@@ -45,12 +46,6 @@ def zeros(size=SIZE):
 def state_of(rule, codec="int4", seed=0, block_size=BLOCK):
     anchor = normal(seed, scale=1.0)
     return FragmentState(rule, make_codec(codec, block_size), anchor, zeros(), zeros())
-
-
-def decoded(codec, encoded):
-    out = np.empty(encoded.num_values, dtype=np.float32)
-    codec.decode(encoded, out)
-    return out
 
 
 def in_small_chunks():

@@ -35,7 +35,7 @@ from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.config.averaging_rules import rule_of
 from peer.config.manifest import RunManifest
-from tests.kit.averages.codec_data import KERNELS
+from tests.kit.averages.codec_data import KERNELS, decoded
 from tests.kit.averages.robust_work import BLOCK, FREE, FRESH, MEAN, combined, group, normal
 from tests.kit.tiers import sampled
 
@@ -48,12 +48,6 @@ ROBUST = (TRIMMED, CLIPPED, RADIAL)
 
 def name_of(rule):
     return rule.combine
-
-
-def decoded(codec, encoded):
-    out = np.empty(encoded.num_values, dtype=np.float32)
-    codec.decode(encoded, out)
-    return out
 
 
 def bytes_of(reduction):

@@ -25,18 +25,8 @@ from averaging.wire.messages import (
     VersionIs,
     Wait,
 )
-from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
+from tests.kit.rounds.round_swarm import RoundSwarm, digest_of, settle
 from tests.kit.tiers import sampled, some
-
-
-def settle(swarm, chance, num_audits=3):
-    """Run until nothing is left to do, then as many announcements as a fork may survive."""
-    for _ in swarm.run(chance):
-        pass
-    for _ in range(num_audits):
-        swarm.audit()
-        for _ in swarm.run(chance):
-            pass
 
 
 def assert_whole(swarm):

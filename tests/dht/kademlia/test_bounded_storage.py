@@ -59,7 +59,6 @@ KEY = key_id_of("some key")
 OTHER_KEY = key_id_of("other key")
 ALICE, BOB, OWNER = Identity.generate(), Identity.generate(), Identity.generate()
 RUN_ID = make_run_id("tiny", OWNER.public_key)
-REGULAR = MSGPackSerializer.dumps(None)
 
 
 def peer_record(identity: Identity, **changes: Any) -> PeerRecord:

@@ -23,7 +23,7 @@ from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
 from dht.p2pd.host import P2pdHost
 from dht.streams.rate_limits import URGENT_BYTES, RateLimits
-from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
+from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 
@@ -76,13 +76,6 @@ async def restarted(host: P2pdHost) -> asyncio.Event:
 
     host.add_restart_listener(listener)
     return event
-
-
-async def assert_echo(caller: P2pdHost, called: P2pdHost) -> None:
-    stream = await caller.open_stream(called.peer_id, ECHO, 10.0)
-    await stream.send(b"hello")
-    assert await stream.receive(5) == b"hello"
-    await stream.close()
 
 
 def test_a_killed_daemon_is_back_with_the_same_identity_port_and_protocols() -> None:

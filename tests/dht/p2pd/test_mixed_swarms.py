@@ -18,7 +18,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.records.run_record import run_key
-from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
+from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
 
 pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")
 pytest.importorskip("hivemind")
@@ -209,13 +209,6 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for what other tasks do; the check's own deadline ends it."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
-
-
-async def assert_echo(caller: Host, called: Host) -> None:
-    stream = await caller.open_stream(called.peer_id, ECHO, 10.0)
-    await stream.send(b"hello")
-    assert await stream.receive(5) == b"hello"
-    await stream.close()
 
 
 Meddle = Callable[[bytes], bytes]

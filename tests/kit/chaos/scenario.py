@@ -101,10 +101,6 @@ class Scenario:
     hostile_until: Literal["chaos ends", "training ends"] = "chaos ends"
     window_bytes: int = 1024 * 1024
 
-    @property
-    def has_liar(self) -> bool:
-        return any(profile.lie for profile in self.profiles)
-
     def describe(self) -> str:
         """The whole scenario, one fact a line."""
         lines = [f"  {field.name} = {getattr(self, field.name)}" for field in fields(self) if field.name not in _LISTS]

@@ -420,3 +420,13 @@ class RoundSwarm:
 
 def _weight(machine: RoundMachine) -> tuple[int, bytes]:
     return machine.lineage_tokens, machine.anchor_digest
+
+
+def settle(swarm, chance, num_audits=3):
+    """Run until nothing is left to do, then as many announcements as a fork may survive."""
+    for _ in swarm.run(chance):
+        pass
+    for _ in range(num_audits):
+        swarm.audit()
+        for _ in swarm.run(chance):
+            pass

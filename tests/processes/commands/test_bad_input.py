@@ -33,32 +33,11 @@ from tests.kit.processes.process_swarm import (
     ProcessSwarm,
     assert_one_sentence,
     free_port,
-    process_swarm,
     wait_until,
 )
 from tests.kit.tiers import sampled
 
 OTHER_VERSION = PROTOCOL_VERSION + 1
-
-
-@pytest.fixture(scope="module")
-def swarm() -> Iterator[ProcessSwarm]:
-    with process_swarm() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def first(swarm: ProcessSwarm) -> PeerProcess:
-    peer = swarm.start("first", has_record=True)
-    peer.wait_joined()
-    return peer
-
-
-@pytest.fixture(scope="module")
-def second(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
-    peer = swarm.start("second", peers=[first.address])
-    peer.wait_joined()
-    return peer
 
 
 def assert_unharmed(first: PeerProcess, second: PeerProcess) -> None:

@@ -38,19 +38,6 @@ def black_hole() -> Iterator[str]:
         yield f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/"
 
 
-@pytest.fixture(scope="module")
-def swarm() -> Iterator[ProcessSwarm]:
-    with process_swarm() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def first(swarm: ProcessSwarm) -> PeerProcess:
-    peer = swarm.start("first", has_record=True)
-    peer.wait_joined()
-    return peer
-
-
 def assert_left_politely(swarm: ProcessSwarm, peer: PeerProcess, family: set[int]) -> None:
     assert peer.wait_end() == 0, peer.stderr
     wait_until(lambda: not family & swarm.process_ids(), "its processes end")

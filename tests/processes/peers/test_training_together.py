@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -47,26 +46,6 @@ from tests.kit.tiers import sampled
 
 STEPS_SECONDS = 240.0
 """For 300 inner steps of the least urgent process of a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def swarm() -> Iterator[ProcessSwarm]:
-    with process_swarm() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def first(swarm: ProcessSwarm) -> PeerProcess:
-    peer = swarm.start("first", has_record=True)
-    peer.wait_joined()
-    return peer
-
-
-@pytest.fixture(scope="module")
-def second(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
-    peer = swarm.start("second", peers=[first.address])
-    peer.wait_joined()
-    return peer
 
 
 def common_outcomes(one: PeerProcess, other: PeerProcess, members: set[PeerId]) -> list[tuple[int, str, str]]:
