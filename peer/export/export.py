@@ -45,7 +45,8 @@ def export_model(
         config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
     else:
         config = write_model(anchors, out, time.time(), replace=force)
-    address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {anchors.tokens} tokens")
+    work = f"{anchors.tokens} {anchors.manifest.counted_in}"
+    address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {work}")
     if as_json:
         facts = {key: value for key, value in config.items() if key != "manifest"}
         print(json.dumps({"out": str(out), "pushed": address, **facts}))

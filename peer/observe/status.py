@@ -156,7 +156,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     facts = status_facts(run_id, manifest, records, time.time())
     console = console_of_output()
     loss = facts["held_out_loss"]
-    done = f"{count_text(facts['run_tokens'])} tokens"
+    done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
     if facts["progress"] is not None:
         done += f", {facts['progress']:.0%} of {count_text(facts['budget_tokens'])}"
     training = manifest.training

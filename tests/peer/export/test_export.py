@@ -212,7 +212,7 @@ def test_a_checkpoint_can_be_taken_home(
     assert "\nExamples    99 committed" in said.out
     assert f"{out}, and config.json beside it" in said.out
     # What is old is said to be, and where the newest is.
-    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN in place", said.err)
+    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 examples committed; .* RUN in place", said.err)
 
 
 def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:
