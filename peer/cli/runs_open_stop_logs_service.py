@@ -173,7 +173,7 @@ def logs(
 )
 @exits_with_sentence
 def service(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="As of `peer join`.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as for `peer join`.", show_default=False)],
     flags: Annotated[
         list[str] | None, typer.Argument(metavar="-- FLAGS", help="Flags of `peer join`, or of `peer seed`.")
     ] = None,

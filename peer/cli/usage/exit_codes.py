@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,15 +46,17 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
     @functools.wraps(command)
     def reported(*positional: Any, **named: Any) -> None:
         with plain_output():
-            raise typer.Exit(code_of(lambda: command(*positional, **named)))
+            raise typer.Exit(
+                code_of(lambda: command(*positional, **named), list(_typed([*positional, *named.values()])))
+            )
 
-    def code_of(run: Callable[[], int | None]) -> int:
+    def code_of(run: Callable[[], int | None], typed: list[str]) -> int:
         try:
             with _terminable():
                 code = run() or 0
             sys.stdout.flush()
         except MurmurationError as error:
-            _say(str(error))
+            say(in_house_style(str(error), typed))
             code = error.exit_code if isinstance(error, LocalFault) else 1
         except InterruptionTold:
             code = EXIT_INTERRUPTED
@@ -150,12 +152,26 @@ def _write_traceback(error: Exception) -> str:
     return "that could not be written; here it is instead:\n" + text
 
 
-def in_house_style(text: str) -> str:
+def _typed(values: Iterable[Any]) -> Iterator[str]:
+    """Texts and paths among the values of a command, whole and in the parts that `:` and `,` make of them."""
+    for value in values:
+        if isinstance(value, str | Path):
+            yield from filter(None, (str(value), *re.split("[:,]", str(value))))
+        elif isinstance(value, list | tuple):
+            yield from _typed(value)
+        elif isinstance(choices := getattr(value, "obj", None), dict):  # of a context
+            yield from _typed(choices.values())
+
+
+def in_house_style(text: str, typed: Iterable[str] = ()) -> str:
     """A message as a sentence: with a capital, unless it begins with a name, a flag or a file, and with a full stop.
 
     Messages are put together of parts, so that the beginning of one may stand inside another.
+
+    Args:
+        typed: texts of the command line; a message that begins with one keeps it as it is.
     """
-    if _BEGINNING.match(text):
+    if _BEGINNING.match(text) and not text.startswith(tuple(typed)):
         text = text[0].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) or not text else f"{text}."
 

@@ -14,6 +14,8 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 _TYPES = {int: "a whole number", float: "a number", bool: "yes or no"}
 _EXAMPLES = {int: "4", float: "2.5"}
+ALIKE = 0.6
+"""Of equal letters: a slip of the finger or a word for another one, such as --port for --map-ports."""
 
 
 def sentence_of(mistake: Any) -> str:
@@ -21,9 +23,13 @@ def sentence_of(mistake: Any) -> str:
     kind = type(mistake).__name__
     path = mistake.ctx.command_path if mistake.ctx is not None else "peer"
     see = f"see `{path} --help`."
+    if kind == "NoSuchOption" and mistake.option_name == "-=":
+        return f"A flag of one letter takes no value and has one behind `=`; expected it alone; {see}"
     if kind == "NoSuchOption":
         near = _closest(mistake.option_name, mistake.possibilities or ())
         hint = f"did you mean {' or '.join(near)}?" if near else see
+        if not near and mistake.ctx is not None and mistake.ctx.parent is None:
+            hint = f"flags of a command stand behind it; {see}"
         return f"There is no flag {mistake.option_name} of `{path}`; {hint}"
     if kind == "MissingParameter":
         return f"{_name(mistake.param)} is missing; expected {_wanted(mistake.param)}; {see}"
@@ -34,6 +40,8 @@ def sentence_of(mistake: Any) -> str:
     if kind == "NoArgsIsHelpError":
         return f"`{path}` needs a command of its own; {see}"
     text = mistake.format_message()
+    if found := re.match(r"Option '(.*)' does not take a value", text):
+        return f"{found[1]} takes no value and has one; expected {found[1]} alone; {see}"
     if found := re.match(r"No such command (.*?)\.(?: Did you mean (.*)\?)?$", text):
         hint = f"Did you mean {found[2]}?" if found[2] else f"See `{path} --help`."
         return f"There is no command {found[1]}. {hint}"
@@ -60,9 +68,11 @@ def wrong_use(mistake: Any, ctx: Any) -> Any:
 
 
 def _closest(word: str, others: Iterable[str]) -> list[str]:
-    """Those that are as like the word as the one that is most like it."""
-    likeness = {other: SequenceMatcher(None, word, other).ratio() for other in others}
-    return sorted(other for other, ratio in likeness.items() if ratio == max(likeness.values()))
+    """Those that are as like the word as the one that is most like it; none where that has little of the word."""
+    bare = word.strip("-")
+    likeness = {other: SequenceMatcher(None, bare, other.strip("-")).ratio() for other in others}
+    most = max(likeness.values(), default=0.0)
+    return sorted(other for other, ratio in likeness.items() if ratio == most >= ALIKE)
 
 
 def _name(parameter: Any) -> str:

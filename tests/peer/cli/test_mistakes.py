@@ -71,6 +71,41 @@ def test_only_the_closest_flag_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert said(["init", "x", "--confg", "run.toml"], capsys).endswith("; did you mean --config?")
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--version=3", "--version takes no value and has one; expected --version alone; see `peer --help`."),
+        ("--help=1", "--help takes no value and has one; expected --help alone; see `peer --help`."),
+        ("-V=3", "A flag of one letter takes no value and has one behind `=`; expected it alone; see `peer --help`."),
+        ("logs -f=3", "A flag of one letter takes no value and has one behind `=`; expected it alone; see `peer logs"),
+        ("--json runs", "There is no flag --json of `peer`; flags of a command stand behind it; see `peer --help`."),
+        ("seed --bogus", "There is no flag --bogus of `peer seed`; see `peer seed --help`."),
+    ],
+)
+def test_a_flag_at_the_wrong_place_or_with_a_value(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(words.split(), capsys).startswith(f"peer: {sentence}")
+
+
+@pytest.mark.parametrize("name", ["no file", "the", "a b", "run 1", "all"])
+def test_a_path_keeps_its_first_letter(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        *(["plan", name], ["init", "x", "--config", name], ["evaluate", "--model", name]),
+        *(
+            ["stop", "--data-dir", name],
+            ["join", UNKNOWN_RUN, "--base", name],
+            ["join", UNKNOWN_RUN, "--data", f"text:{name}"],
+        ),
+    ):
+        assert said(words, capsys).startswith(f"peer: {name}"), words
+    (tmp_path / name).mkdir()
+    assert said(["plan", name], capsys).startswith(f"peer: {name}/run.record cannot be read")
+
+
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_wrong_values_of_all_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [
