@@ -12,8 +12,8 @@ from peer.console.first_lines import LABELS
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.event_log import to_json
-from peer.events.swarm_seen import OwnAddresses
-from peer.panel.scene.news import loss_text
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
+from peer.panel.scene.news import NewsLine, loss_text
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.updates import Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
@@ -22,6 +22,8 @@ CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
 """A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
+NAMES_SECONDS = 5.0
+"""News of somebody whose name is not known waits this long for it; the next look at the members brings it."""
 _FOR_PEOPLE = (events.WaitingForPeers, CatchUpProgressed, CaughtUp, events.JoinedRun, events.LeftRun)
 """Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
 
@@ -76,6 +78,7 @@ class PlainView(_Lines):
         self._now = 0.0
         self._awaited = ""
         self._waited_at = -math.inf
+        self._unnamed: list[tuple[float, NewsLine]] = []
 
     def show(self, event: events.Event) -> None:
         num_news = self._scene.news[-1:]
@@ -92,13 +95,16 @@ class PlainView(_Lines):
                 self._print(event.at, self._scene.sentence_of(event))
         elif self._scene.news[-1:] != num_news:
             new = self._scene.news[-1]
-            who = "" if new.remote is None else self._scene.name_of(new.remote)
-            text = _capitalised(new.text).replace("{who}", who)
-            self._print(event.at, f"{text.rstrip('.')}.")
+            if new.remote is None or new.remote in self._scene.names:
+                self._print_news(event.at, new)
+            else:
+                self._unnamed.append((event.at, new))
 
     def tell(self, update: ViewUpdate) -> None:
         super().tell(update)
         self._scene = with_update(self._scene, update, self._now)
+        if isinstance(update, SwarmSeen):
+            self._print_unnamed(update.at)
         if isinstance(update, LoadingStep) and (update.detail or update.is_done):
             _write_line(self._stdout, f"{LABELS[update.name]}: {update.detail or 'ready'}")
         elif isinstance(update, Resting):
@@ -108,6 +114,7 @@ class PlainView(_Lines):
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
+        self._print_unnamed(now - NAMES_SECONDS)
         if self._spoke_at is None:
             self._spoke_at = now
         elif now - max(self._spoke_at, self._waited_at) >= HEARTBEAT_SECONDS:
@@ -116,8 +123,21 @@ class PlainView(_Lines):
             self._print(now, told)
 
     def close(self) -> None:
+        self._print_unnamed(math.inf)
         for line in goodbye(self._scene, self._now):
             _write_line(self._stdout, line)
+
+    def _print_unnamed(self, until: float) -> None:
+        """News from before `until` that waited for names."""
+        due = [new for at, new in self._unnamed if at <= until]
+        self._unnamed = [(at, new) for at, new in self._unnamed if at > until]
+        for new in due:
+            self._print_news(self._now, new)
+
+    def _print_news(self, at: float, new: NewsLine) -> None:
+        who = "" if new.remote is None else self._scene.name_of(new.remote)
+        text = _capitalised(new.text).replace("{who}", who)
+        self._print(at, f"{text.rstrip('.')}.")
 
     def _print(self, at: float, sentence: str) -> None:
         if self._is_verbose or self._spoke_at is None:

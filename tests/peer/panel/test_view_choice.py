@@ -26,7 +26,7 @@ from peer.events.peer_events import (
 )
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
-from peer.panel.plain_and_json_views import HEARTBEAT_SECONDS, JsonView, PlainView, heartbeat, summary
+from peer.panel.plain_and_json_views import HEARTBEAT_SECONDS, NAMES_SECONDS, JsonView, PlainView, heartbeat, summary
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.panel.view_choice import make_view
@@ -54,9 +54,24 @@ def test_plain_lines_are_for_people() -> None:
     said = told_by(view, stream)
     assert said[0] == "Joined demo.abc on cpu with 860 k parameters; versions 0 0 0."
     assert said[1] == "You passed 100 k tokens."
-    assert said[2].endswith("joined.")
+    assert said[2] == "Kiran joined."
     assert said[3] == "The manifest is new"
     assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
+
+
+def test_a_plain_line_waits_for_a_name_and_not_for_long() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    view.show(joined(100.0))
+    view.show(Event(103.0, ME, PeerJoined(KIRAN)))
+    view.tick(103.0 + NAMES_SECONDS - 0.1)
+    assert len(told_by(view, stream)) == 1
+    view.tick(103.0 + NAMES_SECONDS)
+    view.show(Event(110.0, ME, PeerLeft(KIRAN, "it said goodbye")))
+    view.tell(SwarmSeen(at=109.0))
+    assert len(told_by(view, stream)) == 2
+    view.close()
+    assert told_by(view, stream)[1:3] == [f"{speakable_name(KIRAN)} joined.", f"{speakable_name(KIRAN)} left."]
 
 
 def test_a_plain_line_comes_every_half_minute_whatever_else_was_said() -> None:
