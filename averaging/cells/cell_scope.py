@@ -62,7 +62,8 @@ from dht.host import PeerId
 NUM_ASKED = 3
 """Others who are asked for a commit that this peer missed; each of them probably has it."""
 MAX_PARTS = 8
-"""Parts of one version that a member keeps: one for each leader that its cell had."""
+"""Parts of one version that a member keeps: one for each leader that its cell had. And plans above the cells that it
+follows."""
 
 
 class CellScope(FlatScope):
@@ -100,6 +101,8 @@ class CellScope(FlatScope):
         self._given_up: set[PeerId] = set()
         self._slices = SliceReducing(rounds.me, timing, rounds.notary)
         self._orders: dict[int, tuple[SliceOrder, PeerId]] = {}
+        self._ordered: set[tuple[int, PeerId, PeerId]] = set()
+        """(attempt, top leader, leader of this cell) of each."""
         self._top_began = (-1, 0.0)
         self._foreign: tuple[PeerId, float] | None = None
         self._takes: dict[type, Callable[[Any, float], None]] = {
@@ -356,6 +359,10 @@ class CellScope(FlatScope):
             return
         if rounds.plan_under(order.cell_attempt, sender) is None:
             return
+        plan = (order.attempt, order.leader, sender)
+        if plan in self._ordered or len(self._ordered) >= MAX_PARTS:
+            return  # each costs this peer its cell's means once more, sent to whom the order names
+        self._ordered.add(plan)
         for number in order.numbers:
             self._orders[number] = (order, sender)
         rounds.tell(machine_events.SendPartials(order, sender))
@@ -491,6 +498,7 @@ class CellScope(FlatScope):
         self._end_top()
         self._bid = self._foreign = None
         self._orders = {}
+        self._ordered = set()
         self._slices.advance()
 
     def leave(self, commit: Commit | None) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from averaging.cells.cell_scope import MAX_PARTS
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
-from averaging.rounds.machine_events import Advanced, Heard, Tick
+from averaging.rounds.machine_events import Advanced, Heard, SendPartials, Tick
 from averaging.wire.cell_messages import CellsCommit, Partial
 from averaging.wire.messages import MAX_ROSTER, Abandon, Redirect
 from tests.kit.network.memory_networks import named
@@ -230,6 +231,23 @@ def test_a_mean_without_the_word_of_its_cells_leader_is_not_the_one_that_is_wait
     assert_whole(swarm)
     (commit,) = swarm.members[swarm.names[0]].lineage
     assert {result.included for result in commit.results} == {(0, 1)}
+
+
+def test_a_cells_leader_orders_its_means_of_each_plan_once_and_of_few_plans():
+    """An order has some hundred bytes, and the cell's mean of a slice up to a megabyte."""
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    scopes = [swarm.scope(name) for name in swarm.names]
+    scope = until(swarm, chance, lambda: [one for one in scopes if one._orders and one._slices.slices])[0]
+    order, leader = next(iter(scope._orders.values()))
+    machine, num_slices = swarm.machine(scope.me), len(scope._slices.slices)
+    sent = []
+    for attempt in (order.attempt, *range(order.attempt, order.attempt + 3 * MAX_PARTS)):
+        sent += machine.step(Heard(leader, replace(order, attempt=attempt)), swarm.now)
+    assert sum(isinstance(effect, SendPartials) for effect in sent) == MAX_PARTS - 1
+    assert len(scope._slices.slices) <= MAX_PARTS * num_slices
 
 
 def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():
