@@ -32,10 +32,13 @@ from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.own_contributions import Sent
+from averaging.rounds.shard_plan import MAX_SHARD_VALUES
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
 from averaging.wire.messages import (
+    MAX_ROSTER,
+    MAX_SHARDS,
     Accusation,
     AuditRequest,
     AuditShare,
@@ -66,8 +69,8 @@ MAX_EARLY = 256
 KEPT_MEANS = 3
 """Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
 MAX_REMEMBERED = 64
-"""Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member. In runs of
-many fragments it is one of each commit that can be looked at."""
+"""Means of which the verdict, and the signatures that came as a defence, are kept. In runs of many fragments it is one
+of each commit that can be looked at."""
 
 ANSWERS_TO_ALL = 3
 """Accusers of one mean whose answers go to all members; those of others go to themselves."""
@@ -119,7 +122,8 @@ class Audits:
         self._open: dict[Key, _Audit] = {}
         self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
         num_means = max(MAX_REMEMBERED, KEPT_MEANS * len(context.fragments))
-        self._inputs: Newest[tuple[int, int, int], tuple[SignedInput, ...]] = Newest(num_means)
+        self._inputs: dict[tuple[int, int], dict[int, tuple[SignedInput, ...]]] = {}
+        """By (fragment, version) and shard, of own means: without them this peer could not defend itself."""
         self._defences: Newest[tuple[int, int, int], Defence] = Newest(num_means)
         self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
         """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
@@ -175,8 +179,25 @@ class Audits:
         for member in unsigned:
             what = f"its contribution to fragment {plan.fragment} is not signed by it"
             self._blame(plan.roster[member].peer_id, "malformed", what, (plan.fragment, plan.version, "unsigned"))
-        self._inputs[plan.fragment, plan.version, shard] = tuple(inputs)
+        self._keep_inputs(fragment, plan.version, shard, tuple(inputs))
         return tuple(kept)
+
+    def _keep_inputs(
+        self, fragment: FragmentRuntime, version: int, shard: int, inputs: tuple[SignedInput, ...]
+    ) -> None:
+        """Of each round as many as there are when this peer makes all its means for a full roster.
+
+        A leader that cuts a round into more has this peer forget inputs of that round, and of no other.
+        """
+        for place in [place for place in self._inputs if place[0] == fragment.index]:
+            if not 0 <= version - place[1] <= KEPT_MEANS:
+                del self._inputs[place]
+        of_round = self._inputs.setdefault((fragment.index, version), {})
+        of_round.pop(shard, None)
+        of_round[shard] = inputs
+        most = min(MAX_SHARDS, fragment.state.num_values // MAX_SHARD_VALUES + 2) * (MAX_ROSTER + 1)
+        while sum(1 + len(each) for each in of_round.values()) > most:
+            del of_round[next(iter(of_round))]
 
     # ---------------------------------------------------------------------------------------------------- auditing
 
@@ -474,7 +495,7 @@ class Audits:
 
     def _hear_accusation(self, fragment: FragmentRuntime, sender: PeerId, said: Accusation) -> None:
         held, mean = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
-        inputs = self._inputs.get(mean, ())
+        inputs = self._inputs.get(mean[:2], {}).get(said.shard, ())
         if held is None:
             # An auditor that lacks a member's share asks last, when this peer's rounds may have gone on.
             is_own, num_members = True, len(inputs)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
+from averaging.exchange.audit import KEPT_MEANS
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.shard_mean import reduce_shard
@@ -15,7 +17,15 @@ from averaging.rounds.leader import Leading
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire import frames
-from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
+from averaging.wire.messages import (
+    MAX_SHARDS,
+    Accusation,
+    AuditRequest,
+    Commit,
+    Contribution,
+    RosterEntry,
+    ShardResult,
+)
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 from tests.kit.rounds.audited_swarm import RULE, accused_by, refusals, swarm_of
@@ -266,6 +276,33 @@ def test_a_commit_is_hashed_once_however_many_accusations_name_another_one(monke
         for _ in range(10):
             accused.exchange.audits.hear(fragment, named(70), said, memoryview(b""), 0)
         assert len(hashed) == 1
+        return swarm
+
+    scenario(play)
+
+
+def test_whoever_makes_many_means_can_defend_each_of_them():
+    """A large fragment has hundreds of means, and a hostile leader may cut a small one into as many for one reducer."""
+
+    async def play():
+        swarm = swarm_of(4)
+        await swarm.train(3)
+        accused, auditor = swarm.live()[0], swarm.live()[1]
+        commit = next(one.commit for one in reversed(accused.closed()) if accused.name == one.commit.holder(0))
+        fragment, audits = accused.fragments[commit.fragment], accused.exchange.audits
+        other = accused.fragments[1 - commit.fragment]
+        plan = SimpleNamespace(fragment=other.index, version=other.state.version, attempt=0, roster=())
+        for shard in range(MAX_SHARDS):
+            await audits.proven(other, plan, auditor.name, shard, ())
+        answered = []
+        audits._post = lambda to, message, payload=b"": answered.append(message)
+        said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
+        said = replace(said, signature=notary_of(auditor.name).sign_accusation(said))
+        audits.hear(fragment, auditor.name, said, memoryview(b""), 0)
+        others = [member for member in commit.shards[0].included if commit.roster[member].peer_id != accused.name]
+        assert [given.member for given in answered[0].inputs] == others
+        assert len(audits._inputs) <= 2 * (KEPT_MEANS + 1)
+
         return swarm
 
     scenario(play)
