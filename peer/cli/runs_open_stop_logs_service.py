@@ -102,9 +102,9 @@ def stop(
         print("None was asked to leave.")
         return 0
     if not ask_to_leave(chosen):
-        print(f"It has already left: {chosen.words}.")
+        print(f"It has already left: {chosen.named}.")
         return 0
-    print(f"Asked {chosen.words} to leave: it finishes its step and its round.", flush=True)
+    print(f"Asked {chosen.named} to leave: it finishes its step and its round.", flush=True)
     if not has_left(chosen, timeout):
         raise LocalFault(
             f"it still runs after {timeout:g} s; expected it to leave; `peer stop` once more ends it without a goodbye"
@@ -236,10 +236,10 @@ def _chosen(running: Sequence[Any]) -> Any:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         lines = [shlex.join(["peer", "stop", "--data-dir", str(one.folder)]) for one in running]
-        shown = [f"{command}\n  ends {one.words}" for command, one in zip(lines, running, strict=True)]
+        shown = [f"{command}\n  ends {one.named}" for command, one in zip(lines, running, strict=True)]
         raise UsageFault("\n".join([f"{len(running)} peers run here; expected one of these commands.", *shown]))
     for number, one in enumerate(running, 1):
-        print(f"{number:>2}  {one.folder}\n    {one.words}")
+        print(f"{number:>2}  {one.named}\n    {one.folder}")
     choices = {str(number): one for number, one in enumerate(running, 1)}
     try:
         typed = input(f"Which one is to leave? 1 to {len(running)}; Enter alone: none. ").strip()

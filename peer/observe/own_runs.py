@@ -13,12 +13,13 @@ from dht.errors import LocalFault, UsageFault
 from dht.quantities import seconds_text
 from dht.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
-from peer.folder_lock import read_holder_of
+from peer.folder_lock import last_use_of, read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.run_names import has_owner_key
 from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
-from peer.run_folders import folders_of, known_places
+from peer.observe.running_peer import name_in
+from peer.run_folders import SEED, folders_of, known_places
 
 PAGE_NAME = "page.address"
 """In a run's folder: where its dashboard on this machine was last."""
@@ -139,12 +140,12 @@ def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | Non
     Folders are named where one of them is not the usual one. Where a line does not fit into `width` columns, each run
     has lines of its own: a page that is cut cannot be copied. None: any width does.
     """
-    rows = [("run", "state", "folder", "owner", "page")]
+    rows = [("run", "peer", "state", "folder", "owner", "page")]
     are_usual = all(run.folder.name == run.run_id for run in runs)
     for run in runs:
         folder = "" if are_usual else str(run.folder)
         state = _state(run, time.time() if now is None else now)
-        rows.append((run.run_id, state, folder, "you" if run.is_owner else "", run.page or ""))
+        rows.append((run.run_id, _peer_of(run), state, folder, "you" if run.is_owner else "", run.page or ""))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = [
@@ -154,10 +155,17 @@ def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | Non
     if width is None or max(map(len, lines)) <= width:
         return lines
     lines = []
-    for run_id, state, folder, owner, page in rows[1:]:
-        told = (state, folder, "you own it" if owner else "", page)
+    for run_id, peer, state, folder, owner, page in rows[1:]:
+        told = (peer, state, folder, "you own it" if owner else "", page)
         lines += [run_id, *(f"  {one}" for one in told if one)]
     return lines
+
+
+def _peer_of(run: OwnRun) -> str:
+    """What the peer of this folder is, now or when it ran last, and its name."""
+    last = last_use_of(run.folder)
+    part = "" if last is None else "seed" if last == SEED else "trainer"
+    return f"{part} {name_in(run.folder)}".strip()
 
 
 def _state(run: OwnRun, now: float) -> str:

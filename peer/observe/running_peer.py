@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import LocalFault
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.identity.speakable import speakable_name
+from peer.config.peer_config import ADDRESSES_NAME, read_cached_peers
 from peer.folder_lock import LOCK_NAME, holder_of, told_holder_of
 
 LOOK_SECONDS = 0.2
@@ -22,6 +25,18 @@ class Running:
     folder: Path
     words: str
     process: int | None
+
+    @property
+    def named(self) -> str:
+        """The words behind the peer's name, where that is known."""
+        name = name_in(self.folder)
+        return f"{name}, {self.words}" if name else self.words
+
+
+def name_in(folder: Path) -> str:
+    """The name under which panel and page show the peer of a data folder; empty: it has listened nowhere yet."""
+    own = read_cached_peers(folder / ADDRESSES_NAME)
+    return speakable_name(parse_peer_multiaddr(own[0])[0]) if own else ""
 
 
 def running_in(folder: Path) -> Running | None:

@@ -14,7 +14,10 @@ import pytest
 
 from dht.errors import UsageFault
 from dht.host import PeerId
+from dht.identity.keys import Identity
+from dht.identity.speakable import speakable_name
 from peer.cli import app
+from peer.config.peer_config import ADDRESSES_NAME, write_cached_peers
 from peer.events.event_log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, LeftRun
@@ -123,12 +126,17 @@ def test_of_several_one_must_be_named(
     second.mkdir()
     remember_place(RUN, second)
     locks = [FolderLock(folder, "peer seed") for folder in (elsewhere, second)]
+    key = Identity.from_seed(bytes(32)).peer_id
+    write_cached_peers(second / ADDRESSES_NAME, [f"/ip4/127.0.0.1/tcp/4001/p2p/{key}"])
     assert app.run(["stop"]) == 2
     said = capsys.readouterr().err
     first, *rest = said.splitlines()
     assert first == "peer: 2 peers run here; expected one of these commands."
-    assert all(line.startswith(f"  ends process {os.getpid()} (peer seed), since ") for line in rest[1::2])
-    assert sorted(rest[::2]) == sorted(f"peer stop --data-dir {folder}" for folder in (elsewhere, second))
+    ended = {line: ends for line, ends in zip(rest[::2], rest[1::2], strict=True)}
+    for folder, name in ((elsewhere, ""), (second, f"{speakable_name(key)}, ")):
+        ends = ended.pop(f"peer stop --data-dir {folder}")
+        assert ends.startswith(f"  ends {name}process {os.getpid()} (peer seed), since ")
+    assert not ended
     asked_to_leave: list[Path] = []
 
     def ask_to_leave(one: Running) -> bool:

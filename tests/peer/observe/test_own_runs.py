@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.identity.keys import Identity
+from dht.identity.speakable import speakable_name
 from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.folder_lock import FolderLock
@@ -25,11 +26,16 @@ def test_a_further_peer_of_a_run_is_listed(
     home = tmp_path / "murmuration"
     for name in (RUN_ID, f"{RUN_ID}-10", f"{RUN_ID}-2", f"{RUN_ID}-old", f"{RUN_ID}-2-3"):
         (home / name).mkdir(parents=True)
+    FolderLock(home / f"{RUN_ID}-10", "peer seed").close()
+    key = Identity.from_seed(bytes(32)).peer_id
+    write_cached_peers(home / f"{RUN_ID}-10" / ADDRESSES_NAME, [f"/ip4/127.0.0.1/tcp/4001/p2p/{key}"])
     held = FolderLock(home / f"{RUN_ID}-2", "peer join")
     try:
         assert app.run(["runs"]) == 0
         heading, first, second, tenth = capsys.readouterr().out.splitlines()
-        assert heading.split() == ["run", "state", "folder"]
+        assert heading.split() == ["run", "peer", "state", "folder"]
+        parts = [line[heading.index("peer") : heading.index("state")].strip() for line in (first, second, tenth)]
+        assert parts == ["", "trainer", f"seed {speakable_name(key)}"], "of stopped ones, too"
         assert first.startswith("never joined from here", heading.index("state"))
         assert second.startswith("running now", heading.index("state"))
         for line, end in ((first, ""), (second, "-2"), (tenth, "-10")):
@@ -39,6 +45,7 @@ def test_a_further_peer_of_a_run_is_listed(
         assert app.run(["runs"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[:2] == [RUN_ID, "  never joined from here"]
+        assert f"  seed {speakable_name(key)}" in lines
         assert [line for line in lines if str(home) in line] == [f"  {home / RUN_ID}{end}" for end in ("", "-2", "-10")]
         assert app.run(["runs", "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
