@@ -25,8 +25,8 @@ from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import HERE, Report
 from peer.memory.base_bits import check_base_bits
 from peer.network.membership.address_check import lacks_network
-from peer.network.membership.manifest_revisions import minimum_software_at
-from peer.network.membership.run_finding import local_record, manifest_of
+from peer.network.membership.manifest_revisions import manifest_of, minimum_software_at
+from peer.network.membership.run_finding import local_record
 from peer.network.reachability.probe import Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end

@@ -13,7 +13,7 @@ from averaging.signing.receipt_file import RunFrame, receipt_of
 from averaging.signing.round_signatures import Checker, Scope
 from averaging.transfer.client import fetch_log
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable
+from dht.errors import LocalFault, NobodyReachable
 from dht.host import Host, PeerId
 from dht.identity.keys import verify
 from dht.kademlia.census import members_here
@@ -31,6 +31,7 @@ from peer.files.fetching import FileFetcher
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.address_check import lacks_network, nobody_answered
 from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.manifest_revisions import manifest_of
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
 from peer.version import SOFTWARE
@@ -153,7 +154,7 @@ async def fetch_run_file(
         NobodyReachable: no member gave it for this long.
         LocalFault: the run has no such file, or the folder cannot be written.
     """
-    manifest = _manifest_of(record)
+    manifest = manifest_of(record)
     alone = manifest.model_copy(update={"files": tuple(file for file in manifest.files if file.name == name)})
     doorkeeper = _doorkeeper(host, record, entry)
     await FileFetcher(host, doorkeeper, data_dir, alone, donors, patience_seconds, asyncio.to_thread).run()
@@ -192,7 +193,7 @@ def run_frame(record: RunRecord) -> RunFrame:
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
-    manifest = _manifest_of(record)
+    manifest = manifest_of(record)
     return RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
 
 
@@ -202,14 +203,7 @@ def codec_bytes(record: RunRecord) -> Callable[[int], int]:
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
-    return codec_of(_manifest_of(record)).encoded_num_bytes
-
-
-def _manifest_of(record: RunRecord) -> RunManifest:
-    try:
-        return RunManifest.from_bytes(record.manifest)
-    except ValueError as error:
-        raise Incompatible(f"the manifest of {record.run_id} does not fit {SOFTWARE}: {error}") from error
+    return codec_of(manifest_of(record)).encoded_num_bytes
 
 
 @contextlib.asynccontextmanager
@@ -257,7 +251,7 @@ async def observe(
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
-        yield RunObserver(run_id, _manifest_of(record), host, store, _doorkeeper(host, record, entry))
+        yield RunObserver(run_id, manifest_of(record), host, store, _doorkeeper(host, record, entry))
 
 
 def _why(faults: dict[str, str]) -> str:

@@ -52,6 +52,21 @@ def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -
     )
 
 
+def manifest_of(record: RunRecord) -> RunManifest:
+    """The manifest in a signed record.
+
+    Raises:
+        Incompatible: it does not fit this software.
+    """
+    try:
+        return RunManifest.from_bytes(record.manifest)
+    except ValueError as error:
+        raise Incompatible(
+            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
+            "Expected a manifest of this version; install the version that the run's owner uses."
+        ) from error
+
+
 def apply_member_rules(admission: Admission, record: RunRecord) -> None:
     """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
     try:

@@ -21,12 +21,11 @@ from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, own_address, why_nobody
-from peer.network.membership.manifest_revisions import apply_member_rules
+from peer.network.membership.manifest_revisions import apply_member_rules, manifest_of
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.mistyped_run_id import in_other_run, other_run
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.network.membership.run_protocol import ask_for_run, reached_at
-from peer.version import SOFTWARE
 
 log = logging.getLogger(__name__)
 
@@ -221,16 +220,6 @@ def keep_record(path: Path, record: RunRecord) -> None:
         write_whole(path, encode_run_record(record))
     except OSError as error:
         log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
-
-
-def manifest_of(record: RunRecord) -> RunManifest:
-    try:
-        return RunManifest.from_bytes(record.manifest)
-    except ValueError as error:
-        raise Incompatible(
-            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
-            "Expected a manifest of this version; install the version that the run's owner uses."
-        ) from error
 
 
 def refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:

@@ -6,6 +6,7 @@ A line is a `Text` of rich without a newline. What others said is made printable
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -120,9 +121,7 @@ def ends(left: Text, right: Text, width: int) -> list[Text]:
 def beside(left: Sequence[Text], right: Sequence[Text], left_width: int, gap: int) -> list[Text]:
     """Two columns; lines of the left one are at most `left_width` wide."""
     lines = []
-    for index in range(max(len(left), len(right))):
-        one = left[index] if index < len(left) else Text()
-        other = right[index] if index < len(right) else Text()
+    for one, other in zip_longest(left, right, fillvalue=Text()):
         pad = Text(" " * (left_width - one.cell_len + gap) if other.plain else "")
         lines.append(joined([one, pad, other]))
     return lines

@@ -56,7 +56,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     if scene.run.page:
         lines.append(to_copy("Page", part(scene.run.page, "underline"), width))
     if height >= TALL:
-        people = people_table(scene, width, (height - num_rows(lines, width)) // 2, now)
+        people = people_table(scene, width, (height - num_rows(lines, width)) // 2)
         lines += [Text(), *people] if people else []
     return [*lines, Text(), *news_lines(scene, width, height - num_rows(lines, width) - 1)]
 

@@ -61,7 +61,7 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
         right_width = width - left_width - 4
         right = _loss(scene, right_width, max(6, min(24, (height - 6) // 2)), ascii_only=ascii_only)
         room = height - len(head) - 2
-        left += people_table(scene, left_width, room - len(left), now)
+        left += people_table(scene, left_width, room - len(left))
         right += [Text(), *news_lines(scene, right_width, room - len(right) - 1)]
         return [*head, Text(), *beside(left[:room], right[:room], left_width, 4)]
     figures = _figures(scene, now, width, is_brief=height < BRIEF)
@@ -69,7 +69,7 @@ def training_screen(scene: Scene, now: float, width: int, height: int, *, ascii_
     curve_height = 0 if width < LOW else max(4, min(10, room - 6)) if room >= 9 else 0
     shown = [*head, *figures, *page_line(scene, width), *_loss(scene, width, curve_height, ascii_only=ascii_only)]
     if height >= TALL:
-        people = people_table(scene, width, (height - len(shown)) // 2, now)
+        people = people_table(scene, width, (height - len(shown)) // 2)
         shown += [Text(), *people] if people else []
     return [*shown, Text(), *news_lines(scene, width, height - num_rows(shown, width) - 1)]
 
@@ -279,7 +279,7 @@ def _said(scene: Scene, one: NewsLine) -> Text:
     return part(told, _NEWS_STYLE[one.kind])
 
 
-def people_table(scene: Scene, width: int, room: int, now: float) -> list[Text]:
+def people_table(scene: Scene, width: int, room: int) -> list[Text]:
     """The ranking as far as it is heard of, one line each; nothing while there is nobody to compare with."""
     rows = scene.swarm.rows
     if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:

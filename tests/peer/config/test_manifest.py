@@ -20,7 +20,8 @@ from peer.config.data_source import DataSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, AveragingSection, RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
-from peer.network.membership.run_finding import manifest_of, refuse_two_manifests
+from peer.network.membership.manifest_revisions import manifest_of
+from peer.network.membership.run_finding import refuse_two_manifests
 
 DEFAULT = RunManifest(name="demo")
 PRINTABLE = st.text(st.characters(exclude_categories=["C"]), max_size=500)
