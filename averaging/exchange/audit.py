@@ -56,6 +56,9 @@ from dht.host import PeerId
 
 SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
+INPUTS_SECONDS = 3 * SHARES_SECONDS
+"""The signatures under a mean are kept so long at least. An auditor asks for them when members had their time to
+answer. Those that it tells of a wrong mean ask as long after."""
 DEFENCE_SECONDS = 10.0
 """For a few kilobytes of signatures."""
 ACCUSED_SECONDS = 3.0
@@ -124,6 +127,8 @@ class Audits:
         num_means = max(MAX_REMEMBERED, KEPT_MEANS * len(context.fragments))
         self._inputs: dict[tuple[int, int], dict[int, tuple[SignedInput, ...]]] = {}
         """By (fragment, version) and shard, of own means: without them this peer could not defend itself."""
+        self._made_at: dict[tuple[int, int], float] = {}
+        """When the last of them was made."""
         self._defences: Newest[tuple[int, int, int], Defence] = Newest(num_means)
         self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
         """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
@@ -189,9 +194,11 @@ class Audits:
 
         A leader that cuts a round into more has this peer forget inputs of that round, and of no other.
         """
-        for place in [place for place in self._inputs if place[0] == fragment.index]:
-            if not 0 <= version - place[1] <= KEPT_MEANS:
-                del self._inputs[place]
+        now = self._context.ports.clock()
+        self._made_at[fragment.index, version] = now
+        for place in [place for place, at in self._made_at.items() if now - at > INPUTS_SECONDS]:
+            if place[0] == fragment.index and not 0 <= version - place[1] <= KEPT_MEANS:
+                del self._inputs[place], self._made_at[place]
         of_round = self._inputs.setdefault((fragment.index, version), {})
         of_round.pop(shard, None)
         of_round[shard] = inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.exchange.audit import KEPT_MEANS
+from averaging.exchange.audit import INPUTS_SECONDS, KEPT_MEANS
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.shard_mean import reduce_shard
@@ -301,7 +302,10 @@ def test_whoever_makes_many_means_can_defend_each_of_them():
         audits.hear(fragment, auditor.name, said, memoryview(b""), 0)
         others = [member for member in commit.shards[0].included if commit.roster[member].peer_id != accused.name]
         assert [given.member for given in answered[0].inputs] == others
-        assert len(audits._inputs) <= 2 * (KEPT_MEANS + 1)
+        await asyncio.sleep(INPUTS_SECONDS + 1)
+        plan.version += KEPT_MEANS + 1
+        await audits.proven(other, plan, auditor.name, 0, ())
+        assert [place for place in audits._inputs if place[0] == other.index] == [(other.index, plan.version)]
 
         return swarm
 
