@@ -79,24 +79,29 @@ def _unreadable_data(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     return swarm.start("no-data", "--data", "text:/nonexistent/books", has_record=True)
 
 
+def on_another_machine(swarm: ProcessSwarm) -> dict[str, str]:
+    """An environment in which the folders of the other peers do not say where they are."""
+    return {"XDG_DATA_HOME": str(swarm.folder / "elsewhere")}
+
+
 def _no_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
-    # On a machine of its own: on this one, the folders of the other peers say where they are.
-    return swarm.start("no-address", environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere")})
+    return swarm.start("no-address", environment=on_another_machine(swarm))
 
 
 def _own_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     own = swarm.identity_of("own-address").peer_id
-    return swarm.start("own-address", peers=[f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{own}"])
+    peers = [f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{own}"]
+    return swarm.start("own-address", peers=peers, environment=on_another_machine(swarm))
 
 
 def _dead_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     address = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{first.peer_id}"
-    return swarm.start("dead-address", "--join-timeout", "3", peers=[address])
+    return swarm.start("dead-address", "--join-timeout", "3", peers=[address], environment=on_another_machine(swarm))
 
 
 def _wrong_peer_id(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     address = first.address.replace(first.peer_id, Identity.generate().peer_id)
-    return swarm.start("wrong-peer", "--join-timeout", "3", peers=[address])
+    return swarm.start("wrong-peer", "--join-timeout", "3", peers=[address], environment=on_another_machine(swarm))
 
 
 def _other_run(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
@@ -107,8 +112,8 @@ def _other_run(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
 def _tampered_record(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     swarm.identity_of("tampered")
     (swarm.folder_of("tampered") / "run.record").write_bytes(tampered_record(swarm))
-    # On a machine of its own, as above: members that are known would give it the right one.
-    return swarm.start("tampered", environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere")})
+    # Members that are known would give it the right one.
+    return swarm.start("tampered", environment=on_another_machine(swarm))
 
 
 def tampered_record(swarm: ProcessSwarm) -> bytes:
