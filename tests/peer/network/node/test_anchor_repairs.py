@@ -31,7 +31,9 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
         had=lambda version, digest: (version, digest) == (0, b"behind.."),
         state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0),
     )
-    exchange = SimpleNamespace(me=me, fragments=[fragment], applying=SimpleNamespace(repaired=lambda fragment: None))
+    exchange = SimpleNamespace(
+        me=me, fragments=[fragment], applying=SimpleNamespace(repaired=lambda fragment, claimed_by: None)
+    )
     heads = {(record.versions[0], record.digests[0]) for record in members}
     repairs = Repairs(
         exchange, None, SimpleNamespace(members=lambda: members, heads=lambda fragment: heads), None, None
