@@ -79,29 +79,29 @@ def _unreadable_data(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     return swarm.start("no-data", "--data", "text:/nonexistent/books", has_record=True)
 
 
-def on_another_machine(swarm: ProcessSwarm) -> dict[str, str]:
-    """An environment in which the folders of the other peers do not say where they are."""
-    return {"XDG_DATA_HOME": str(swarm.folder / "elsewhere")}
+def alone(swarm: ProcessSwarm, name: str) -> dict[str, str]:
+    """An environment in which no folder of another peer says where that is, as on a machine of its own."""
+    return {"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / name)}
 
 
 def _no_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
-    return swarm.start("no-address", environment=on_another_machine(swarm))
+    return swarm.start("no-address", environment=alone(swarm, "no-address"))
 
 
 def _own_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     own = swarm.identity_of("own-address").peer_id
     peers = [f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{own}"]
-    return swarm.start("own-address", peers=peers, environment=on_another_machine(swarm))
+    return swarm.start("own-address", peers=peers, environment=alone(swarm, "own-address"))
 
 
 def _dead_address(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     address = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{first.peer_id}"
-    return swarm.start("dead-address", "--join-timeout", "3", peers=[address], environment=on_another_machine(swarm))
+    return swarm.start("dead-address", "--join-timeout", "3", peers=[address], environment=alone(swarm, "dead-address"))
 
 
 def _wrong_peer_id(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     address = first.address.replace(first.peer_id, Identity.generate().peer_id)
-    return swarm.start("wrong-peer", "--join-timeout", "3", peers=[address], environment=on_another_machine(swarm))
+    return swarm.start("wrong-peer", "--join-timeout", "3", peers=[address], environment=alone(swarm, "wrong-peer"))
 
 
 def _other_run(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
@@ -113,7 +113,7 @@ def _tampered_record(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
     swarm.identity_of("tampered")
     (swarm.folder_of("tampered") / "run.record").write_bytes(tampered_record(swarm))
     # Members that are known would give it the right one.
-    return swarm.start("tampered", environment=on_another_machine(swarm))
+    return swarm.start("tampered", environment=alone(swarm, "tampered"))
 
 
 def tampered_record(swarm: ProcessSwarm) -> bytes:
@@ -172,7 +172,7 @@ def test_members_that_mislead_a_joiner(swarm: ProcessSwarm) -> None:
     async def lure(name: str, served: bytes) -> None:
         async with hostile_member(swarm) as member:
             member.host.handle(RUN_PROTOCOL, answering(served))
-            peer = swarm.start(name, "--join-timeout", "3", peers=[member.address])
+            peer = swarm.start(name, "--join-timeout", "3", peers=[member.address], environment=alone(swarm, name))
             assert await asyncio.to_thread(peer.wait_end) == 4
             assert_one_sentence(peer.stderr, "o valid record", "expected one signed by the run's owner", "ask")
             assert not (swarm.folder_of(name) / "run.record").exists()
@@ -184,7 +184,7 @@ def test_members_that_mislead_a_joiner(swarm: ProcessSwarm) -> None:
             for protocol in (RECORD_PROTOCOL, STATE_PROTOCOL, ROUND_PROTOCOL):
                 member.host.handle(protocol, answering(make_refusal(reason)))
             await member.announce()
-            peer = swarm.start("old-software", peers=[member.address])
+            peer = swarm.start("old-software", peers=[member.address], environment=alone(swarm, "old-software"))
             # It must not train on alone: nobody would ever take its work.
             assert await asyncio.to_thread(peer.wait_end) == 4
             assert_one_sentence(peer.stderr, "refused this peer", f"expected {OTHER_VERSION}", "install")
