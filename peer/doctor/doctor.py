@@ -77,7 +77,7 @@ def _about_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_s
     if not facts.machine.has_way_out and lacks_network(target.addresses):
         return facts  # what is wrong is said of this machine
     tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
-    return asyncio.run(_with_run(facts, config, replace(target, end=end), timeout_seconds))
+    return _with_run(facts, config, replace(target, end=end), timeout_seconds)
 
 
 def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
+def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
     try:
-        observer, records, line = await _asked(facts, config, target, timeout_seconds)
+        observer, records, line = asyncio.run(_asked(facts, config, target, timeout_seconds))
     except LocalFault as fault:
         if target.end is not None and isinstance(fault, NobodyReachable):
             remedy = target.end.remedy
@@ -112,24 +112,24 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         return replace(facts, run_fault=told, run_remedy=remedy, run_fault_code=fault.exit_code)
     step_seconds = None
     prediction = None
-    model_fault = await asyncio.to_thread(_model_fault, observer)
+    model_fault = _model_fault(observer)
     bits_fault = _bits_fault(observer.manifest, config)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
         where = "the device that joining takes" if config.device == "auto" else config.device
         tell_progress(f"measuring an inner step on {where}")
         bits = Bits() if facts.machine.bits_fault or bits_fault else Bits(config.base_bits, config.optimizer_bits)
-        step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device, bits)
+        step_seconds = _step_seconds(observer, config.device, bits)
         prediction = predict(observer.manifest, records, own_home(step_seconds, line, bits.base, bits.optimizer))
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
     run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
     if observer.manifest.model.kind != "custom":
         try:
             limit_bytes = int(config.data_limit_gib * 2**30)
-            run = replace(run, data=await asyncio.to_thread(data_facts, observer.manifest, config.data, limit_bytes))
+            run = replace(run, data=data_facts(observer.manifest, config.data, limit_bytes))
         except LocalFault as fault:
             code = 0 if config.data is None else fault.exit_code
             run = replace(run, data_fault=str(fault), data_fault_code=code)
-        run = await asyncio.to_thread(_with_weights, run, observer.manifest, config)
+        run = _with_weights(run, observer.manifest, config)
     facts = replace(facts, run=run, line=line, step_seconds=step_seconds)
     if prediction is None or step_seconds is None:
         return facts

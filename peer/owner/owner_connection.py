@@ -28,6 +28,21 @@ from peer.owner.owned_run import OwnedRun
 LOOK_SECONDS = 1.0
 
 
+def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> None:
+    """Wait until somebody answers. Blocks, so that Ctrl+C ends it at once: before there is an event loop.
+
+    Raises:
+        NobodyReachable: no address is known, or no member answered in time.
+    """
+    if not addresses:
+        raise NobodyReachable(
+            f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
+            "live member; take one from what `peer seed` prints"
+        )
+    tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
+    look_first(owned.run_id, addresses, timeout_seconds, asks=False)
+
+
 @contextlib.asynccontextmanager
 async def on_errand(
     owned: OwnedRun, addresses: list[str], timeout_seconds: float
@@ -40,13 +55,6 @@ async def on_errand(
     Raises:
         NobodyReachable: no member answered in time.
     """
-    if not addresses:
-        raise NobodyReachable(
-            f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
-            "live member; take one from what `peer seed` prints"
-        )
-    tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
-    await asyncio.to_thread(look_first, owned.run_id, addresses, timeout_seconds, asks=False)
     identity = Identity.generate()
     expires_at = int(time.time() + ERRAND_SECONDS)
     serial = secrets.token_bytes(SERIAL_BYTES)
@@ -86,4 +94,5 @@ def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
         async with on_errand(owned, addresses, timeout_seconds) as (store, _):
             return await members_here(store, owned.run_id)
 
+    look_for_members(owned, addresses, timeout_seconds)
     return asyncio.run(ask())

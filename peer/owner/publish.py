@@ -10,7 +10,7 @@ from dht.kademlia.census import members_here
 from dht.records.run_record import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
 from peer.owner.owned_run import OwnedRun
-from peer.owner.owner_connection import on_errand
+from peer.owner.owner_connection import look_for_members, on_errand
 from peer.owner.revision_start import check_lead
 
 
@@ -27,6 +27,7 @@ def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> in
             f"{owned.folder} has changes that are not signed; expected a signed manifest, because nobody takes "
             "another; run `peer manifest sign` first"
         )
+    look_for_members(owned, addresses, timeout_seconds)
     return asyncio.run(_publish(owned, addresses, timeout_seconds))
 
 

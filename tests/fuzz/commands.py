@@ -185,6 +185,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
                 arguments,
                 mock.patch("peer.observe.run_and_address.Target.look_first"),
                 mock.patch("peer.observe.observer.observer_network", swarm.observer_network),
+                mock.patch("peer.owner.owner_connection.look_first"),
                 mock.patch("peer.owner.owner_connection.on_errand", swarm.on_errand),
                 mock.patch("peer.owner.publish.on_errand", swarm.on_errand),
                 mock.patch("asyncio.run", swarm.play),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,8 @@ from dht.identity.keys import Identity
 from peer.cli import app
 from peer.network.membership.invite_users import INVITE_USERS_NAME, InviteUsers
 from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
+from peer.owner.owner_connection import live_records
+from peer.owner.publish import publish
 from peer.secret_files import write_secret
 
 FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
@@ -192,6 +196,24 @@ def test_an_identity_file_of_another_kind(owned: OwnedRun, tmp_path: Path, capsy
     said = sentence(capsys, [*join(tmp_path, ticketed(owned)), "--identity", str(key)])
     assert str(key) in said
     assert "expected" in said
+
+
+# --- members
+
+
+def test_an_owner_who_waits_for_members_can_leave_at_once(owned: OwnedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the main thread, with no event loop, Ctrl+C ends the wait; a thread would be waited for."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("peer.owner.owner_connection.look_first", interrupted)
+    for ask in (live_records, publish):
+        with pytest.raises(KeyboardInterrupt):
+            ask(owned, [f"/ip4/127.0.0.1/tcp/1/p2p/{MEMBER.peer_id}"], 20.0)
 
 
 # --- revisions
