@@ -12,7 +12,7 @@ The files of this folder stand under all rooms, but for the entry point:
     run_folders.py         the data folders of a run on this machine, and its seed there
     fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
-    run_clock.py           tokens that the whole swarm has committed, and when a run counts as stalled
+    run_clock.py           tokens that the whole swarm has committed, when it gets to a goal, whether it has stalled
     dates.py               dates as page and panel tell them
     hf_model_section.py    an architecture of transformers as a manifest has it
     service_files.py       what keeps a peer running without a terminal (pure)

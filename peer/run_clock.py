@@ -1,15 +1,30 @@
-"""Where a run stands: its clock, from what members say of their anchors, and whether it has stalled. Pure."""
+"""Where a run stands: its clock, from what members say of their anchors, when it arrives, whether it stalls. Pure."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 from collections.abc import Iterable, Sequence
-from statistics import median_high
+from statistics import fmean, median_high, stdev
 from typing import Final
 
 STALLED_SECONDS: Final = 120.0
 """Without a commit for this long something is wrong: rounds take seconds, and a slow one a minute."""
 STALLED_TIMES: Final = 5
 """Of what takes longer in this run, so many times its usual length. One that is late is usual."""
+SPEED_SECONDS: Final = 86_400.0
+"""A run's speed is that of the last day: a swarm of homes breathes with the hours."""
+MIN_SPEED_SECONDS: Final = 120.0
+"""Less than this is no speed but the noise of a few rounds."""
+NUM_WINDOWS: Final = 8
+STANDARD_ERRORS: Final = 2.0
+"""On both sides of the mean speed: 19 of 20, if the windows were independent."""
+MAX_SECONDS: Final = 100 * 365.25 * 86_400.0
+"""Later than this is never."""
+
+Clock = Sequence[tuple[float, float]]
+"""(unix seconds, tokens committed by then), the oldest first."""
 
 
 def committed_tokens(lineage_tokens: Iterable[int]) -> int:
@@ -41,3 +56,43 @@ def has_stalled(silent_seconds: float, usual_seconds: float) -> bool:
         usual_seconds: from one to the next; 0: not known.
     """
     return silent_seconds > max(STALLED_SECONDS, STALLED_TIMES * usual_seconds)
+
+
+def arrival(clock: Clock, tokens_left: float, now: float) -> tuple[float | None, float | None]:
+    """(soonest, latest) unix seconds at which `tokens_left` more tokens are committed; None where nobody can say.
+
+    The mean speed of the last day and its standard error over `NUM_WINDOWS` parts of it.
+    """
+    first = max(0, bisect.bisect_left(clock, now - SPEED_SECONDS, key=_at) - 1)
+    kept = clock[first:]
+    begin = max(now - SPEED_SECONDS, kept[0][0]) if kept else now
+    span = (kept[-1][0] if kept else now) - begin
+    if span < MIN_SPEED_SECONDS:
+        return None, None
+    edges = [begin + span * part / NUM_WINDOWS for part in range(NUM_WINDOWS + 1)]
+    reached = [clock_at(kept, at) for at in edges]
+    speeds = [(after - before) * NUM_WINDOWS / span for before, after in itertools.pairwise(reached)]
+    mean = fmean(speeds)
+    error = STANDARD_ERRORS * stdev(speeds) / math.sqrt(NUM_WINDOWS)
+    return _when(now, tokens_left, mean + error), _when(now, tokens_left, mean - error)
+
+
+def clock_at(clock: Clock, at: float) -> float:
+    """Tokens committed at `at`, in a straight line between two readings.
+
+    Raises:
+        IndexError: there are none.
+    """
+    after = min(bisect.bisect_left(clock, at, key=_at), len(clock) - 1)
+    (one_at, one), (other_at, other) = clock[max(0, after - 1)], clock[after]
+    if other_at <= one_at or at >= other_at:
+        return other
+    return one + (other - one) * max(0.0, at - one_at) / (other_at - one_at)
+
+
+def _at(reading: tuple[float, float]) -> float:
+    return reading[0]
+
+
+def _when(now: float, tokens: float, speed: float) -> float | None:
+    return now + tokens / speed if speed > 0 and tokens / speed < MAX_SECONDS else None

@@ -9,8 +9,8 @@ from typing import Final
 
 from dashboard.history_facts import ChartMark, HistoryView, ModelSample
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.goal_progress import tokens_at
 from dht.identity.speakable import speakable_name
+from peer.run_clock import clock_at
 
 MAX_SAMPLES: Final = 12
 """Marks of samples; the Model tab has all of them."""
@@ -29,7 +29,8 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMa
     ]
     notes = state.run.notes if state.run is not None else ()
     for note in notes:
-        tokens = round(tokens_at(history.points, note.at)) if history.points else 0
+        clock = [(point.at, point.tokens) for point in history.points]
+        tokens = round(clock_at(clock, note.at)) if clock else 0
         marks.append(ChartMark(note.at, tokens, "note", text=note.text))
     written = chosen_samples(history.samples, MAX_SAMPLES)
     marks += [ChartMark(sample.at, sample.tokens, "sample") for sample in written]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from dashboard.history_facts import ModelSample
@@ -53,7 +54,8 @@ async def follow_samples(
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):
-            keep(kept((*samples(), found)))
+            # Its anchors say the tokens of the fragment that has most; the page counts the mean of all fragments.
+            keep(kept((*samples(), replace(found, tokens=min(found.tokens, state().committed_tokens)))))
             again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
             continue
         if found.lasts:

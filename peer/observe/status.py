@@ -163,7 +163,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     whole = training.batch_size * training.accumulation_steps
     batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
-        f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
+        f"{run_id}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
         f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"

@@ -192,10 +192,10 @@ def heartbeat(scene: Scene, now: float) -> str:
     state, run = scene.state, scene.run
     if state.last_event_at is None:
         return "Starting."
-    from peer.panel.screens.key_screens import age, run_progress, versions  # with it the library that draws
+    from peer.panel.screens.key_screens import age, parts_averaged, run_progress  # with it the library that draws
 
     if state.is_seed:
-        return f"Still {state.phase}: versions {versions(state)}, {scene.others_here}."
+        return f"Still {state.phase}: {parts_averaged(state)}, {scene.others_here}."
     loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (

@@ -139,7 +139,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "uvloop",
     ),
-    "peer.panel.scene": ("dht.identity averaging.rounds peer.events", True, ""),
+    "peer.panel.scene": ("dht.identity averaging.rounds peer peer.events", True, ""),
     "peer.panel.screens": ("peer peer.console peer.events peer.panel.scene", False, "rich"),
     "peer.panel": (
         "dht.identity peer peer.console peer.config peer.events peer.panel.*",

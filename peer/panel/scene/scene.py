@@ -21,12 +21,11 @@ from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
 from peer.panel.scene.panel_state import PanelState, fold
+from peer.run_clock import SPEED_SECONDS
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
 MAX_NAMES = 5000
-PACE_SECONDS = 3600.0
-"""When the run gets to its goal is told from the last hour."""
 PACE_STEP_SECONDS = 20.0
 SETTLE_SECONDS = 20.0
 """A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
@@ -60,6 +59,8 @@ class Scene:
     met_at: float = -math.inf
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
     joined_at: float | None = None
+    lone_fragment_tokens: int = 0
+    """Own work of this session in rounds without anybody else, each fragment's for itself."""
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
     losses_at: tuple[float, float] | None = None
@@ -156,6 +157,11 @@ class Scene:
         return max(0, self.state.tokens - self.state.earlier_tokens)
 
     @property
+    def lone_tokens(self) -> int:
+        """Of this session, in rounds without anybody else: nobody confirmed them."""
+        return self.lone_fragment_tokens // max(1, len(self.state.versions))
+
+    @property
     def usual_round_seconds(self) -> float:
         """From one round to the next, in this session; 0: not known."""
         if self.joined_at is None or self.last_round_at is None or not self.state.rounds_committed:
@@ -193,8 +199,13 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             is_seed = fact.device == "seed"
             scene = replace(scene, joined_at=scene.joined_at or event.at, is_seed=is_seed)
         case RoundCommitted() if event.peer_id in fact.contributors:
-            confirmed = scene.confirmed_rounds + is_shared(fact)
-            scene = replace(scene, confirmed_rounds=confirmed, last_round_at=event.at)
+            is_confirmed = is_shared(fact)
+            scene = replace(
+                scene,
+                confirmed_rounds=scene.confirmed_rounds + is_confirmed,
+                lone_fragment_tokens=scene.lone_fragment_tokens + (0 if is_confirmed else fact.tokens),
+                last_round_at=event.at,
+            )
         case RoundCommitted() | AppliedCommit():
             scene = replace(scene, last_round_at=event.at)
         case events.TrainingProgressed():
@@ -333,6 +344,6 @@ def _told(scene: Scene, news: list[NewsLine]) -> Scene:
 def _with_pace(scene: Scene, at: float, run_tokens: int) -> Scene:
     pace = scene.pace
     if run_tokens and (not pace or at - pace[-1][0] >= PACE_STEP_SECONDS):
-        pace = tuple(one for one in pace if one[0] > at - PACE_SECONDS)
+        pace = tuple(one for one in pace if one[0] > at - SPEED_SECONDS)
         return replace(scene, pace=(*pace, (at, run_tokens)))
     return scene

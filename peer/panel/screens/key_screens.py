@@ -13,7 +13,7 @@ HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
     ("p", "pause or go on; a paused machine still serves others"),
     ("l", "how much may go up and down your line, changed at once (u does the same)"),
-    ("d", "details: versions, steps, traffic, newest events"),
+    ("d", "details: work, loss, rounds, traffic, newest events"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),
 )
@@ -102,7 +102,7 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     up, down = state.bits_per_second(now)
     rows += [
         ("Swarm", [f"{scene.others_here}; last round {last}", *_refusals(state, now)]),
-        ("Run", [f"{run_progress(state, run.counted)}; versions {versions(state)}"]),
+        ("Run", [run_progress(state, run.counted), parts_averaged(state)]),
         (
             "Line",
             [
@@ -114,8 +114,15 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def versions(state: PanelState) -> str:
-    return " ".join(map(str, state.versions)) or "unknown"
+def parts_averaged(state: PanelState) -> str:
+    """How often the parts of the model have been averaged, since the run began."""
+    if not state.versions:
+        return "no part of the model is here yet"
+    least, most = min(state.versions), max(state.versions)
+    times = f"{least} times" if least == most else f"{least} to {most} times"
+    if len(state.versions) == 1:
+        return f"the model was averaged {times}"
+    return f"the model's {len(state.versions)} parts were averaged {times} each"
 
 
 def run_progress(state: PanelState, counted: str) -> str:

@@ -29,6 +29,7 @@ from peer.panel.screens.line_layout import (
     to_copy,
     wrapped,
 )
+from peer.run_clock import arrival
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""
@@ -42,8 +43,8 @@ LOW = 60
 """Columns below which there is no room for a curve beside its labels."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
 """Columns that the table of people needs, and beyond which an eye loses its row."""
-NEVER_SECONDS = 100 * 365.25 * 86_400.0
-"""As on the run's page: later than this is never."""
+LONE_SHARE = 0.02
+"""Of a session's work, in rounds of one member, from which it is told: a late round now and then is no news."""
 FEWEST_LOSSES = 8
 """Of a curve that says something."""
 PINNED_SECONDS = 600.0
@@ -112,6 +113,8 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         part(scene.own_work, ACCENT),
         *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
     ]
+    if scene.lone_tokens >= LONE_SHARE * max(1, scene.session_tokens) and not is_brief:
+        work.append(part(f"{count_text(scene.lone_tokens)} of it alone; the page counts what others confirmed", DIM))
     here_seconds = 0.0 if scene.joined_at is None else now - scene.joined_at
     if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS and not is_brief:
         whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"
@@ -224,13 +227,8 @@ def bar(share: float, width: int) -> Text:
 def _arrival(scene: Scene, goal: int, now: float) -> str:
     if scene.state.run_tokens >= goal:
         return "goal reached"
-    if len(scene.pace) < 2:
-        return ""
-    (at, before), (last_at, last) = scene.pace[0], scene.pace[-1]
-    if last <= before or last_at <= at:
-        return ""
-    done_at = now + (goal - scene.state.run_tokens) / ((last - before) / (last_at - at))
-    return f"done {arrival_text(done_at, done_at, now)}" if done_at - now < NEVER_SECONDS else ""
+    soonest_at, latest_at = arrival(scene.pace, goal - scene.state.run_tokens, now)
+    return "" if soonest_at is None else f"done {arrival_text(soonest_at, latest_at, now)}"
 
 
 def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Text]:

@@ -10,8 +10,9 @@ import pytest
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.run_summary import RunGoal
-from dashboard.page.goal_progress import arrival, progress_of
+from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import render_sections
+from peer.run_clock import arrival
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import TOKENS, history_of_run, points_of, state_of
 
@@ -30,8 +31,12 @@ def steady(speed: float, seconds: float, number: int = 50) -> list[HistoryPoint]
     return [replace(blank, at=NOW - seconds + at, tokens=round(speed * at)) for at in times]
 
 
+def arrives(points: list[HistoryPoint], tokens_left: int) -> tuple[float | None, float | None]:
+    return arrival([(point.at, point.tokens) for point in points], tokens_left, NOW)
+
+
 def test_a_steady_run_arrives_when_its_speed_says() -> None:
-    soonest, latest = arrival(steady(100.0, 2 * HOUR), 360_000, NOW)
+    soonest, latest = arrives(steady(100.0, 2 * HOUR), 360_000)
     assert soonest == pytest.approx(NOW + HOUR, abs=5)
     assert latest == pytest.approx(NOW + HOUR, abs=5)
 
@@ -40,7 +45,7 @@ def test_an_unsteady_run_has_a_range_around_it() -> None:
     points = steady(100.0, 20 * HOUR)
     # The second half of the time it did nothing.
     points = [replace(point, tokens=min(point.tokens, round(100.0 * 10 * HOUR))) for point in points]
-    soonest, latest = arrival(points, 360_000, NOW)
+    soonest, latest = arrives(points, 360_000)
     assert soonest is not None
     assert latest is not None
     assert soonest < NOW + 2 * HOUR < latest
@@ -48,14 +53,14 @@ def test_an_unsteady_run_has_a_range_around_it() -> None:
 
 @pytest.mark.parametrize("points", [[], steady(100.0, 60.0), steady(0.0, 5 * HOUR)])
 def test_without_a_speed_nobody_says_when(points: list[HistoryPoint]) -> None:
-    assert arrival(points, 1000, NOW) == (None, None)
+    assert arrives(points, 1000) == (None, None)
 
 
 def test_only_the_last_day_counts_for_the_speed() -> None:
     slow, fast = steady(1.0, 48 * HOUR), steady(100.0, 24 * HOUR)
     slow = [point for point in slow if point.at < NOW - 24 * HOUR]
     points = [*slow, *(replace(point, tokens=point.tokens + slow[-1].tokens) for point in fast)]
-    soonest, latest = arrival(points, 360_000, NOW)
+    soonest, latest = arrives(points, 360_000)
     assert soonest == pytest.approx(NOW + HOUR, abs=60)
     assert latest == pytest.approx(NOW + HOUR, abs=60)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.page import render_sections
@@ -30,6 +32,20 @@ def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
     assert past.text.count("def ") >= 5
     assert "Newest" in past.text
     assert "First" in past.text
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        (("", "\n"), "The model begins by itself every time."),
+        (("", "def "), "Every time the model begins by itself once, and continues the same words, shown in bold."),
+        (("def ", "class "), "The model continues the same words every time, shown in bold."),
+    ],
+)
+def test_what_is_said_of_its_first_words_is_true(prompts: tuple[str, ...], said: str) -> None:
+    texts = tuple(WrittenText(prompt, "x") for prompt in prompts)
+    sections = render_sections(state_of(), replace(history_of_run(), samples=(ModelSample(NOW, 1, 9, None, texts),)))
+    assert said in " ".join(TextOnly(sections["samples"]).text.split())
 
 
 def test_without_samples_nothing_is_shown() -> None:

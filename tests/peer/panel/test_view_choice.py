@@ -176,7 +176,9 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
 def test_lines_about_a_seed_tell_of_no_inner_step() -> None:
     seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
     scene = with_event(Scene(is_seed=True), Event(1.0, ME, seed))
-    assert heartbeat(scene, 40.0) == "Still serving: versions 3 4, 0 others here."
+    assert (
+        heartbeat(scene, 40.0) == "Still serving: the model's 2 parts were averaged 3 to 4 times each, 0 others here."
+    )
     assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 12 others here."
 
 

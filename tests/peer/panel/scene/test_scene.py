@@ -86,6 +86,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
 def test_a_round_alone_is_not_confirmed() -> None:
     scene = after(JOINED, committed(2.0, (ME,)), committed(3.0, (KIRAN,)), committed(4.0, (KIRAN, ME)))
     assert (scene.confirmed_rounds, scene.state.rounds_contributed, scene.last_round_at) == (1, 2, 4.0)
+    assert scene.lone_tokens == 12_000, "half of the model learned from 24,000 of them"
 
 
 def test_a_round_of_two_sites_is_confirmed_where_a_site_has_one_peer() -> None:

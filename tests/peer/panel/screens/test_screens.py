@@ -38,6 +38,7 @@ from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
 from peer.panel.screens.line_layout import num_rows, part, without_signs, wrapped
+from peer.run_clock import arrival
 from tests.kit.panels import (
     FACTS,
     JO,
@@ -158,6 +159,35 @@ def test_the_date_of_a_goal_has_the_form_that_it_has_on_the_page() -> None:
         scene = replace(evening, pace=((NOW - 3600, int(begun)), (NOW, int(now))))
         scene = replace(scene, state=replace(scene.state, run_tokens=int(now)), run=replace(FACTS, goal_tokens=goal))
         assert told in picture_of(scene)
+
+
+def test_two_panels_of_a_run_tell_dates_that_fit_together() -> None:
+    """One has watched the run for long, one for an hour. Its speed varies, so that one claims to know no day."""
+    clock = [(NOW - 20 * 3600, 1_000_000_000)]
+    for step in range(240):
+        clock.append((clock[-1][0] + 300, clock[-1][1] + (20_000, 60_000, 45_000)[step * step % 7 % 3]))
+    left = 100_000_000
+    shown, ranges = [], []
+    for pace in (clock, clock[-14:]):
+        scene = replace(an_evening(), pace=tuple(pace), run=replace(FACTS, goal_tokens=clock[-1][1] + left))
+        scene = replace(scene, state=replace(scene.state, run_tokens=clock[-1][1]))
+        shown.append("done between" in picture_of(scene))
+        ranges.append(arrival(pace, left, NOW))
+    assert shown[1]
+    (soonest, latest), (other_soonest, other_latest) = ranges
+    assert soonest is not None
+    assert latest is not None
+    assert other_soonest is not None
+    assert other_latest is not None
+    assert other_soonest < soonest < latest < other_latest
+
+
+def test_work_in_rounds_of_one_member_is_told_apart_because_the_page_leaves_it_out() -> None:
+    evening = an_evening()
+    assert "alone" not in picture_of(evening)
+    alone = replace(evening, lone_fragment_tokens=400_000)
+    assert "100 k of it alone; the page counts what others confirmed" in picture_of(alone)
+    assert "alone" not in picture_of(replace(evening, lone_fragment_tokens=4_000)), "a late round now and then"
 
 
 @pytest.mark.parametrize("page", ["help", "addresses", "details"])
