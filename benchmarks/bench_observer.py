@@ -23,7 +23,7 @@ from dht.identity.keys import Identity, make_run_id
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import observer_network
 from dht.records.peer_record import PeerRecord, encode_peer_record
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from tests.kit.records import make_record
 
 LOOK_SECONDS = 2.0

@@ -45,7 +45,7 @@ from dht.host import PeerId
 from dht.identity.keys import split_run_id
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
-from dht.records.run_record import RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record
 from peer.installation import install_command
 from peer.tracking.recorded_rows import RUN_COLUMNS, Row, RunRows
 from peer.tracking.recorder import recording

@@ -65,7 +65,7 @@ class Scope:
 
 
 class Seen(Protocol):
-    """Port: digests of statements whose signatures were checked before, as in `dht.records.verified_records`."""
+    """Port: digests of statements whose signatures were checked before, as in `dht.records.signature_cache`."""
 
     def seen(self, digest: bytes) -> bool: ...
     def add(self, digest: bytes) -> None: ...

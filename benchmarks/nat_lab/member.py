@@ -26,9 +26,9 @@ from dht.records.peer_record import PeerRecord
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event
 from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.reachability.own_reachability_and_relays import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
-from peer.network.reachability.relays_and_hole_punching import Paths
 from tests.kit.records import make_record
 
 PUSH_PROTOCOL = "/murmuration/natlab/1"

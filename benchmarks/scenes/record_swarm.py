@@ -20,7 +20,7 @@ from dht.kademlia.dht_node import NUM_REPLICAS
 from dht.kademlia.dht_store import HivemindStore
 from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
 from dht.records.peer_record import PeerRecord, RoundTimes, encode_peer_record
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.store import PeerKey
 
 NUM_RANDOM_CONTACTS = 120

@@ -40,7 +40,7 @@ from torch import nn
 
 from benchmarks.machine import machine
 from dht.errors import LocalFault
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_of, trained_parameters
 from peer.config.peer_config import PeerConfig

@@ -18,7 +18,7 @@ from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.identity.keys import verify
 from dht.observer.network import ObserverEntry
-from dht.records.run_record import RunRecord, decode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record
 
 MAX_DONORS: Final = 3
 """Asked per fragment and turn."""

@@ -14,7 +14,7 @@ from dashboard.history_facts import Picture
 from dht.errors import LocalFault, PeerFault
 from dht.host import Host, PeerId
 from dht.observer.network import ObserverEntry
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from dht.regular_files import read_regular
 
 MAX_BYTES: Final = 512 * 1024

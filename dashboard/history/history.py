@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 
 import aiosqlite
 
-from dashboard.credit.commit_counting import Booking, Outcome
+from dashboard.credit.contributor_ledger import Presence
 from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.ledger import Presence
+from dashboard.credit.heaviest_commit_chains import Booking, Outcome
 from dashboard.history.database import MEMORY, check_file, damaged, is_locked, read_only, sole_writer
 from dashboard.history.reading import HistoryReader
 from dashboard.history.retention import forget_old

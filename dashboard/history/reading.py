@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dashboard.credit.ledger import SECONDS_PER_HOUR
+from dashboard.credit.contributor_ledger import SECONDS_PER_HOUR
 from dashboard.history.database import fetch_rows
 from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
 from dashboard.history.writing import points_between

@@ -6,7 +6,7 @@ from typing import Final
 
 import aiosqlite
 
-from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from dashboard.credit.contributor_ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 """Looks, and the coming and going of peers that no commit lists."""

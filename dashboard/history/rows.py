@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from averaging.signing.commit_credit import MAX_SHARE_MILLI, MachineShare
-from dashboard.credit.commit_counting import Booking
+from dashboard.credit.contributor_ledger import MachineTotals
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.ledger import MachineTotals
+from dashboard.credit.heaviest_commit_chains import Booking
 from dashboard.history_facts import (
     ChartMark,
     Gap,

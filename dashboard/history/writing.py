@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dashboard.credit.commit_counting import Booking
+from dashboard.credit.contributor_ledger import SECONDS_PER_HOUR, Ledger, MachineTotals
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.ledger import SECONDS_PER_HOUR, Ledger, MachineTotals
+from dashboard.credit.heaviest_commit_chains import Booking
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES, fetch_rows
 from dashboard.history.rows import (
     MARK_KINDS,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from dashboard.observe.strangers_words import label_text
 from dht.errors import MurmurationError
 from dht.quantities import words_text
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
 from peer.config.learning_rate_schedule import Cooldown, rate_factor

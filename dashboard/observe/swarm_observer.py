@@ -17,8 +17,8 @@ from dashboard.observe.run_summary import RunSummary, run_facts
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
 from dht.records.peer_record import PeerRecord, decode_peer_record
-from dht.records.run_record import RunRecord, decode_run_record
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.store import RecordStore
 
 LOOK_SECONDS: Final = 2.0

@@ -18,7 +18,7 @@ from dht.errors import PeerFault
 from dht.fields import check_bytes, check_choice, check_text, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.records.peer_record import MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
-from dht.records.run_record import MANIFEST_HASH_BYTES
+from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 
 PROTOCOL_VERSION: Final = 1
 """Of the hello; checked before anything else."""

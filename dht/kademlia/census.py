@@ -10,8 +10,8 @@ from typing import Final
 from dht.errors import PeerFault
 from dht.records.key_levels import PUBLISH_SHARE, num_keys
 from dht.records.peer_record import PeerRecord, claimed_level, decode_peer_record
+from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
-from dht.records.verified_records import VerifiedRecords
 from dht.store import PeerKey, RecordStore
 
 KEYS_AT_ONCE: Final = 16

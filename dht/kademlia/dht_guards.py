@@ -36,8 +36,8 @@ from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.records.key_levels import keys_for, peers_key, shard_of
 from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import claimed_sequence, decode_profile, profiles_key
-from dht.records.run_record import decode_run_record, run_key
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_manifest import decode_run_record, run_key
 from dht.streams.streams_per_remote import StreamCounts
 
 OPEN_SECONDS: Final = 5.0

@@ -40,7 +40,7 @@ from dht.kademlia.rpc import StreamHost
 from dht.p2pd.host import P2pdHost
 from dht.records.key_levels import key_at, peers_key, shard_of
 from dht.records.profiles import profiles_key
-from dht.records.run_record import run_key
+from dht.records.signed_manifest import run_key
 from dht.store import LEVEL_0_KEYS, NUM_HOLDERS_READ, NUM_PEER_SHARDS, PeerKey
 
 MAX_HOLDERS_GLANCED: Final = 3

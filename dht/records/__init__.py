@@ -5,9 +5,9 @@ The files, each built on those above it:
     lineages.py          whose anchor counts: the one rule
     key_levels.py        under which keys peer records stand, and which of them one look reads
     data_reading.py      which data a peer reads
-    envelopes.py         what a key signs, in one form of bytes
-    verified_records.py  what was signed well is not checked twice
-    run_record.py        RunRecord: what the owner of a run says of it
+    signed_envelopes.py  what a key signs, in one form of bytes
+    signature_cache.py   what was signed well is not checked twice
+    signed_manifest.py   RunRecord: what the owner of a run says of it
     peer_record.py       PeerRecord: what a peer says of itself
     profiles.py          what a person with machines says in public
     member_sessions.py   the sessions of one member: a restart, or two processes with one key

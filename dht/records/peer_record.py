@@ -22,11 +22,11 @@ from dht.fields import (
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, Identity
 from dht.records.data_reading import reading_of
-from dht.records.envelopes import HEAD_BYTES, check_expiry, open_sealed, seal, unpack_array
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
-from dht.records.run_record import MANIFEST_HASH_BYTES
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_envelopes import HEAD_BYTES, check_expiry, open_sealed, seal, unpack_array
+from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 
 MAX_PEER_RECORD_BYTES: Final = 1280
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""

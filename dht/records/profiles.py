@@ -1,6 +1,6 @@
 """What a contributor, a person with any number of machines, chooses to say in public: a signed record of its own. Pure.
 
-The envelope is that of `envelopes.py`. The key is
+The envelope is that of `signed_envelopes.py`. The key is
 the contributor's, not a machine's. A machine belongs to a contributor when the profile lists it and its own record
 names the key. So nobody can claim somebody else's machine or be claimed by it.
 
@@ -17,8 +17,8 @@ from dht.errors import PeerFault
 from dht.fields import check_real, check_text, check_whole, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, Identity, peer_id_of, public_key_of
-from dht.records.envelopes import HEAD_BYTES, check_expiry, open_sealed, seal
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRecord
+from dht.records.signed_envelopes import HEAD_BYTES, check_expiry, open_sealed, seal
 
 MAX_PROFILE_BYTES: Final = 3072
 """64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""

@@ -15,8 +15,8 @@ from dht.host import PeerId
 from dht.records.key_levels import key_at, may_stand, peers_key
 from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import decode_profile
-from dht.records.run_record import decode_run_record
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_manifest import decode_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.store import LEVEL_0_KEYS, MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ, PeerKey
 

@@ -271,7 +271,7 @@ def _run_in_this_folder() -> dict[str, object]:
 
     Nothing is checked here: what is in the folder is, before anything is done with it.
     """
-    from dht.records.run_record import MAX_RUN_RECORD_BYTES, claimed_run_id
+    from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
     from dht.regular_files import read_regular
     from peer.config.peer_config import RUN_RECORD_NAME
 

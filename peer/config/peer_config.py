@@ -437,7 +437,7 @@ def make_data_dir(config: PeerConfig) -> None:
 
 def other_run_in(config: PeerConfig) -> str:
     """That the data folder is another run's, as its manifest there says, which would be lost; empty: it is not."""
-    from dht.records.run_record import MAX_RUN_RECORD_BYTES, claimed_run_id
+    from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
 
     try:
         claimed = claimed_run_id(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES))

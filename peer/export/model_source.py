@@ -9,7 +9,7 @@ from typing import Literal
 
 from dht.errors import UsageFault, reading
 from dht.identity.keys import split_run_id
-from dht.records.run_record import MAX_RUN_RECORD_BYTES, claimed_run_id
+from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
 from dht.regular_files import open_regular, read_regular
 
 Form = Literal["hf", "safetensors"]

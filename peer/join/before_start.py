@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity
-from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
 from peer.events.peer_events import Event, WaitingForPeers

@@ -9,7 +9,7 @@ import uvloop
 
 from dht.identity.join_link import join_link
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
 from peer.config.peer_config import PeerConfig

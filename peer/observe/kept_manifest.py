@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.errors import PeerFault
-from dht.records.run_record import MAX_RUN_RECORD_BYTES, decode_run_record
+from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, decode_run_record
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 

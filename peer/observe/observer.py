@@ -21,7 +21,7 @@ from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.quantities import plural
 from dht.records.peer_record import PeerRecord
-from dht.records.run_record import RunRecord, decode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.config.averaging_rules import codec_of, codecs_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash

@@ -14,7 +14,7 @@ from typing import Any
 from averaging.outer.fragment_layout import build_layout, with_buffers
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import (
+from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,
     claimed_run_id,
     decode_run_record,

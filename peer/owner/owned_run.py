@@ -26,7 +26,7 @@ from dht.admission.tickets import (
 from dht.errors import LocalFault, PeerFault, UsageFault, reading
 from dht.host import PeerId
 from dht.identity.keys import Identity, fingerprint, public_key_of
-from dht.records.run_record import (
+from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,
     RunRecord,
     claimed_run_id,

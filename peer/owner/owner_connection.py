@@ -17,7 +17,7 @@ from dht.identity.keys import Identity
 from dht.kademlia.census import members_here
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.peer_record import PeerRecord
-from dht.records.run_record import RunRecord, decode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.console.progress import tell_progress
 from peer.network.membership.address_check import look_first, nobody_answered

@@ -7,7 +7,7 @@ import time
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.kademlia.census import members_here
-from dht.records.run_record import encode_run_record
+from dht.records.signed_manifest import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import look_for_members, on_errand

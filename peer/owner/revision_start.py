@@ -12,7 +12,7 @@ from statistics import median_high
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.records.peer_record import PeerRecord
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.config.manifest import RunManifest
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import live_records

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from averaging.rounds.round_facts import RoundStarted
 from dht.host import PeerId
 from dht.identity.keys import make_run_id
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryNetwork
 from dht.simulated.store import MemoryRecords
 from peer.events.peer_events import Event

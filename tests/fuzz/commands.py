@@ -236,7 +236,7 @@ def _machine(desk: _Desk) -> Callable[..., Any]:
 
 
 def _owned_folder(desk: _Desk) -> Path:
-    from dht.records.run_record import MAX_RUN_RECORD_BYTES
+    from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES
     from peer.config.peer_config import RUN_RECORD_NAME
     from peer.user_folders import OWNER_KEY_NAME
 

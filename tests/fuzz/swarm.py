@@ -26,7 +26,7 @@ from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes

@@ -45,7 +45,7 @@ from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.pylibp2p.yamux import Yamux
 from dht.records import profiles
 from dht.records.peer_record import decode_peer_record, encode_peer_record
-from dht.records.run_record import decode_run_record, encode_run_record, sign_run_record
+from dht.records.signed_manifest import decode_run_record, encode_run_record, sign_run_record
 from dht.streams.framing import FramedStream, frame_header
 from peer.checkpoint.checked_files import read_json, write_json
 from peer.checkpoint.checkpoint_facts import Metadata

@@ -23,7 +23,7 @@ import pytest
 from dht.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.p2pd import lazy_hivemind, socket_directory
-from dht.records.run_record import RunRecord, decode_run_record, encode_run_record, sign_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli.usage import exit_codes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, read_cached_peers, write_cached_peers

@@ -18,7 +18,7 @@ from dashboard.server.api_routes import ENDPOINTS
 from dht.admission.handshake_frames import Hello
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.allowed_files import FileSection
 from tests.fuzz.targets import all_targets

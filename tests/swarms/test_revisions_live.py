@@ -10,7 +10,7 @@ from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.admission.admission import Admission
 from dht.admission.handshake_frames import AccessRule
 from dht.identity.keys import Identity, make_run_id
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryNetwork
 from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest

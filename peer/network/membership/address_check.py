@@ -20,7 +20,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to

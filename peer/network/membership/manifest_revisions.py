@@ -16,7 +16,7 @@ from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor

@@ -32,8 +32,8 @@ from dht.records.peer_record import (
     decode_peer_record,
     fitting_peer_record,
 )
+from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
-from dht.records.verified_records import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.streams_per_remote import StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft

@@ -16,7 +16,7 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.quantities import plural
-from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

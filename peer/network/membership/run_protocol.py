@@ -19,7 +19,7 @@ from dht.fields import pack, unpack
 from dht.host import Host, PeerId, Stream
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.peer_record import MAX_RUN_ID_LENGTH
-from dht.records.run_record import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from dht.streams.streams_per_remote import StreamCounts
 from peer.network.membership.mistyped_run_id import answer_to_other_run, other_run
 

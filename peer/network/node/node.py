@@ -30,7 +30,7 @@ from dht.host import PeerId
 from dht.identity.keys import verify
 from dht.records.data_reading import reading_of
 from dht.records.peer_record import PeerRecord
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.task_ending import end_tasks
 from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder

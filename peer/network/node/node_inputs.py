@@ -13,7 +13,7 @@ from averaging.transfer.server import FileSource
 from dht.compute import Compute
 from dht.host import Host
 from dht.identity.keys import Identity
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.rate_limits import Pace
 from peer.events.peer_events import Event

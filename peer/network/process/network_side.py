@@ -30,7 +30,7 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.task_ending import end_tasks
@@ -62,9 +62,9 @@ from peer.network.process.kept_addresses import KeptAddresses
 from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import have_files
+from peer.network.reachability.own_reachability_and_relays import Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
-from peer.network.reachability.relays_and_hole_punching import Paths
 from peer.version import SOFTWARE
 
 T = TypeVar("T")

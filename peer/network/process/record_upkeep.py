@@ -14,7 +14,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault, PeerFault
 from dht.host import Host, PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.records.run_record import RunRecord, decode_run_record, encode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record
 from dht.store import RecordStore
 from dht.waiting import set_within
 from peer.config.manifest import RunManifest

@@ -20,7 +20,7 @@ from dht.clocks import steady_seconds
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
 from dht.p2pd.socket_directory import remove_stale
-from dht.records.run_record import RunRecord, decode_run_record
+from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.streams.rate_limits import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events

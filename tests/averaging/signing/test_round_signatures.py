@@ -15,7 +15,7 @@ from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, RosterEntry, Sha
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, verify
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 
 SCOPE = Scope("tiny.abcdefghij234567abcd", bytes(range(32)))
 PEOPLE = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(4)), key=lambda one: one.peer_id)

@@ -14,7 +14,7 @@ from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.host import PeerId
-from dht.records.run_record import RunRecord
+from dht.records.signed_manifest import RunRecord
 from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw
 from tests.kit.dashboard.members import IDS, Members, in_history, versions_of

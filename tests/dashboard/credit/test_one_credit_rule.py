@@ -26,9 +26,9 @@ from averaging.signing.commit_credit import (
     milli,
     totals,
 )
-from dashboard.credit.commit_counting import Counting
+from dashboard.credit.contributor_ledger import Ledger
 from dashboard.credit.credited_members import CommitCredit, credit_of
-from dashboard.credit.ledger import Ledger
+from dashboard.credit.heaviest_commit_chains import Counting
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.observe.dashboard_state import fold

@@ -9,7 +9,7 @@ from dashboard.observe.run_summary import RunNote, run_facts
 from dashboard.page.annotations import annotations_of
 from dashboard.page.page import render_sections
 from dht.identity.speakable import speakable_name
-from dht.records.run_record import sign_run_record
+from dht.records.signed_manifest import sign_run_record
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.manifest import RunManifest
 from tests.kit.dashboard.records import HOSTILE_NAME, MANIFEST, NOW, OWNER, RUN_ID, TextOnly, empty_state

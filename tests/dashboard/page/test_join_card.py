@@ -17,7 +17,7 @@ from dashboard.page.number_formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
 from dashboard.share.join_mail import repository_of
 from dht.identity.join_link import join_link
-from dht.records.run_record import sign_run_record
+from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_section import InitSection
 from peer.plan.homes import PlanProfile

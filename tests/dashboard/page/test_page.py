@@ -15,7 +15,7 @@ from dashboard.page.number_formats import with_ages
 from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     HOSTILE_NAME,

@@ -22,7 +22,7 @@ from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.sample_loop import can_be_asked, follow_samples
 from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
 from dht.errors import UsageFault
-from dht.records.run_record import sign_run_record
+from dht.records.signed_manifest import sign_run_record
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, OWNER, RUN_ID, empty_state
 from tests.kit.dashboard.scene import state_of

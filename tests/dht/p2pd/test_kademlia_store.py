@@ -19,7 +19,7 @@ from dht.identity.keys import Identity
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, num_keys, peers_key
 from dht.records.peer_record import claimed_level
-from dht.records.run_record import run_key
+from dht.records.signed_manifest import run_key
 from dht.store import PeerKey
 from tests.kit.network.signed_records import OWNER, RUN_ID, open_admission, run_record, signed_record
 

@@ -17,7 +17,7 @@ from dht.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.host import P2pdHost
-from dht.records.run_record import run_key
+from dht.records.signed_manifest import run_key
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
 
 pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")

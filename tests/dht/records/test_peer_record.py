@@ -29,10 +29,10 @@ from dht.records.peer_record import (
     encode_peer_record,
     fitting_peer_record,
 )
-from dht.records.run_record import (
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_manifest import (
     run_key,
 )
-from dht.records.verified_records import VerifiedRecords
 from dht.store import LEVEL_0_KEYS
 
 NOW = 1_800_000_000.0
@@ -339,7 +339,7 @@ def test_verified_records_remember_signatures_and_nothing_else(monkeypatch: pyte
     later = [encode_peer_record(make_record(sequence=sequence), ALICE) for sequence in range(5)]
     for one in later:
         decode(one, verified=verified)
-    monkeypatch.setattr("dht.records.envelopes.verify_key", lambda *_: False)
+    monkeypatch.setattr("dht.records.signed_envelopes.verify_key", lambda *_: False)
     for place, one in enumerate(later):
         with contextlib.nullcontext() if place >= 3 else pytest.raises(PeerFault, match="signature"):
             decode(one, verified=verified)
@@ -349,7 +349,7 @@ def test_a_remembered_signature_is_not_checked_again(monkeypatch: pytest.MonkeyP
     data = encode_peer_record(make_record(), ALICE)
     verified = VerifiedRecords()
     decode(data, verified=verified)
-    monkeypatch.setattr("dht.records.envelopes.verify_key", lambda *_: False)
+    monkeypatch.setattr("dht.records.signed_envelopes.verify_key", lambda *_: False)
     assert decode(data, verified=verified) == make_record()
     with pytest.raises(PeerFault, match="signature"):
         decode(data, verified=VerifiedRecords())

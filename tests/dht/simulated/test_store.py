@@ -11,7 +11,7 @@ from dht.errors import PeerFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.key_levels import shard_of
 from dht.records.peer_record import encode_peer_record
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey

@@ -17,7 +17,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import PeerRecord, encode_peer_record
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from dht.store import LEVEL_0_KEYS, PeerKey
 
 OWNER = Identity.generate()

@@ -8,7 +8,7 @@ from dht.admission.admission import Admission, MemberRules
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import encode_peer_record
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from tests.kit.records import make_record
 
 OWNER = Identity.generate()

@@ -27,7 +27,7 @@ from averaging.wire.messages import Contribution
 from dht.errors import PeerFault
 from dht.fields import pack
 from dht.host import PeerId, Stream
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.config.averaging_rules import codec_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes

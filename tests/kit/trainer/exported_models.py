@@ -10,7 +10,7 @@ from torch import nn
 
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.config.averaging_rules import codec_of, rule_of

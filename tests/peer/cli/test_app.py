@@ -23,7 +23,7 @@ from dashboard.app import Choices, ShownRun
 from dashboard.samples.sample_schedule import SamplePlan
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.cli import app
 from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence

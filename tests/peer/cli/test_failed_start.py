@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest

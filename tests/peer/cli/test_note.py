@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.cli import app
 from peer.config.access_sections import MAX_NOTES
 from peer.config.manifest import RunManifest

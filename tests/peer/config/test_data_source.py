@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from dht.errors import UsageFault
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from dht.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import RunRecord, sign_run_record
+from dht.records.signed_manifest import RunRecord, sign_run_record
 from peer.config.averaging_rules import codec_of, rule_of
 from peer.config.data_source import DataSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, AveragingSection, RunManifest

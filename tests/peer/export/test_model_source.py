@@ -9,7 +9,7 @@ import pytest
 
 from dht.errors import UsageFault
 from dht.identity.keys import Identity, fingerprint
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
 from peer.export.members_anchors import contributors_of
 from peer.export.model_source import check_model, run_in

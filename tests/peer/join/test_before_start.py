@@ -11,7 +11,7 @@ import pytest
 
 from dht.errors import UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import sign_run_record
+from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.join import before_start

@@ -13,7 +13,7 @@ from torch import nn
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import (
     averaged_parts,

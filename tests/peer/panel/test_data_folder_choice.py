@@ -11,7 +11,7 @@ import pytest
 from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
 from peer.events.peer_events import Event, JoinedRun

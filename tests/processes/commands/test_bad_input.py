@@ -22,7 +22,7 @@ from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from dht.admission.handshake_frames import PROTOCOL_VERSION, make_refusal
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, TrainingProgressed
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.membership.run_protocol import RUN_PROTOCOL

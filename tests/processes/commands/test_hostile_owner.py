@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest
 from tests.kit.processes.process_swarm import WAIT_SECONDS, assert_one_sentence, free_port
 

@@ -28,7 +28,7 @@ from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
 from dht.host import PeerId, Stream
 from dht.observer.host_choice import HostBackend
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.config.model_shapes import seed_sizes
 from peer.events.anchor_events import CaughtUp
 from peer.network.membership.run_protocol import RUN_PROTOCOL

@@ -20,7 +20,7 @@ from averaging.wire.messages import Commit
 from dashboard.collect.commit_fetcher import CommitSource
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
-from dht.records.run_record import decode_run_record
+from dht.records.signed_manifest import decode_run_record
 from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import (
     DaemonRestarted,

@@ -8,7 +8,7 @@ import pytest
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import encode_run_record, sign_run_record
+from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli.arguments.named_run import named_run, names_run
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers

@@ -22,7 +22,7 @@ from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
 from dht.records.peer_record import PeerRecord, encode_peer_record
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import RunRecord, sign_run_record
+from dht.records.signed_manifest import RunRecord, sign_run_record
 from peer.config.manifest import RunManifest
 from peer.network.membership.run_finding import keep_record, local_record
 

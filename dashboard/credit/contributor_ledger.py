@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from averaging.signing.commit_credit import MachineShare
-from dashboard.credit.commit_counting import Booking, Counting, Outcome
 from dashboard.credit.credited_members import CommitCredit
+from dashboard.credit.heaviest_commit_chains import Booking, Counting, Outcome
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.period_ranks import WEEK_DAYS, ranks, recent_work, standings
 from dashboard.history_facts import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dht.errors import PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.run_record import (
+from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,
     RunRecord,
     decode_run_record,

@@ -13,8 +13,8 @@ from typing import Final
 from dht.errors import PeerFault, UsageFault
 from dht.fields import MAX_WHOLE, pack, refuse_constant
 from dht.identity.keys import SIGNATURE_BYTES, Identity, fingerprint, split_run_id
-from dht.records.envelopes import HEAD_BYTES, check_signature, open_envelope, unpack_array
-from dht.records.verified_records import VerifiedRecords
+from dht.records.signature_cache import VerifiedRecords
+from dht.records.signed_envelopes import HEAD_BYTES, check_signature, open_envelope, unpack_array
 
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
 """The manifest and its envelope."""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.credit import ledger as ledger_module
+from dashboard.credit import contributor_ledger as ledger_module
+from dashboard.credit.contributor_ledger import Ledger, Presence, streak
 from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.known_versions import KnownVersions
-from dashboard.credit.ledger import Ledger, Presence, streak
 from dashboard.history_facts import ContributorRow, ProfileFacts
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW

@@ -19,6 +19,13 @@ from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import Event
+from peer.network.reachability.own_reachability_and_relays import (
+    CHECK_SECONDS,
+    MAX_RELAY_STARTS,
+    RELAY_SECONDS,
+    TICK_SECONDS,
+    Paths,
+)
 from peer.network.reachability.path_and_relay_choice import (
     PUNCH_AFTER_SECONDS,
     PUNCH_AGAIN_SECONDS,
@@ -28,13 +35,6 @@ from peer.network.reachability.path_and_relay_choice import (
     relays_in,
 )
 from peer.network.reachability.probe import Busy, DialBack
-from peer.network.reachability.relays_and_hole_punching import (
-    CHECK_SECONDS,
-    MAX_RELAY_STARTS,
-    RELAY_SECONDS,
-    TICK_SECONDS,
-    Paths,
-)
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named, now
 from tests.kit.records import make_record
