@@ -36,11 +36,11 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 # The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.
 HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1 && echo ,observer)
 
-# pip is silent while it unpacks: minutes in which nothing seems to happen. A line whenever the folder has grown.
+# pip is silent while it unpacks: minutes in which nothing seems to happen. A line whenever the folder has grown by 10 MB.
 UNPACKING_SECONDS := 15
 WHILE_UNPACKING = size() { du -sm $(VENV) | cut -f1; }; old=$$(size); \
 	while sleep $(UNPACKING_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
-		new=$$(size); [ $$new -lt $$((old + 10)) ] || echo "Unpacked so far: $$new MB"; old=$$new; \
+		new=$$(size); [ $$new -lt $$((old + 10)) ] || { echo "Unpacked so far: $$new MB"; old=$$new; }; \
 	done & teller=$$!; trap "kill $$teller" EXIT
 
 # One pip call for everything: resolved apart, hivemind's and libp2p's protobuf needs contradict each other.
