@@ -358,13 +358,21 @@ class ProcessSwarm:
         return Identity.load_or_create(folder / "identity.key")
 
     def call(
-        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+        self,
+        *arguments: str,
+        seconds: float = WAIT_SECONDS,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run one `peer` command that ends by itself, in `folder`."""
-        return self.call_python("-m", "peer", *arguments, seconds=seconds, folder=folder)
+        return self.call_python("-m", "peer", *arguments, seconds=seconds, folder=folder, environment=environment)
 
     def call_python(
-        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+        self,
+        *arguments: str,
+        seconds: float = WAIT_SECONDS,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run the interpreter on something that ends by itself, in `folder`."""
         return subprocess.run(
@@ -373,7 +381,7 @@ class ProcessSwarm:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=self.environment,
+            env={**self.environment, **(environment or {})},
             timeout=seconds,
             check=False,
         )

@@ -31,16 +31,20 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         seed = swarm.start("owner", command="seed", port=seed.port)
         friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
 
+        data = ("--data", f"text:{swarm.text}")
         reused = swarm.call(
-            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *LOCAL), seconds=SOON_SECONDS
+            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *data, *LOCAL),
+            seconds=SOON_SECONDS,
+            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "other")},
         )
         assert reused.returncode == 4
         assert_one_sentence(reused.stderr, "one-time invite was used by another key before", "new invite")
 
         stranger = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),
-            *("--data-dir", str(swarm.folder / "stranger"), *LOCAL),
+            *("--data-dir", str(swarm.folder / "stranger"), *data, *LOCAL),
             seconds=SOON_SECONDS,
+            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "stranger")},
         )
         assert stranger.returncode == 3
         assert_one_sentence(stranger.stderr, r"[Nn]obody (of \S+ )?answered", "--invite")
@@ -49,8 +53,9 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         wrong = seed.address.rpartition("/")[0] + "/" + Identity.generate().peer_id
         mistaken = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", wrong, "--join-timeout", "10"),
-            *("--data-dir", str(swarm.folder / "mistaken"), *LOCAL),
+            *("--data-dir", str(swarm.folder / "mistaken"), *data, *LOCAL),
             seconds=SOON_SECONDS,
+            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "mistaken")},
         )
         assert mistaken.returncode == 3
         assert_one_sentence(mistaken.stderr, "nother peer than the named one answers")
@@ -89,8 +94,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
         assert not friend.family()
         again = swarm.call(
-            *("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend"))),
-            *("--data", f"text:{swarm.text}", *LOCAL),
+            *("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend"))), *data, *LOCAL
         )
         assert again.returncode == 4
         assert_one_sentence(again.stderr, "owner of the run revoked this", "ask the owner")
