@@ -95,6 +95,8 @@ def service_file(
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",
         "RestartPreventExitStatus=2 4 5",
+        # Stopped while it loads or looks for members.
+        "SuccessExitStatus=130",
         f"TimeoutStopSec={STOP_SECONDS}",
         "KillMode=mixed",
         "",

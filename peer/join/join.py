@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dht.errors import UsageFault
+from dht.errors import EXIT_INTERRUPTED, UsageFault
 from dht.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
@@ -150,7 +150,8 @@ def _train(
             loaded.corpus.close()
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
-    return 0
+    # As if the signal had come a moment earlier, while this program was loaded.
+    return EXIT_INTERRUPTED if terminal.left_early else 0
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:

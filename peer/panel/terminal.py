@@ -151,6 +151,11 @@ class Terminal:
         if not self._is_spare:
             self._give_up = self._folder.close
 
+    @property
+    def left_early(self) -> bool:
+        """Whether the owner wants to leave and this peer is no member yet."""
+        return self._leaving.is_asked and not self._is_member
+
     def leaving_at_once(self) -> AbstractContextManager[None]:
         """For the main thread, before anybody waits for this peer: inside, the first Ctrl+C ends what is done there.
 
@@ -203,7 +208,7 @@ class Terminal:
                 self._end(viewer)
 
     def _end(self, viewer: threading.Thread) -> None:
-        if self._leaving.is_asked and not self._is_member:
+        if self.left_early:
             self.note(f"left before {self._first_deed}: nothing is lost")
         self._closed.set()
         viewer.join(FAREWELL_SECONDS)

@@ -140,6 +140,30 @@ def test_who_leaves_at_once_reads_what_is_lost_and_no_word_of_an_interruption(
     assert capsys.readouterr().err == ""
 
 
+def test_a_trainer_that_is_asked_between_loading_and_joining_has_left_early(tmp_path: Path) -> None:
+    view = StuckView()
+    view.freed.set()
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with terminal.interruptible(is_loading=True):
+        terminal.loaded()
+        assert not terminal.left_early
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert terminal.stop_asked()
+    assert terminal.left_early
+    assert view.shown[-1] == "left before training began: nothing is lost"
+
+
+def test_a_member_that_leaves_politely_ends_well(tmp_path: Path) -> None:
+    view = StuckView()
+    view.freed.set()
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with terminal.interruptible():
+        terminal.show(joined(1.0))
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not terminal.left_early
+    assert not any("nothing is lost" in str(shown) for shown in view.shown)
+
+
 @pytest.mark.parametrize("kind", [LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault])
 def test_nobody_is_asked_back_to_what_the_next_start_would_meet_again(tmp_path: Path, kind: type[LocalFault]) -> None:
     shown = io.StringIO()
