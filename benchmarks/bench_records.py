@@ -30,7 +30,7 @@ from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.dht_node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
 from dht.records.key_levels import is_beacon, key_at, peers_key, turn_seconds
 from dht.store import LEVEL_0_KEYS
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import Membership
 
 ANNOUNCE_SECONDS = 10.0
@@ -102,7 +102,7 @@ async def _measure_one(swarm: RecordSwarm, number: int) -> list[float]:
         identity,
         QuietHost(identity.peer_id),  # type: ignore[arg-type]
         swarm.stores[number],
-        RunDoorkeeper(AccessRule(swarm.run_id, described.manifest_hash, "0.1.0"), identity.peer_id, "trainer"),
+        RunHandshakePolicy(AccessRule(swarm.run_id, described.manifest_hash, "0.1.0"), identity.peer_id, "trainer"),
         lambda: described,
         described.run_id,
         described.manifest_hash,

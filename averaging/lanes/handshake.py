@@ -14,7 +14,7 @@ OPEN_SECONDS = 15.0
 MAX_HELLO_BYTES = 4096
 
 
-class Doorkeeper(Protocol):
+class HandshakePolicy(Protocol):
     """Port: which remotes may talk to us."""
 
     def hello(self, remote: PeerId) -> bytes:
@@ -48,7 +48,7 @@ class Doorkeeper(Protocol):
         """Whether a remote that was admitted before may not talk to us any more."""
 
 
-async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId, protocol: str) -> Stream:
+async def open_greeted_stream(host: Host, handshake_policy: HandshakePolicy, remote: PeerId, protocol: str) -> Stream:
     """Open a stream and exchange hello and welcome.
 
     Raises:
@@ -58,9 +58,9 @@ async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId
     stream = await host.open_stream(remote, protocol, OPEN_SECONDS)
     try:
         async with asyncio.timeout(OPEN_SECONDS):
-            hello = doorkeeper.hello(remote)
+            hello = handshake_policy.hello(remote)
             await stream.send(hello)
-            doorkeeper.check_reply(remote, hello, await stream.receive(MAX_HELLO_BYTES))
+            handshake_policy.check_reply(remote, hello, await stream.receive(MAX_HELLO_BYTES))
     except TimeoutError as error:
         await stream.close()
         raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
@@ -70,7 +70,7 @@ async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId
     return stream
 
 
-async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
+async def greet_incoming(stream: Stream, handshake_policy: HandshakePolicy) -> str:
     """Check the first frame of an incoming stream, answer it, and return the remote's role.
 
     Raises:
@@ -83,14 +83,14 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
     except TimeoutError as error:
         raise PeerUnreachable(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
     try:
-        role = doorkeeper.admit(stream.remote, hello)
+        role = handshake_policy.admit(stream.remote, hello)
     except PeerFault as fault:
-        refusal = doorkeeper.refusal(fault)
+        refusal = handshake_policy.refusal(fault)
         if refusal:
             with contextlib.suppress(PeerFault):
                 await _send_briefly(stream, refusal)
         raise
-    await _send_briefly(stream, doorkeeper.welcome(stream.remote, hello))
+    await _send_briefly(stream, handshake_policy.welcome(stream.remote, hello))
     return role
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from averaging.lanes.handshake import Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.lanes.handshake import HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.lanes.line_capacity import UploadRate
 from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames
@@ -179,7 +179,7 @@ class Links:
     def __init__(
         self,
         host: Host,
-        doorkeeper: Doorkeeper,
+        handshake_policy: HandshakePolicy,
         limits: Limits,
         ports: LinkPorts,
         clock: Callable[[], float] = time.monotonic,
@@ -201,7 +201,7 @@ class Links:
         self._on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
         self._is_stale: Callable[[Parts], bool] = lambda parts: False
         self._host = host
-        self._doorkeeper = doorkeeper
+        self._handshake_policy = handshake_policy
         self._limits = limits
         self._ports = ports
         self._clock = clock
@@ -243,7 +243,7 @@ class Links:
         Data that wait for a remote already are not queued again: asking twice would make its wait twice as long.
         """
         num_bytes = sum(len(part) for part in parts) + 4
-        if self._closed or self._doorkeeper.is_excluded(to):
+        if self._closed or self._handshake_policy.is_excluded(to):
             return num_bytes
         key = (to, lane)
         outgoing = self._lanes.get(key)
@@ -297,7 +297,7 @@ class Links:
 
     async def _run_stream(self, lane: _OutgoingLane, *, is_first: bool) -> None:
         try:
-            stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
+            stream = await open_greeted_stream(self._host, self._handshake_policy, lane.remote, ROUND_PROTOCOL)
         except PeerFault as fault:
             # A remote that takes no further streams has the first one nevertheless.
             if is_first:
@@ -453,7 +453,7 @@ class Links:
 
     async def _hear(self, stream: Stream) -> None:
         remote = stream.remote
-        role = await greet_incoming(stream, self._doorkeeper)
+        role = await greet_incoming(stream, self._handshake_policy)
         if role == "observer":
             raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
         while not self._closed:
@@ -465,7 +465,7 @@ class Links:
             if not frame:
                 await stream.send(read_at)
                 continue
-            if self._doorkeeper.is_excluded(remote):
+            if self._handshake_policy.is_excluded(remote):
                 raise PeerFault(remote, "is no member any more")
             self.traffic.received_bytes += len(frame) + 4
             message, payload = frames.decode(frame, remote, self._limits)

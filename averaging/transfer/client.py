@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.handshake import Doorkeeper, open_greeted_stream
+from averaging.lanes.handshake import HandshakePolicy, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.transfer.chunked_pieces import ChunkedPiece, FragmentPiece
 from averaging.transfer.messages import (
@@ -37,9 +37,11 @@ MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (MAX_HEADER_BYTES + 8)
 
 
 @contextlib.asynccontextmanager
-async def _asking(host: Host, doorkeeper: Doorkeeper, donor: PeerId, request: list[Any]) -> AsyncIterator[Stream]:
+async def _asking(
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, request: list[Any]
+) -> AsyncIterator[Stream]:
     """A stream on which the one request was sent; its answer is acknowledged when it was understood."""
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    stream = await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL)
     try:
         await stream.send(pack(request))
         yield stream
@@ -48,13 +50,15 @@ async def _asking(host: Host, doorkeeper: Doorkeeper, donor: PeerId, request: li
         await stream.close()
 
 
-async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, version: int) -> bytes:
+async def fetch_digest(
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, version: int
+) -> bytes:
     """The digest that `donor` had of this fragment at `version`; empty when it does not know.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    async with _asking(host, doorkeeper, donor, ["digest", fragment, version]) as stream:
+    async with _asking(host, handshake_policy, donor, ["digest", fragment, version]) as stream:
         answer = unpack(await in_time(stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
     if len(answer) != 2 or answer[0] != "digest" or type(answer[1]) is not bytes or len(answer[1]) not in (0, 32):
         raise PeerFault(donor, f"answered a digest request with {answer!r:.60}")
@@ -62,9 +66,9 @@ async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragme
 
 
 async def _fetch_frames(
-    host: Host, doorkeeper: Doorkeeper, donor: PeerId, request: list[Any], most: int
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, request: list[Any], most: int
 ) -> list[bytes]:
-    async with _asking(host, doorkeeper, donor, request) as stream:
+    async with _asking(host, handshake_policy, donor, request) as stream:
         kind, *found = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, most + 1)
     if kind != request[0] or not all(type(frame) is bytes for frame in found):
         raise PeerFault(donor, f"answered a request for {request[0]!r} with something else")
@@ -72,19 +76,21 @@ async def _fetch_frames(
 
 
 async def fetch_commits(
-    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int, limits: Limits
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, from_version: int, limits: Limits
 ) -> list[Commit]:
     """Recent commits of a fragment that left `from_version` or a later version, as the donor knows them.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    found = await _fetch_frames(host, doorkeeper, donor, ["commits", fragment, from_version], KEPT_COMMITS + 1)
+    found = await _fetch_frames(host, handshake_policy, donor, ["commits", fragment, from_version], KEPT_COMMITS + 1)
     commits = [frames.decode(frame, donor, limits)[0] for frame in found]
     return [commit for commit in commits if isinstance(commit, Commit) and commit.fragment == fragment]
 
 
-async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+async def fetch_log(
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, from_version: int
+) -> list[bytes]:
     """One page of the signed commits that left `from_version` or a later version, as frames, oldest first.
 
     Nothing in them is checked but their length. The next page begins behind the last one's newest version; an empty
@@ -93,24 +99,24 @@ async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment:
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    return await _fetch_frames(host, doorkeeper, donor, ["log", fragment, from_version], MAX_LOGGED_COMMITS)
+    return await _fetch_frames(host, handshake_policy, donor, ["log", fragment, from_version], MAX_LOGGED_COMMITS)
 
 
 async def fetch_header(
-    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, num_values: int
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, num_values: int
 ) -> Header | Literal["none", "busy"]:
     """What `donor` can give of a fragment; "none": it has no state yet; "busy": it serves others, ask again later.
 
     Raises:
         PeerFault: the donor is gone, refused, or announced something else than `num_values` values.
     """
-    async with _asking(host, doorkeeper, donor, ["header", fragment]) as stream:
+    async with _asking(host, handshake_policy, donor, ["header", fragment]) as stream:
         return await _receive_header(stream, "header", num_values)
 
 
 async def fetch_state(
     host: Host,
-    doorkeeper: Doorkeeper,
+    handshake_policy: HandshakePolicy,
     donor: PeerId,
     fragment: int,
     num_values: int,
@@ -122,7 +128,7 @@ async def fetch_state(
         PeerFault: the donor is gone, refused, sent more or other bytes than its header announced, or values that are
             not finite. Nothing that was received before is used.
     """
-    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    stream = await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL)
     try:
         await stream.send(pack(["state", fragment]))
         header = await _receive_header(stream, "state", num_values)
@@ -144,14 +150,14 @@ async def fetch_state(
 
 
 async def fetch_file_header(
-    host: Host, doorkeeper: Doorkeeper, donor: PeerId, digest: bytes, num_chunks: int
+    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, digest: bytes, num_chunks: int
 ) -> tuple[bytes, ...] | None:
     """The digests of the chunks of a file, as `donor` says; None when it does not have the file. Nothing is checked.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    async with _asking(host, doorkeeper, donor, ["file-header", digest]) as stream:
+    async with _asking(host, handshake_policy, donor, ["file-header", digest]) as stream:
         return file_header_in(await in_time(stream.receive(64 + 32 * num_chunks), donor), donor, num_chunks)
 
 
@@ -163,13 +169,15 @@ class ChunkStream:
         self._piece = piece
 
     @classmethod
-    async def open(cls, host: Host, doorkeeper: Doorkeeper, donor: PeerId, piece: ChunkedPiece) -> ChunkStream:
+    async def open(
+        cls, host: Host, handshake_policy: HandshakePolicy, donor: PeerId, piece: ChunkedPiece
+    ) -> ChunkStream:
         """Connect to `donor`.
 
         Raises:
             PeerFault: it is gone or refused.
         """
-        return cls(await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL), piece)
+        return cls(await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL), piece)
 
     async def ask(self, part: range) -> Literal["chunks", "busy", "gone"]:
         """Ask for a range. "chunks": receive them now; "gone": the donor has another version by now, or no such file.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.handshake import Doorkeeper
+from averaging.lanes.handshake import HandshakePolicy
 from averaging.rounds.duration_statistics import LearnedDeadline
 from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.chunked_pieces import ChunkedPiece
@@ -52,7 +52,7 @@ class Transfer:
     def __init__(
         self,
         host: Host,
-        doorkeeper: Doorkeeper,
+        handshake_policy: HandshakePolicy,
         piece: ChunkedPiece,
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
@@ -60,7 +60,7 @@ class Transfer:
         self.faults: dict[PeerId, PeerFault] = {}
         self.moved_on: set[PeerId] = set()
         self._host = host
-        self._doorkeeper = doorkeeper
+        self._handshake_policy = handshake_policy
         self._piece = piece
         self._queue = ChunkQueue(len(piece.chunk_digests))
         self._on_bytes = on_bytes
@@ -120,7 +120,7 @@ class Transfer:
         return False
 
     async def _fetch_from(self, donor: PeerId, *, patient: bool) -> None:
-        stream = await ChunkStream.open(self._host, self._doorkeeper, donor, self._piece)
+        stream = await ChunkStream.open(self._host, self._handshake_policy, donor, self._piece)
         loop = asyncio.get_running_loop()
         chunk_seconds, num_busy = RANGE_SECONDS, 0
         try:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from averaging.lanes.handshake import Doorkeeper, greet_incoming
+from averaging.lanes.handshake import HandshakePolicy, greet_incoming
 from averaging.transfer import snapshots
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
@@ -99,7 +99,7 @@ class StateServer:
     def __init__(
         self,
         host: Host,
-        doorkeeper: Doorkeeper,
+        handshake_policy: HandshakePolicy,
         source: snapshots.StateSource,
         num_fragments: int,
         compute: Compute = compute_inline,
@@ -111,7 +111,7 @@ class StateServer:
         self._most_bits_per_second = most_bits_per_second
         self._free_at = 0.0
         self._on_served = on_served
-        self._doorkeeper = doorkeeper
+        self._handshake_policy = handshake_policy
         self._source = source
         self._num_fragments = num_fragments
         self._files: FileSource = files or NoFiles()
@@ -123,7 +123,7 @@ class StateServer:
 
     async def _serve(self, stream: Stream) -> None:
         with self._streams.one_more(stream.remote):
-            await greet_incoming(stream, self._doorkeeper)
+            await greet_incoming(stream, self._handshake_policy)
             guest, is_done = _Guest(stream), False
             try:
                 while (frame := await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)) != ACKNOWLEDGE:

@@ -49,7 +49,7 @@ from dht.identity.keys import Identity, verify
 from dht.p2pd.host import P2pdHost
 from peer.config.averaging_rules import codec_of, limits_of, rule_of
 from peer.config.manifest import AveragingSection, RunManifest
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 
 T = TypeVar("T")
 
@@ -85,7 +85,9 @@ class Member:
         self.guard = Guard(host.peer_id, rule.staleness_limit, watch, is_strict=rule.is_strict)
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
         self.changes = [np.zeros(size, np.float32) for size in sizes]
-        keeper = RunDoorkeeper(AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer")
+        keeper = RunHandshakePolicy(
+            AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer"
+        )
         heard = LinkPorts(
             lambda *message: self.exchange.on_message(*message),
             lambda peer_id, reason: self.exchange.peer_lost(peer_id, reason),

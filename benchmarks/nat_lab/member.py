@@ -25,9 +25,9 @@ from dht.p2pd.own_relay_trial import check_relay
 from dht.records.peer_record import PeerRecord
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.reachability.own_reachability_and_relays import Paths
-from peer.network.reachability.probe import DialBack, probing
+from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from tests.kit.records import make_record
 
@@ -78,15 +78,15 @@ async def _keep_company(host: P2pdHost, seeds: list[str], homes: list[PeerId]) -
 async def _take_part(told: dict[str, Any]) -> None:
     identity = Identity.load(told["key"])
     rule = AccessRule(told["run_id"], bytes(32), "lab")
-    doorkeeper = RunDoorkeeper(rule, identity.peer_id, "seed" if told["is_seed"] else "trainer")
+    handshake_policy = RunHandshakePolicy(rule, identity.peer_id, "seed" if told["is_seed"] else "trainer")
     members = [_record(told["run_id"], **member) for member in told["members"]]
     others = [PeerId(peer_id) for peer_id in told["homes"]]
     async with P2pdHost(identity, told["listen"], options=DaemonOptions(relays_for_others=told["is_seed"])) as host:
         host.handle(PUSH_PROTOCOL, _serve)
-        ProbeServer(host, doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
+        ProbeServer(host, handshake_policy, dial_freshly, wall_clock=time.time, clock=time.monotonic)
 
         async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
-            async with probing(host, doorkeeper, member, time.monotonic, time.time) as probe:
+            async with probing(host, handshake_policy, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
 
         paths = Paths(

@@ -27,7 +27,7 @@ from peer.memory.base_bits import check_base_bits
 from peer.network.membership.address_check import lacks_network
 from peer.network.membership.manifest_revisions import manifest_of, minimum_software_at
 from peer.network.membership.run_finding import local_record
-from peer.network.reachability.probe import Probe, probing
+from peer.network.reachability.probe_client import Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
 from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
@@ -237,7 +237,7 @@ async def _ask_members(
     given = [parse_peer_multiaddr(address)[0] for address in target.addresses]
     for member in list(dict.fromkeys([*(record.peer_id for record in ordered), *given]))[:MAX_ASKED]:
         try:
-            async with probing(observer.host, observer.doorkeeper, member, time.monotonic, time.time) as probe:
+            async with probing(observer.host, observer.handshake_policy, member, time.monotonic, time.time) as probe:
                 line = await _ask(probe, line, observer.host.addresses())
                 line = replace(line, asked=(*line.asked, member))
         except PeerFault as fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.network.reachability.probe import DialBack
+from peer.network.reachability.probe_client import DialBack
 
 NOT_DIALLED = DialBack()
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.handshake import Doorkeeper
+from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_file_header
 from averaging.transfer.many_donors import Transfer
 from averaging.wire.file_chunks import num_file_chunks
@@ -53,7 +53,7 @@ class FileFetcher:
     """
 
     host: Host
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     data_dir: Path
     manifest: RunManifest
     donors: Callable[[], Awaitable[Sequence[PeerId]]]
@@ -115,7 +115,7 @@ class FileFetcher:
             self.on_bytes(self._arrived_bytes, self._total_bytes)
 
         draft = FileDraft(self._folder, file, digests)
-        transfer = Transfer(self.host, self.doorkeeper, draft, count)
+        transfer = Transfer(self.host, self.handshake_policy, draft, count)
         await transfer.take_kept()
         is_whole = transfer.is_complete or await transfer.run(donors)
         if transfer.given_bytes:
@@ -137,7 +137,7 @@ class FileFetcher:
         for donor in donors:
             try:
                 num_chunks = num_file_chunks(file.bytes)
-                found = await fetch_file_header(self.host, self.doorkeeper, donor, digest, num_chunks)
+                found = await fetch_file_header(self.host, self.handshake_policy, donor, digest, num_chunks)
                 if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
                     raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
             except PeerFault as fault:

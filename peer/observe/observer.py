@@ -30,7 +30,7 @@ from peer.files.checked_folder import files_folder, run_file_path
 from peer.files.fetching import FileFetcher
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.address_check import lacks_network, nobody_answered
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import manifest_of
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_protocol import run_of
@@ -75,7 +75,7 @@ class RunObserver:
     manifest: RunManifest
     host: Host
     store: RecordStore
-    doorkeeper: RunDoorkeeper
+    handshake_policy: RunHandshakePolicy
 
     async def records(self) -> list[PeerRecord]:
         """Live records of the run's peers, valid ones of the manifest's shape only."""
@@ -106,7 +106,7 @@ class RunObserver:
             found[index] = fetched
 
         nothing = {index: _Nothing(size) for index, size in enumerate(sizes)}
-        fetcher = Fetcher(self.host, self.doorkeeper, limits, members, checker)
+        fetcher = Fetcher(self.host, self.handshake_policy, limits, members, checker)
         await fetcher.fetch_better(nothing, adopt, on_progress)
         missing = sorted(set(nothing) - set(found))
         if missing:
@@ -129,7 +129,7 @@ class RunObserver:
             return [record.peer_id for record in await self.records()]
 
         fetcher = FileFetcher(
-            self.host, self.doorkeeper, data_dir, self.manifest, donors, patience_seconds, asyncio.to_thread
+            self.host, self.handshake_policy, data_dir, self.manifest, donors, patience_seconds, asyncio.to_thread
         )
         await fetcher.run()
         return files_folder(data_dir, self.manifest)
@@ -156,14 +156,14 @@ async def fetch_run_file(
     """
     manifest = manifest_of(record)
     alone = manifest.model_copy(update={"files": tuple(file for file in manifest.files if file.name == name)})
-    doorkeeper = _doorkeeper(host, record, entry)
-    await FileFetcher(host, doorkeeper, data_dir, alone, donors, patience_seconds, asyncio.to_thread).run()
+    handshake_policy = _handshake_policy(host, record, entry)
+    await FileFetcher(host, handshake_policy, data_dir, alone, donors, patience_seconds, asyncio.to_thread).run()
     return await asyncio.to_thread(run_file_path, data_dir, alone, name)
 
 
-def _doorkeeper(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunDoorkeeper:
+def _handshake_policy(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunHandshakePolicy:
     rule = AccessRule(record.run_id, manifest_hash(record.manifest), SOFTWARE)
-    return RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
+    return RunHandshakePolicy(rule, host.peer_id, "observer", None if entry is None else entry.admission)
 
 
 def open_log(
@@ -178,10 +178,10 @@ def open_log(
         Incompatible: the run's manifest does not fit this software.
     """
     run = run_frame(record)
-    doorkeeper = _doorkeeper(host, record, entry)
+    handshake_policy = _handshake_policy(host, record, entry)
 
     async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
-        frames = await fetch_log(host, doorkeeper, donor, fragment, from_version)
+        frames = await fetch_log(host, handshake_policy, donor, fragment, from_version)
         return [receipt_of(run, frame) for frame in frames]
 
     return fetch
@@ -251,7 +251,7 @@ async def observe(
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
-        yield RunObserver(run_id, manifest_of(record), host, store, _doorkeeper(host, record, entry))
+        yield RunObserver(run_id, manifest_of(record), host, store, _handshake_policy(host, record, entry))
 
 
 def _why(faults: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""`peer plan`: reads, asks `planning.py` and `bandwidth_table.py`, prints tables or JSON."""
+"""`peer plan`: reads, asks `planning.py` and `published_bandwidth_table.py`, prints tables or JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.plain_console import PlainConsole, console_of_output
 from peer.memory.base_bits import check_base_bits
-from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.homes import PlanProfile, load_profile, with_bits
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
 from peer.plan.plan_source import plan_of
 from peer.plan.planning import RunPlan
+from peer.plan.published_bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.plan.utilisation import TARGETS
 
 HOURS_PER_DAY = 24

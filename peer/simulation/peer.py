@@ -26,7 +26,7 @@ from peer.config.averaging_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
@@ -60,7 +60,7 @@ class World:
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
-    entry: Callable[[Identity], tuple[RunDoorkeeper, bytes]] | None = None
+    entry: Callable[[Identity], tuple[RunHandshakePolicy, bytes]] | None = None
     """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
 
     @staticmethod
@@ -170,9 +170,9 @@ class Life:
         me = self._identity.peer_id
         host = self._host()
         rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
-        doorkeeper, owner_public_key = RunDoorkeeper(rule, me, "trainer"), bytes(32)
+        handshake_policy, owner_public_key = RunHandshakePolicy(rule, me, "trainer"), bytes(32)
         if world.entry is not None:
-            doorkeeper, owner_public_key = world.entry(self._identity)
+            handshake_policy, owner_public_key = world.entry(self._identity)
         session = self.randomness.getrandbits(62)
         friends = frozenset(world.hostile_peers() if self.profile.lie is not None else ())
         who = NodeIdentity(
@@ -181,7 +181,7 @@ class Life:
         ports = NodePorts(
             host,
             MemoryStore(world.records, host),
-            doorkeeper,
+            handshake_policy,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
             compute_inline,

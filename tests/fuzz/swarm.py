@@ -30,7 +30,7 @@ from dht.records.signed_manifest import decode_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
 from peer.simulation.virtual_time import run_virtual
@@ -163,7 +163,7 @@ class HostileSwarm:
             manifest = RunManifest.from_bytes(decode_run_record(self._run, run_id=RUN_ID).manifest)
         except (ValueError, PeerFault):
             return
-        door = RunDoorkeeper(AccessRule(RUN_ID, manifest.hash, "0.1.0"), who.peer_id, "trainer")
+        door = RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "0.1.0"), who.peer_id, "trainer")
         with contextlib.suppress(MemoryError, ValueError, OverflowError):
             StateServer(hosts, door, _Source(), manifest.averaging.num_fragments)  # type: ignore[arg-type]
         ProbeServer(hosts, door, _dial, wall_clock=lambda: NOW, clock=lambda: 0.0)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from dht.simulated.host import MemoryNetwork
 from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
 from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
@@ -57,7 +57,7 @@ class Swarm:
     def _note(self, index: int, event: Event) -> None:
         self.events[index].append(event)
 
-    def _entry(self, identity: Identity) -> tuple[RunDoorkeeper, bytes]:
+    def _entry(self, identity: Identity) -> tuple[RunHandshakePolicy, bytes]:
         nonces = iter(range(10**9))
         admission = Admission(
             identity,
@@ -67,7 +67,7 @@ class Swarm:
             rules=member_rules(self.manifest, OWNER.public_key, WHEN_JOINING),
         )
         rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE)
-        return RunDoorkeeper(rule, identity.peer_id, "trainer", admission), OWNER.public_key
+        return RunHandshakePolicy(rule, identity.peer_id, "trainer", admission), OWNER.public_key
 
     def life(self, index: int) -> Life:
         return self.peers[index].lives[-1]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from averaging.lanes.handshake import Doorkeeper
+from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.commit_chains import Chain, newest_run
 from averaging.signing.commit_log import MAX_PAGE_BYTES
 from averaging.signing.round_signatures import Checker
@@ -64,7 +64,7 @@ class Claims:
     """
 
     host: Host
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     limits: Limits
     checker: Checker
     donors: Donors
@@ -148,7 +148,7 @@ class Claims:
     async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
         commits: list[Commit] = []
         for _ in range(MAX_LOG_PAGES):
-            frames = await fetch_log(self.host, self.doorkeeper, member, fragment, first)
+            frames = await fetch_log(self.host, self.handshake_policy, member, fragment, first)
             for frame in frames:
                 message, _ = wire.decode(frame, member, self.limits)
                 if not isinstance(message, Commit) or message.fragment != fragment or message.version < first:
@@ -167,7 +167,7 @@ class Claims:
         return Chain(newest_run(commits), version, digest) if digest else None
 
     async def _ask(self, member: PeerId, fragment: int, version: int) -> bytes:
-        return await fetch_digest(self.host, self.doorkeeper, member, fragment, version)
+        return await fetch_digest(self.host, self.handshake_policy, member, fragment, version)
 
     async def _digest(self, member: PeerId, fragment: int, version: int) -> bytes | None:
         try:

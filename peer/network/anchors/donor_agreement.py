@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from averaging.lanes.handshake import Doorkeeper
+from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import Header
 from averaging.transfer.snapshots import Snapshot
@@ -67,7 +67,7 @@ class Agreement:
     """Finds out what is fetched, for one joiner."""
 
     host: Host
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     donors: Donors
     claims: Claims
 
@@ -87,7 +87,7 @@ class Agreement:
                 if self.donors.is_blamed(donor):
                     continue
                 try:
-                    header = await fetch_header(self.host, self.doorkeeper, donor, fragment, num_values)
+                    header = await fetch_header(self.host, self.handshake_policy, donor, fragment, num_values)
                 except PeerFault as fault:
                     self.donors.note_fault(donor, fragment, fault)
                     continue

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from averaging.lanes.handshake import Doorkeeper
+from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.round_signatures import Checker
 from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.chunked_pieces import FragmentPiece
@@ -71,7 +71,7 @@ class Fetcher:
     """
 
     host: Host
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     limits: Limits
     members: Members
     checker: Checker
@@ -79,8 +79,8 @@ class Fetcher:
 
     def __post_init__(self) -> None:
         self.donors = Donors(self.host.peer_id, self.members)
-        self.claims = Claims(self.host, self.doorkeeper, self.limits, self.checker, self.donors)
-        self._agreement = Agreement(self.host, self.doorkeeper, self.donors, self.claims)
+        self.claims = Claims(self.host, self.handshake_policy, self.limits, self.checker, self.donors)
+        self._agreement = Agreement(self.host, self.handshake_policy, self.donors, self.claims)
 
     # ------------------------------------------------------------------------------------------------ what is wanted
 
@@ -202,7 +202,7 @@ class Fetcher:
     ) -> Fetched | None:
         on_bytes(0)
         piece = FragmentPiece(fragment, agreed.held, num_values, kept)
-        transfer = Transfer(self.host, self.doorkeeper, piece, _summing(on_bytes))
+        transfer = Transfer(self.host, self.handshake_policy, piece, _summing(on_bytes))
         await transfer.take_kept()
         donors = self.donors.in_own_order(agreed.confirmed_by)
         try:
@@ -236,7 +236,9 @@ class Fetcher:
         if self.donors.is_blamed(donor) or is_outvoted:
             return None
         try:
-            snapshot = await fetch_state(self.host, self.doorkeeper, donor, fragment, num_values, _summing(on_bytes))
+            snapshot = await fetch_state(
+                self.host, self.handshake_policy, donor, fragment, num_values, _summing(on_bytes)
+            )
         except PeerFault as fault:
             self.donors.note_fault(donor, fragment, fault)
             return None
@@ -257,7 +259,7 @@ class Fetcher:
         first = max(0, snapshot.version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
             try:
-                args = (self.host, self.doorkeeper, donor, fragment, first, self.limits)
+                args = (self.host, self.handshake_policy, donor, fragment, first, self.limits)
                 commits = {commit.version: commit for commit in await fetch_commits(*args)}
                 for commit in commits.values():
                     if objection := self.checker.objection(commit):
@@ -267,7 +269,7 @@ class Fetcher:
                 if leaving is not None:
                     fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]
                 else:
-                    asked = (self.host, self.doorkeeper, donor, fragment, snapshot.version)
+                    asked = (self.host, self.handshake_policy, donor, fragment, snapshot.version)
                     fits = await fetch_digest(*asked) == snapshot.digest
                 if fits:
                     return tuple(commits[version] for version in sorted(commits))

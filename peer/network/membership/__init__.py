@@ -4,7 +4,7 @@ The files, each built on those above it:
 
     invitation.py          an invite at the newcomer's side
     invite_users.py        who used which one-time invite, over restarts
-    doorkeeper.py          the membership rule, as rounds and transfers want it
+    admission_adapter.py   the membership rule, as rounds and transfers want it
     member_counts.py       counts over the members in view, kept up with every record (pure)
     membership.py          announces this peer, keeps the view, suspects the silent
     reconnect.py           keeps a peer among others; reports when they are lost and found again

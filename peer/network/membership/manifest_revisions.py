@@ -23,7 +23,7 @@ from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.events.peer_events import NOTED, RunEnded
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.version import SOFTWARE, is_older
 
 WHEN_JOINING = MAX_WHOLE_NUMBER
@@ -146,14 +146,14 @@ class Revisions:
 
     Attributes:
         owner_public_key: 32 bytes.
-        doorkeeper: told when the rules change, and its admission too.
+        handshake_policy: told when the rules change, and its admission too.
         report: takes an event, once, when the run has ended here.
     """
 
     manifest: RunManifest
     owner_public_key: bytes
     me: PeerId
-    doorkeeper: RunDoorkeeper
+    handshake_policy: RunHandshakePolicy
     report: Callable[[Fact], None]
 
     def __post_init__(self) -> None:
@@ -201,9 +201,9 @@ class Revisions:
         )
 
     def _enforce(self, version: int) -> None:
-        if self.doorkeeper.admission is not None:
-            self.doorkeeper.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
-        self.doorkeeper.ask_software(minimum_software_at(self.manifest, version))
+        if self.handshake_policy.admission is not None:
+            self.handshake_policy.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
+        self.handshake_policy.ask_software(minimum_software_at(self.manifest, version))
 
     def _look_at_self(self) -> None:
         if self._version is None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from averaging.lanes.handshake import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.allowances import Allowances
@@ -91,7 +91,7 @@ class Membership:
     identity: Identity
     host: Host
     store: RecordStore
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     describe: Callable[[], PeerRecord]
     run_id: str
     manifest_hash: bytes
@@ -149,9 +149,9 @@ class Membership:
             left_out = {*suspected, self.identity.peer_id}
             self._others = [record for record in announced if record.peer_id not in left_out]
             self._others_of = (announced, suspected)
-        if not self.doorkeeper.may_exclude:
+        if not self.handshake_policy.may_exclude:
             return list(self._others)
-        is_excluded = self.doorkeeper.is_excluded
+        is_excluded = self.handshake_policy.is_excluded
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
@@ -168,7 +168,9 @@ class Membership:
         suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
         announced = (self.view.get(peer_id, now) for peer_id in suspected)
         return [
-            record for record in announced if record is not None and not self.doorkeeper.is_excluded(record.peer_id)
+            record
+            for record in announced
+            if record is not None and not self.handshake_policy.is_excluded(record.peer_id)
         ]
 
     def num_suspected_trainers(self) -> int:
@@ -317,7 +319,7 @@ class Membership:
     async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
         """Why the peer refused us; empty when it did not, None when it was not reached."""
         try:
-            stream = await open_greeted_stream(self.host, self.doorkeeper, peer_id, RECORD_PROTOCOL)
+            stream = await open_greeted_stream(self.host, self.handshake_policy, peer_id, RECORD_PROTOCOL)
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await stream.send(encoded)
@@ -345,7 +347,7 @@ class Membership:
     async def _hear_introduction(self, stream: Stream) -> None:
         if not self._allowances.spend(stream.remote, asyncio.get_running_loop().time()):
             raise PeerUnreachable(stream.remote, "introduces itself again and again; its record comes from others")
-        await greet_incoming(stream, self.doorkeeper)
+        await greet_incoming(stream, self.handshake_policy)
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 data = await stream.receive(MAX_PEER_RECORD_BYTES)
@@ -425,7 +427,7 @@ class Membership:
         known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
         if peer_id == self.identity.peer_id or (suspicion is not None and now < suspicion.until):
             record = None
-        elif record is not None and self.doorkeeper.is_excluded(peer_id):
+        elif record is not None and self.handshake_policy.is_excluded(peer_id):
             record, why_gone = None, "it is no member any more"
         if record is not None:
             self._known[peer_id] = record
@@ -450,7 +452,7 @@ class Membership:
         for peer_id in doubtful:
             if now >= self._suspected[peer_id].until and self.view.get(peer_id, now) is None:
                 del self._suspected[peer_id]
-        if self.doorkeeper.may_exclude:
+        if self.handshake_policy.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
         for peer_id in sorted(doubtful):
             self._take(peer_id, "it is not reached", now)

@@ -100,7 +100,7 @@ class Node:
         self._rests = False
         self.is_dialable = True
         report = self.reporter.report
-        self.revisions = Revisions(manifest, ports.owner_public_key, self.me, ports.doorkeeper, report)
+        self.revisions = Revisions(manifest, ports.owner_public_key, self.me, ports.handshake_policy, report)
         self.membership = self._build_membership()
         guard = self.guard = self._build_guard()
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
@@ -119,11 +119,11 @@ class Node:
         )
         heard = LinkPorts(self._on_message, self._on_lost, self._on_refused, self.membership.is_abroad)
         self.links = Links(
-            *(ports.host, ports.doorkeeper, self.limits, heard, ports.clock, ports.line, ports.max_queued_bytes)
+            *(ports.host, ports.handshake_policy, self.limits, heard, ports.clock, ports.line, ports.max_queued_bytes)
         )
         self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
-        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
+        self.fetcher = Fetcher(ports.host, ports.handshake_policy, self.limits, self.membership, notary, kept)
         self.keeper = self._past = copies = None
         if checkpoints is not None:
             folder = checkpoints.path.parent
@@ -137,7 +137,7 @@ class Node:
         self._copies = NewcomerCopies(copies, 8 * sum(mailbox.sizes), ports.clock)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, report, self._keep_lineage)
         StateServer(
-            *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
+            *(ports.host, ports.handshake_policy, self, len(mailbox.sizes), ports.compute),
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
             on_served=lambda remote, num_bytes: report(events.StateServed(remote, num_bytes)),
@@ -163,7 +163,7 @@ class Node:
             self.who.identity,
             ports.host,
             ports.store,
-            ports.doorkeeper,
+            ports.handshake_policy,
             self.own_record,
             self.who.run_id,
             self._manifest_hash,

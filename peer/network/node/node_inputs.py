@@ -17,7 +17,7 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.rate_limits import Pace
 from peer.events.peer_events import Event
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02
@@ -45,7 +45,7 @@ class NodePorts:
 
     host: Host
     store: RecordStore
-    doorkeeper: RunDoorkeeper
+    handshake_policy: RunHandshakePolicy
     wall_clock: Callable[[], float]
     clock: Callable[[], float]
     compute: Compute

@@ -45,7 +45,7 @@ from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import apply_member_rules
@@ -63,7 +63,7 @@ from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import have_files
 from peer.network.reachability.own_reachability_and_relays import Paths
-from peer.network.reachability.probe import DialBack, probing
+from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from peer.version import SOFTWARE
 
@@ -178,21 +178,23 @@ class NetworkSide:
             upkeep = self._upkeep = RecordUpkeep(self.config, record, host, store, self._admission, self._report)
             serve_run(host, self._admission, lambda: upkeep.record)
             rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
-            doorkeeper = RunDoorkeeper(rule, host.peer_id, self.role, self._admission)
-            files = await self._unless_left(have_files(self.config, manifest, host, store, doorkeeper, self._report))
+            handshake_policy = RunHandshakePolicy(rule, host.peer_id, self.role, self._admission)
+            files = await self._unless_left(
+                have_files(self.config, manifest, host, store, handshake_policy, self._report)
+            )
             if files is None:
                 return
             # Not before its files are here: the trainer that reads them starts with this.
             made = await self._unless_left(self.make_mailbox(record, manifest))
             if made is None:
                 return
-            node = self._node = self._build_node(manifest, *made, doorkeeper, files, record.owner_public_key)
+            node = self._node = self._build_node(manifest, *made, handshake_policy, files, record.owner_public_key)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
             self._watch_daemon(node)
-            ProbeServer(host, doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
+            ProbeServer(host, handshake_policy, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             work = [
                 self._build_reconnect_loop(node).run(),
                 upkeep.republish(),
@@ -257,7 +259,7 @@ class NetworkSide:
         host = self._host
 
         async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
-            async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
+            async with probing(host, node.ports.handshake_policy, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
 
         return Paths(
@@ -273,7 +275,7 @@ class NetworkSide:
         manifest: RunManifest,
         mailbox: Mailbox,
         device: str,
-        doorkeeper: RunDoorkeeper,
+        handshake_policy: RunHandshakePolicy,
         files: ServedFiles,
         owner_public_key: bytes,
     ) -> Node:
@@ -289,7 +291,7 @@ class NetworkSide:
         ports = NodePorts(
             host,
             self._store,
-            doorkeeper,
+            handshake_policy,
             time.time,
             steady_seconds,
             asyncio.to_thread,

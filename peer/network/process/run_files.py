@@ -20,7 +20,7 @@ from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
 from peer.files.checked_folder import forget_others
 from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.node.catch_up_meter import CatchUpMeter
 
 
@@ -29,7 +29,7 @@ async def have_files(
     manifest: RunManifest,
     host: P2pdHost,
     store: HivemindStore,
-    doorkeeper: RunDoorkeeper,
+    handshake_policy: RunHandshakePolicy,
     report: Callable[[Fact], None],
 ) -> ServedFiles:
     """Every file of the run, in the data folder, and what is needed to give them to others.
@@ -51,7 +51,7 @@ async def have_files(
 
     fetcher = FileFetcher(
         host,
-        doorkeeper,
+        handshake_policy,
         config.data_dir,
         manifest,
         donors,

@@ -37,7 +37,7 @@ from peer.network.reachability.path_and_relay_choice import (
     next_try_seconds,
     relays_in,
 )
-from peer.network.reachability.probe import Busy, DialBack
+from peer.network.reachability.probe_client import Busy, DialBack
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 
 TICK_SECONDS: Final = 2.0

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from averaging.lanes.handshake import Doorkeeper, greet_incoming
+from averaging.lanes.handshake import HandshakePolicy, greet_incoming
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.fields import clean_text, pack
 from dht.host import PeerId, Stream
@@ -55,7 +55,7 @@ class ProbeServer:
     """
 
     host: P2pdHost
-    doorkeeper: Doorkeeper
+    handshake_policy: HandshakePolicy
     dial: Dial
     wall_clock: Callable[[], float]
     clock: Callable[[], float]
@@ -73,7 +73,7 @@ class ProbeServer:
     async def _serve(self, stream: Stream) -> None:
         try:
             with self._streams.one_more(stream.remote):
-                await greet_incoming(stream, self.doorkeeper)
+                await greet_incoming(stream, self.handshake_policy)
                 # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
                 while True:
                     async with asyncio.timeout(REQUEST_SECONDS):

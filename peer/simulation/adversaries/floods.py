@@ -104,7 +104,9 @@ class _Attacker:
             await stream.send(self.randomness.randbytes(self.randomness.randrange(1, 200)))
 
     async def _greeted(self, victim: PeerId, protocol: str) -> Stream:
-        return await self._keep(await open_greeted_stream(self.host, self.node.ports.doorkeeper, victim, protocol))
+        return await self._keep(
+            await open_greeted_stream(self.host, self.node.ports.handshake_policy, victim, protocol)
+        )
 
     async def _keep(self, stream: Stream) -> Stream:
         """Never read, and closed only when there are too many."""

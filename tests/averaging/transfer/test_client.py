@@ -30,7 +30,7 @@ from averaging.wire.messages import (
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.simulated.host import MemoryHost
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import RULE
@@ -41,7 +41,7 @@ JOINER, DONOR = named(1), named(2)
 
 
 def door(peer_id):
-    return RunDoorkeeper(RULE, peer_id, "trainer")
+    return RunHandshakePolicy(RULE, peer_id, "trainer")
 
 
 def normal(seed, size=NUM_VALUES):

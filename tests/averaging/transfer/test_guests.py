@@ -14,7 +14,7 @@ from averaging.transfer.messages import STATE_PROTOCOL
 from dht.errors import PeerFault
 from dht.host import Stream
 from dht.simulated.host import MemoryHost
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene
 
@@ -27,11 +27,11 @@ class Guest:
 
     def __init__(self, scene: Scene, number: int) -> None:
         self.host = MemoryHost(scene.network, named(number))
-        self.doorkeeper = RunDoorkeeper(RULE, named(number), "trainer")
+        self.handshake_policy = RunHandshakePolicy(RULE, named(number), "trainer")
         self.scene = scene
 
     async def open(self) -> Stream:
-        return await open_greeted_stream(self.host, self.doorkeeper, self.scene.donors[0].peer_id, STATE_PROTOCOL)
+        return await open_greeted_stream(self.host, self.handshake_policy, self.scene.donors[0].peer_id, STATE_PROTOCOL)
 
     def ask(self, kind: str, fragment: int = 0) -> bytes:
         donor = self.scene.donors[0]

@@ -15,7 +15,7 @@ from averaging.wire.field_checks import Limits
 from dht.simulated.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, RULE, Scene, assert_same, empty_state, in_scene
@@ -27,7 +27,7 @@ SLACK = 100_000
 
 def fetcher_of(scene: Scene, host: MemoryHost, folder: Path) -> Fetcher:
     limits = Limits((NUM_VALUES, NUM_VALUES), 4096)
-    door = RunDoorkeeper(RULE, host.peer_id, "trainer")
+    door = RunHandshakePolicy(RULE, host.peer_id, "trainer")
     return Fetcher(host, door, limits, scene.company, CHECKER, ChunkFiles(folder))
 
 

@@ -17,7 +17,7 @@ from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
 from dht.errors import PeerFault
 from dht.host import Stream
 from dht.simulated.host import MemoryHost
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
 
@@ -89,10 +89,10 @@ def test_memory_of_a_copy_is_given_back_after_each_chunk(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(donor, "snapshot", mapped)
         host = MemoryHost(scene.network, named(9))
-        doorkeeper = RunDoorkeeper(RULE, host.peer_id, "trainer")
-        assert await fetch_header(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
+        handshake_policy = RunHandshakePolicy(RULE, host.peer_id, "trainer")
+        assert await fetch_header(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
         assert num_unloaded == num_chunks
-        found = await fetch_state(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
+        found = await fetch_state(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
         assert found is not None
         assert_same(found, donor.state(0))
         assert num_unloaded == 2 * num_chunks
@@ -159,10 +159,12 @@ def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     in_scene(2, play)
 
 
-async def ask_for_all(scene: Scene, host: MemoryHost, doorkeeper: RunDoorkeeper) -> tuple[Stream, list[object], float]:
+async def ask_for_all(
+    scene: Scene, host: MemoryHost, handshake_policy: RunHandshakePolicy
+) -> tuple[Stream, list[object], float]:
     """(stream, first answer, seconds until then) of a request for every chunk of fragment 0."""
     donor = scene.donors[0]
-    stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+    stream = await open_greeted_stream(host, handshake_policy, donor.peer_id, STATE_PROTOCOL)
     began = now()
     await stream.send(messages.pack(["chunks", 0, 5, donor.state(0).digest, 0, 14]))
     answer = messages.unpack(await stream.receive(64), donor.peer_id, 2)
@@ -174,16 +176,16 @@ def test_a_donor_serves_few_at_once_and_nobody_takes_all_its_turns() -> None:
         streams = []
         for number, answers in ((3, ["chunks", "chunks", "busy"]), (4, ["chunks", "chunks", "busy"]), (5, ["busy"])):
             host = MemoryHost(scene.network, named(number))
-            doorkeeper = RunDoorkeeper(RULE, named(number), "trainer")
+            handshake_policy = RunHandshakePolicy(RULE, named(number), "trainer")
             for expected in answers:
-                stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+                stream, answer, seconds = await ask_for_all(scene, host, handshake_policy)
                 streams.append(stream)
                 assert answer == [expected]
         # The last one waited for its turn before it was told to go elsewhere.
         assert seconds >= messages.QUEUE_SECONDS
         await streams[0].close()
         await asyncio.sleep(1.0)
-        stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+        stream, answer, seconds = await ask_for_all(scene, host, handshake_policy)
         assert answer == ["chunks"]
         for opened in (*streams, stream):
             await opened.close()
@@ -196,7 +198,7 @@ def test_a_range_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def play(scene: Scene) -> None:
         with pytest.raises(PeerFault):
-            await ask_for_all(scene, MemoryHost(scene.network, named(3)), RunDoorkeeper(RULE, named(3), "trainer"))
+            await ask_for_all(scene, MemoryHost(scene.network, named(3)), RunHandshakePolicy(RULE, named(3), "trainer"))
 
     in_scene(1, play)
 
@@ -205,9 +207,9 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
     async def play(scene: Scene) -> None:
         donor = scene.donors[0]
         host = MemoryHost(scene.network, named(3))
-        doorkeeper = RunDoorkeeper(RULE, named(3), "trainer")
+        handshake_policy = RunHandshakePolicy(RULE, named(3), "trainer")
         with pytest.raises(PeerFault, match=r"does not fit|announced"):
-            await fetch_header(host, doorkeeper, donor.peer_id, 0, MIB // 4)
+            await fetch_header(host, handshake_policy, donor.peer_id, 0, MIB // 4)
         for request in (
             ["chunks", 0, 5, donor.state(0).digest, 0, 0],
             ["chunks", 0, 5, donor.state(0).digest, 0, messages.MAX_RANGE_CHUNKS + 1],
@@ -218,18 +220,18 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
             ["header"],
             ["what", 0],
         ):
-            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            stream = await open_greeted_stream(host, handshake_policy, donor.peer_id, STATE_PROTOCOL)
             await stream.send(messages.pack(request))
             with pytest.raises(PeerFault):
                 await stream.receive(2 * MIB)
             await stream.close()
         # Another version than any the donor had: it says which one it has, however large the number is.
         for version, own in ((6, 5), (2**60, 0)):
-            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            stream = await open_greeted_stream(host, handshake_policy, donor.peer_id, STATE_PROTOCOL)
             await stream.send(messages.pack(["chunks", 0, version, bytes(32), 0, 1]))
             assert messages.unpack(await stream.receive(64), donor.peer_id, 2) == ["version", own]
             await stream.close()
-        whole = await fetch_state(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
+        whole = await fetch_state(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
         assert whole is not None
         assert_same(whole, donor.state(0))
 
@@ -238,8 +240,8 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
 
 async def ask_for_file(scene: Scene, host: MemoryHost, request: list[object]) -> tuple[Stream, list[object]]:
     donor = scene.donors[0]
-    doorkeeper = RunDoorkeeper(RULE, host.peer_id, "trainer")
-    stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+    handshake_policy = RunHandshakePolicy(RULE, host.peer_id, "trainer")
+    stream = await open_greeted_stream(host, handshake_policy, donor.peer_id, STATE_PROTOCOL)
     await stream.send(messages.pack(request))
     return stream, messages.unpack(await stream.receive(4096), donor.peer_id, 2)
 
@@ -290,7 +292,7 @@ def test_files_and_state_share_the_turns_of_a_donor() -> None:
         given = [(await ask_for_file(scene, hosts[number], request))[1] for number in (3, 3, 3, 4, 4)]
         assert given == [["file-chunks"], ["file-chunks"], ["busy"], ["file-chunks"], ["file-chunks"]]
         host = MemoryHost(scene.network, named(6))
-        _, answer, seconds = await ask_for_all(scene, host, RunDoorkeeper(RULE, named(6), "trainer"))
+        _, answer, seconds = await ask_for_all(scene, host, RunHandshakePolicy(RULE, named(6), "trainer"))
         assert answer == ["busy"]
         assert seconds >= messages.QUEUE_SECONDS
 

@@ -305,7 +305,7 @@ async def _open_and_read_nothing(peer: Any) -> None:
             continue
         try:
             protocol = chance.choice((STATE_PROTOCOL, STATE_PROTOCOL, STATE_PROTOCOL, ROUND_PROTOCOL))
-            stream = await open_greeted_stream(peer.host, peer.doorkeeper, chance.choice(others), protocol)
+            stream = await open_greeted_stream(peer.host, peer.handshake_policy, chance.choice(others), protocol)
             held.append(stream)
             for _ in range(3 if protocol == STATE_PROTOCOL else 0):
                 fragment = chance.randrange(len(peer.fragments))

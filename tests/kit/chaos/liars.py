@@ -146,7 +146,9 @@ async def _make_noise(peer: Any) -> None:
             continue
         try:
             stream = await peer.host.open_stream(chance.choice(others), ROUND_PROTOCOL, 5.0)
-            await stream.send(peer.doorkeeper.hello(stream.remote) if chance.random() < 0.7 else chance.randbytes(40))
+            await stream.send(
+                peer.handshake_policy.hello(stream.remote) if chance.random() < 0.7 else chance.randbytes(40)
+            )
             await stream.receive(4096)
             await stream.send(chance.randbytes(chance.randrange(200)))
             await stream.close()

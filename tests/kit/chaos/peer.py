@@ -41,7 +41,7 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
 from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import adopt_snapshot
@@ -177,19 +177,19 @@ class ChaosPeer:
         """Absolute value that an anchor had."""
         self.host = MemoryHost(world.network, self.name, LineSettings(self.profile.upload_bits_per_second))
         role = "trainer" if self.profile.is_trainer else "seed"
-        self.doorkeeper = doorkeeper = RunDoorkeeper(ACCESS, self.name, role)
+        self.handshake_policy = handshake_policy = RunHandshakePolicy(ACCESS, self.name, role)
         limits = Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
         ports = LinkPorts(self._on_message, self._on_lost, self._on_refused)
-        self.links = Links(self.host, doorkeeper, limits, ports, self.clock)
+        self.links = Links(self.host, handshake_policy, limits, ports, self.clock)
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange = Exchange(
             *(self.name, world.rule, self.fragments, self.guard, self.links),
             ExchangePorts(self.clock, self._compute, self._deliver, self._report, self._lend),
             first_sequence=10_000 * self.session,
         )
-        self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
+        self.fetcher = Fetcher(self.host, handshake_policy, limits, self.company, CHECKER)
         self.repairs = Repairs(self.exchange, self.fetcher, self.company, self._on_repair, _nothing)
-        StateServer(self.host, doorkeeper, self, len(scenario.sizes), self._compute)
+        StateServer(self.host, handshake_policy, self, len(scenario.sizes), self._compute)
         for fragment in self.fragments:
             fragment.machine.watch = lambda event, fragment=fragment: world.checks.after_event(self, fragment)
         if self.profile.lie:

@@ -24,7 +24,7 @@ from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import encode_peer_record
 from peer.config.averaging_rules import codec_of, limits_of
 from peer.config.model_shapes import seed_sizes
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from tests.kit.processes.process_swarm import ProcessSwarm
 from tests.kit.records import make_record
 
@@ -39,7 +39,7 @@ class HostileMember:
     identity: Identity
     host: P2pdHost
     store: HivemindStore
-    doorkeeper: RunDoorkeeper
+    handshake_policy: RunHandshakePolicy
     streams: list[Stream] = field(default_factory=list)
     """Held, so that the host closes them at its end."""
     num_announced: int = 0
@@ -51,7 +51,7 @@ class HostileMember:
 
     def changed_hello(self, **changes: object) -> bytes:
         """A hello that is right but for `changes`."""
-        packed: bytes = msgpack.packb(msgpack.unpackb(self.doorkeeper.hello(self.identity.peer_id)) | changes)
+        packed: bytes = msgpack.packb(msgpack.unpackb(self.handshake_policy.hello(self.identity.peer_id)) | changes)
         return packed
 
     async def open_silent(self, remote: PeerId, protocol: str) -> Stream:
@@ -63,7 +63,7 @@ class HostileMember:
     async def open(self, remote: PeerId, protocol: str, hello: bytes | None = None) -> tuple[Stream, bytes]:
         """A stream that has introduced itself, and the answer to that."""
         stream = await self.open_silent(remote, protocol)
-        await stream.send(self.doorkeeper.hello(remote) if hello is None else hello)
+        await stream.send(self.handshake_policy.hello(remote) if hello is None else hello)
         async with asyncio.timeout(PATIENCE_SECONDS):
             return stream, await stream.receive(MAX_HELLO_BYTES)
 
@@ -110,7 +110,7 @@ class HostileMember:
         heard: asyncio.Queue[tuple[PeerId, Message]] = asyncio.Queue()
         links = Links(
             self.host,
-            self.doorkeeper,
+            self.handshake_policy,
             limits_of(seed_sizes(manifest), codec),
             LinkPorts(
                 lambda sender, message, payload, num_bytes: heard.put_nowait((sender, message)),
@@ -177,7 +177,7 @@ async def hostile_member(
             if addresses:
                 assert await store.bootstrap(list(addresses))
             rule = AccessRule(swarm.run_id, swarm.run.manifest.hash, "0.0.0")
-            yield HostileMember(swarm, identity, host, store, RunDoorkeeper(rule, identity.peer_id, "trainer"))
+            yield HostileMember(swarm, identity, host, store, RunHandshakePolicy(rule, identity.peer_id, "trainer"))
         finally:
             await store.close()
 

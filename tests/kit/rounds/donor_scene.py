@@ -25,7 +25,7 @@ from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
@@ -76,7 +76,7 @@ class Donor:
         self.num_values = NUM_VALUES
         self.known: dict[tuple[int, int], bytes] = {}
         self.num_snapshots = 0
-        door = RunDoorkeeper(RULE, self.peer_id, "trainer")
+        door = RunHandshakePolicy(RULE, self.peer_id, "trainer")
         self.server = StateServer(self.host, door, self, 2, files=MemoryFiles(FILE))
         for fragment in (0, 1):
             self._note(fragment)
@@ -151,7 +151,7 @@ class Scene:
     def joiner(self, number: int) -> Fetcher:
         host = MemoryHost(self.network, named(number))
         limits = Limits((NUM_VALUES, NUM_VALUES), 4096)
-        return Fetcher(host, RunDoorkeeper(RULE, named(number), "trainer"), limits, self.company, CHECKER)
+        return Fetcher(host, RunHandshakePolicy(RULE, named(number), "trainer"), limits, self.company, CHECKER)
 
     async def fetch(self, fragment: int = 0) -> Fetched:
         names = self.fetcher.donors.best_first(fragment)

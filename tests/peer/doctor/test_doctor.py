@@ -27,7 +27,7 @@ from peer.doctor.findings import Finding, diagnose, early, exit_code_of
 from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
 from peer.doctor.prediction import own_home, predict
 from peer.doctor.report import SUBJECT_COLUMNS, Report
-from peer.network.reachability.probe import DialBack
+from peer.network.reachability.probe_client import DialBack
 from peer.observe.run_and_address import Target
 from peer.plan.homes import HomeGroup
 from peer.simulation.scenarios.spec import tiny_manifest

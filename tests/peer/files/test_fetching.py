@@ -27,7 +27,7 @@ from peer.config.manifest import RunManifest
 from peer.files.checked_folder import checked_folder, files_folder
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.owner.new_run import create_run
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named, now
@@ -77,7 +77,7 @@ class Scene:
     def serve(self, name: PeerId, most_bits_per_second: float = float("inf")) -> ServedFiles:
         files = ServedFiles(read_served(self.owner, self.manifest))
         host = MemoryHost(self.network, name, LineSettings(UPLOAD))
-        door = RunDoorkeeper(RULE, name, "trainer")
+        door = RunHandshakePolicy(RULE, name, "trainer")
         StateServer(
             *(host, door, NoState(), 1),  # type: ignore[arg-type]
             most_bits_per_second=lambda: most_bits_per_second,
@@ -91,7 +91,7 @@ class Scene:
         asked: list[str] = []
 
         async def serve(stream: Stream) -> None:
-            await greet_incoming(stream, RunDoorkeeper(RULE, name, "trainer"))
+            await greet_incoming(stream, RunHandshakePolicy(RULE, name, "trainer"))
             with contextlib.suppress(PeerFault):
                 while (frame := await stream.receive(256)) != b"ok":
                     request = unpack(frame, stream.remote, 6)
@@ -107,7 +107,7 @@ class Scene:
             return self.there
 
         fetcher = FileFetcher(
-            *(self.host, RunDoorkeeper(RULE, ME, "trainer")),
+            *(self.host, RunHandshakePolicy(RULE, ME, "trainer")),
             *(self.mine, self.manifest, donors, PATIENCE_SECONDS, compute_inline),
             on_bytes=lambda arrived, total: self.arrived.append((arrived, total)),
             on_waiting=lambda reason, seconds: self.waits.append(reason),
@@ -448,7 +448,7 @@ def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> N
         known = {bytes.fromhex("ab" * 32): files.known[honest]}
         scene.manifest = RunManifest.from_fields({**fields, "files": fields["files"][1:]})
         host = MemoryHost(scene.network, HONEST, LineSettings(UPLOAD))
-        StateServer(host, RunDoorkeeper(RULE, HONEST, "trainer"), NoState(), 1, files=ServedFiles(known))  # type: ignore[arg-type]
+        StateServer(host, RunHandshakePolicy(RULE, HONEST, "trainer"), NoState(), 1, files=ServedFiles(known))  # type: ignore[arg-type]
         scene.there.append(HONEST)
         with pytest.raises(LocalFault, match=r"expected a manifest that agrees with itself; tell the run's owner"):
             await scene.fetch()

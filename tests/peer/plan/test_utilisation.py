@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from averaging.codec.blocks import encoded_num_bytes
 from peer.plan import utilisation as model_module
-from peer.plan.bandwidth_table import FigureAgreement, agreement, bandwidth_table, own_interval_bits
+from peer.plan.published_bandwidth_table import FigureAgreement, agreement, bandwidth_table, own_interval_bits
 from peer.plan.utilisation import (
     GRID_BITS_PER_SECOND,
     PUBLISHED_METHODS,

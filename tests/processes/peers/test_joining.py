@@ -109,7 +109,7 @@ class Donor(StateServer):
     """Serves as any member does; `on_chunk` is asked before each chunk and may wait, change it, or die."""
 
     def __init__(self, member: HostileMember, snapshots: Sequence[Snapshot]) -> None:
-        super().__init__(member.host, member.doorkeeper, Shelf(snapshots), len(snapshots))
+        super().__init__(member.host, member.handshake_policy, Shelf(snapshots), len(snapshots))
         self.member = member
         self.num_sent = 0
 
@@ -197,7 +197,7 @@ async def assert_has_state(kept: Kept, joiner: PeerProcess, other: HostileMember
     await asyncio.to_thread(joiner.wait_joined, seconds=MANY_SECONDS)
     await other.host.connect(joiner.address, 30.0)
     for index, snapshot in enumerate(kept.snapshots):
-        digest = await fetch_digest(other.host, other.doorkeeper, joiner.peer_id, index, snapshot.version)
+        digest = await fetch_digest(other.host, other.handshake_policy, joiner.peer_id, index, snapshot.version)
         assert digest == snapshot.digest
 
 

@@ -26,7 +26,7 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import (
     ANSWER_SECONDS,
     RECORD_PROTOCOL,
@@ -97,7 +97,7 @@ def membership_of(
         identity,
         host,
         store,
-        RunDoorkeeper(rule, identity.peer_id, "trainer"),
+        RunHandshakePolicy(rule, identity.peer_id, "trainer"),
         describe or (lambda: described),
         RUN_ID,
         described.manifest_hash,
@@ -149,7 +149,9 @@ def test_a_remote_that_comes_and_goes_all_the_time_is_heard_of_seldom() -> None:
         host, restless = MemoryHost(records.network, me.peer_id), MemoryHost(records.network, other.peer_id)
         told: list[Fact] = []
         membership_of(me, CountingStore(records, host), host, report=told.append)
-        knocks = RunDoorkeeper(AccessRule(RUN_ID, record_of(other).manifest_hash, "0.1.0"), other.peer_id, "trainer")
+        knocks = RunHandshakePolicy(
+            AccessRule(RUN_ID, record_of(other).manifest_hash, "0.1.0"), other.peer_id, "trainer"
+        )
         num_heard = 0
         for number in range(200):
             state = "left" if number % 2 else "training"

@@ -33,7 +33,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import RunEnded
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
     Revisions,
@@ -250,8 +250,8 @@ def test_an_open_run_needs_no_proofs_and_makes_none() -> None:
     alice = side(ALICE, rules("open"))
     assert alice.prove(BOB.peer_id, "stream") == alice.answer(BOB.peer_id, bytes(16)) == b""
     alice.admit(EVE.peer_id, b"", "stream")
-    keeper = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "trainer", alice)
-    plain = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "trainer")
+    keeper = RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "trainer", alice)
+    plain = RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "trainer")
     assert keeper.hello(BOB.peer_id) == plain.hello(BOB.peer_id)
     assert keeper.welcome(BOB.peer_id, plain.hello(BOB.peer_id)) == plain.welcome(BOB.peer_id, b"")
 
@@ -265,9 +265,11 @@ def test_before_the_manifest_is_known_nobody_is_let_into_a_private_run() -> None
 # --- the first frames
 
 
-def keepers(**changes: Any) -> tuple[RunDoorkeeper, RunDoorkeeper]:
-    alice = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "seed", side(ALICE, rules(**changes)))
-    bob = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0.1.0"), BOB.peer_id, "trainer", side(BOB, rules()))
+def keepers(**changes: Any) -> tuple[RunHandshakePolicy, RunHandshakePolicy]:
+    alice = RunHandshakePolicy(
+        AccessRule(RUN_ID, bytes(32), "0.1.0"), ALICE.peer_id, "seed", side(ALICE, rules(**changes))
+    )
+    bob = RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "0.1.0"), BOB.peer_id, "trainer", side(BOB, rules()))
     return alice, bob
 
 
@@ -281,7 +283,7 @@ def test_members_greet_each_other() -> None:
 
 def test_a_welcome_of_a_stranger_is_not_believed() -> None:
     _, bob = keepers()
-    eve = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0.1.0"), EVE.peer_id, "seed", side(EVE, rules()))
+    eve = RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "0.1.0"), EVE.peer_id, "seed", side(EVE, rules()))
     hello = bob.hello(EVE.peer_id)
     with pytest.raises(PeerFault, match="is not on the list"):
         bob.check_reply(EVE.peer_id, hello, eve.welcome(BOB.peer_id, hello))
@@ -292,7 +294,7 @@ def test_a_welcome_of_a_stranger_is_not_believed() -> None:
 def test_strangers_get_no_frame_even_when_the_rest_of_their_hello_is_wrong() -> None:
     alice, _ = keepers()
     other = AccessRule(make_run_id("other", EVE.public_key), bytes(32), "0.1.0")
-    for frame in (RunDoorkeeper(other, EVE.peer_id, "trainer").hello(ALICE.peer_id), b"", b"\xc1", b"x" * 5000):
+    for frame in (RunHandshakePolicy(other, EVE.peer_id, "trainer").hello(ALICE.peer_id), b"", b"\xc1", b"x" * 5000):
         with pytest.raises(PeerFault) as caught:
             alice.admit(EVE.peer_id, frame)
         assert alice.refusal(caught.value) == b""
@@ -310,7 +312,7 @@ def test_an_errand_is_for_observers() -> None:
     alice, _ = keepers()
     held = ticket_for(EVE, "errand", NOW + 600)
     for role, is_welcome in (("observer", True), ("trainer", False)):
-        eve = RunDoorkeeper(AccessRule(RUN_ID, bytes(32), "0"), EVE.peer_id, role, side(EVE, rules(), held))
+        eve = RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "0"), EVE.peer_id, role, side(EVE, rules(), held))
         eve.admission._new_nonce = lambda: os.urandom(16)  # type: ignore[union-attr]
         if is_welcome:
             assert alice.admit(EVE.peer_id, eve.hello(ALICE.peer_id)) == "observer"

@@ -14,7 +14,7 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
-from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.scenarios.spec import tiny_manifest
@@ -39,7 +39,7 @@ def test_it_leaves_at_once(role: str) -> None:
         ports = NodePorts(
             host,
             MemoryStore(MemoryRecords(network, lambda: 1e9 + loop.time()), host),
-            RunDoorkeeper(AccessRule(RUN_ID, manifest.hash, "test"), identity.peer_id, role),
+            RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "test"), identity.peer_id, role),
             lambda: 1e9 + loop.time(),
             loop.time,
             compute_inline,

@@ -34,7 +34,7 @@ from peer.network.reachability.path_and_relay_choice import (
     kind_of,
     relays_in,
 )
-from peer.network.reachability.probe import Busy, DialBack
+from peer.network.reachability.probe_client import Busy, DialBack
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named, now
 from tests.kit.records import make_record

@@ -1,4 +1,4 @@
-"""Adapter: the membership rules of `dht/admission` as the Doorkeeper of rounds and state transfer."""
+"""Adapter: the membership rules of `dht/admission` as the HandshakePolicy of rounds and state transfer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.version import is_older
 
 
 @dataclass(slots=True)
-class RunDoorkeeper:
+class RunHandshakePolicy:
     """Greets with this run's manifest hash and refuses peers of another run, manifest or protocol version.
 
     With an `admission` it also asks for membership, before it reads anything else; without one everybody is a member.

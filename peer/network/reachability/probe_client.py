@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from averaging.lanes.handshake import Doorkeeper, open_greeted_stream
+from averaging.lanes.handshake import HandshakePolicy, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.host import Host, PeerId, Stream
@@ -173,7 +173,7 @@ class Probe:
 @asynccontextmanager
 async def probing(
     host: Host,
-    doorkeeper: Doorkeeper,
+    handshake_policy: HandshakePolicy,
     member: PeerId,
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
@@ -183,7 +183,7 @@ async def probing(
     Raises:
         PeerFault: it is gone, refuses us, answers nonsense, or has no turn for us (`Busy`).
     """
-    stream = await open_greeted_stream(host, doorkeeper, member, messages.PROBE_PROTOCOL)
+    stream = await open_greeted_stream(host, handshake_policy, member, messages.PROBE_PROTOCOL)
     try:
         yield Probe(stream, clock, wall_clock)
     except TimeoutError as error:

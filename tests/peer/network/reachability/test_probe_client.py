@@ -16,8 +16,8 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.reachability.probe import Busy, DialBack, Probe, probing
+from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.reachability.probe_client import Busy, DialBack, Probe, probing
 from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, to_dial
 from peer.network.reachability.probe_server import MAX_BYTES_PER_PEER, ProbeServer
 from peer.simulation.virtual_time import run_virtual
@@ -60,12 +60,12 @@ def probed(ask: Callable[[Probe, Dialler], Awaitable[None]], dialler: Dialler | 
         dial = dialler or Dialler()
         ProbeServer(
             member,
-            RunDoorkeeper(RULE, MEMBER, "seed"),
+            RunHandshakePolicy(RULE, MEMBER, "seed"),
             dial,
             wall_clock=lambda: clock() + AHEAD_SECONDS,
             clock=clock,
         )
-        async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+        async with probing(asker, RunHandshakePolicy(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
             await ask(probe, dial)
         await member.close()
         await asker.close()
@@ -193,13 +193,13 @@ def among(*numbers: int) -> tuple[MemoryNetwork, list[MemoryHost]]:
     clock = asyncio.get_running_loop().time
     network = fixed_network()
     member = SeeingHost(network, MEMBER)
-    ProbeServer(member, RunDoorkeeper(RULE, MEMBER, "seed"), Dialler(), wall_clock=clock, clock=clock)
+    ProbeServer(member, RunHandshakePolicy(RULE, MEMBER, "seed"), Dialler(), wall_clock=clock, clock=clock)
     return network, [MemoryHost(network, named(number)) for number in numbers]
 
 
 async def hold_the_turn(host: MemoryHost) -> None:
     """Ask for bytes and read none, again and again."""
-    door = RunDoorkeeper(RULE, host.peer_id, "observer")
+    door = RunHandshakePolicy(RULE, host.peer_id, "observer")
     while True:
         with contextlib.suppress(PeerFault):
             stream = await open_greeted_stream(host, door, MEMBER, PROBE_PROTOCOL)
@@ -220,7 +220,7 @@ def test_who_measures_without_reading_keeps_nobody_from_measuring(num_hostile: i
         while not rate:
             assert clock() < 180.0, "never had its turn"
             with contextlib.suppress(Busy):
-                async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+                async with probing(asker, RunHandshakePolicy(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
                     rate = await probe.download_bits_per_second()
             await asyncio.sleep(1.0)
         for task in tasks:
@@ -236,7 +236,7 @@ def test_who_asks_for_dials_all_the_time_leaves_turns_to_others() -> None:
         _, (asker, hostile) = among(2, 10)
 
         async def ask_again_and_again() -> None:
-            door = RunDoorkeeper(RULE, hostile.peer_id, "observer")
+            door = RunHandshakePolicy(RULE, hostile.peer_id, "observer")
             async with probing(hostile, door, MEMBER, clock, clock) as probe:
                 while True:
                     with contextlib.suppress(Busy):
@@ -245,7 +245,7 @@ def test_who_asks_for_dials_all_the_time_leaves_turns_to_others() -> None:
 
         task = asyncio.ensure_future(ask_again_and_again())
         await asyncio.sleep(20.0)
-        async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+        async with probing(asker, RunHandshakePolicy(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
             for attempt in range(3):
                 try:
                     await probe.dial_back([])
