@@ -187,9 +187,29 @@ def check_weights(text: str, task: str, folder: Path) -> Collection[str]:
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: they are not of the config's architecture and sizes, as from `load_architecture`.
+        Incompatible: they are not of the config's architecture and sizes, as from `load_architecture`, or lack some of
+            what is below its head.
     """
-    return _loaded(text, task, folder, {"device_map": "meta"})[1]
+    module, lacking = _loaded(text, task, folder, {"device_map": "meta"})
+    if below := sorted(name for name in lacking if _is_below_head(module, name)):
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        raise Incompatible(
+            f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {len(module.state_dict())} tensors of "
+            f"{type(module).__name__}; expected all but those of a new head, as the rest would begin with random "
+            "values; take whole weights, or a config.json with as many layers as they have"
+        )
+    return lacking
+
+
+def _is_below_head(module: nn.Module, name: str) -> bool:
+    """Whether weights that were trained for another task have a tensor, too."""
+    if name.endswith(".num_batches_tracked") or "pooler" in name:
+        # Files of older versions have no such counts; who learned to fill in words pooled nothing.
+        return False
+    prefix = str(getattr(module, "base_model_prefix", ""))
+    if prefix and hasattr(module, prefix):
+        return name.startswith(f"{prefix}.")
+    return any(part.isdecimal() for part in name.split("."))
 
 
 def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:

@@ -8,6 +8,7 @@ read, which hold numbers and nothing that could run.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -18,9 +19,9 @@ import torch
 from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.errors import Incompatible, LocalFault, UsageFault, reading
 from dht.quantities import bytes_text
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, read_regular
 from peer.config.manifest import RunManifest
 from peer.optional_libraries import needing
 
@@ -29,14 +30,51 @@ BRANCHES = ("main", "master", "HEAD")
 """Revisions that are another one tomorrow."""
 MAX_NAMES = 200_000
 """Tensors of a model; the largest published ones have some ten thousand."""
+WHOLE_NAME = "model.safetensors"
+INDEX_NAME = f"{WHOLE_NAME}.index.json"
+"""Of several files: which tensor is in which."""
+MAX_INDEX_BYTES = 64 << 20
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_OTHER_FORM = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|gguf|safetensors)(\.|$)")
+"""Weights that are not read: some can run code. And those of a download that did not end."""
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has safetensors files."""
-    return folder.is_dir() and any(folder.glob("*.safetensors"))
+    """Whether a folder has safetensors files.
+
+    Raises:
+        UsageFault: it has weights in other forms alone.
+    """
+    if not folder.is_dir():
+        return False
+    if _safetensors(folder):
+        return True
+    if any(_OTHER_FORM.search(path.name) for path in folder.iterdir()):
+        raise UsageFault(f"{without_weights(folder)}; give its config.json as --model to begin without weights.")
+    return False
+
+
+def _safetensors(folder: Path) -> list[Path]:
+    """Files and, of several, the index."""
+    index = folder / INDEX_NAME
+    return [*sorted(folder.glob("*.safetensors")), *([index] if index.exists() else [])]
+
+
+def without_weights(folder: Path) -> str:
+    """That a folder has no weights that can be read, which others it has, and what to do."""
+    others = sorted(path.name for path in folder.iterdir() if _OTHER_FORM.search(path.name))
+    expected = "expected a model's weights in that form"
+    if not others:
+        return f"{folder} has no *.safetensors file; {expected}"
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return (
+        f"{folder} has {others[0]}{more} and no *.safetensors file: weights in other forms, such as pickles that can "
+        f"run code, are never read; {expected}; convert what you trust with transformers, "
+        f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r}) or the class of your "
+        "task"
+    )
 
 
 def read_base(folder: Path) -> tuple[str, int]:
@@ -45,7 +83,8 @@ def read_base(folder: Path) -> tuple[str, int]:
     The digest is BLAKE3 (64 hexadecimal digits) of names (sorted), types, shapes and bytes, however they lie in files.
 
     Raises:
-        UsageFault: it is not there, it has none, one is no whole safetensors file, or one name is there twice.
+        UsageFault: it is not there, it has none, one is no whole safetensors file, one that the index names is not
+            there, one name is there twice, or values are no numbers.
     """
     digest, num_bytes = blake3(), 0
     with ExitStack() as stack:
@@ -54,12 +93,54 @@ def read_base(folder: Path) -> tuple[str, int]:
                 tensor = file.get_tensor(name)
             except (SafetensorError, RuntimeError) as error:
                 raise UsageFault(f"{folder}: {name} cannot be read ({error}); expected whole files.") from error
+            _check_values(folder, name, tensor)
             described = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
             content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
             digest.update(json.dumps(described).encode() + b"\n")
             digest.update(content.data)
             num_bytes += content.nbytes
     return digest.hexdigest(), num_bytes
+
+
+def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
+    # A mask's single constant, which files of GPT-NeoX have, is minus infinity in 16 bits.
+    # Types of 8 bits have no such operation; their scales are of others.
+    if not tensor.is_floating_point() or tensor.element_size() < 2 or not tensor.dim() or not tensor.numel():
+        return
+    low, high = tensor.aminmax()  # Not `isfinite`, which takes a second copy.
+    if not math.isfinite(low) or not math.isfinite(high):
+        what = "values that are not numbers" if math.isnan(low) else "infinite values"
+        raise UsageFault(
+            f"{folder}: {name} has {what}; expected finite numbers, as nothing can be learned from others; take "
+            "weights from before the training went wrong."
+        )
+
+
+def _check_index(folder: Path) -> None:
+    """That the files are there which the library looks for."""
+    path = folder / INDEX_NAME
+    if (folder / WHOLE_NAME).exists():
+        return
+    if not path.exists():
+        found = min(file.name for file in folder.glob("*.safetensors"))
+        raise UsageFault(
+            f"{folder} has {found}, and neither {WHOLE_NAME} nor {INDEX_NAME}; expected one of them; rename the file "
+            "if it is the whole model, or take all files of the model."
+        )
+    wanted = "expected which tensor is in which file, as save_pretrained writes it; download it again."
+    try:
+        with reading(path, wanted):
+            named = json.loads(read_regular(path, MAX_INDEX_BYTES).decode())["weight_map"].values()
+        files = sorted(set(named))
+        if elsewhere := [name for name in files if Path(name).name != name]:
+            raise ValueError(f"it names {elsewhere[0]!r}, which is elsewhere")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UsageFault(f"{path} is no index of weights ({error}); {wanted}") from error
+    if absent := [name for name in files if not (folder / name).is_file()]:
+        raise UsageFault(
+            f"{folder} has no {absent[0]}, one of the {len(files)} files that {INDEX_NAME} names; expected all of "
+            f"them, and {len(absent)} lack{'s' if len(absent) == 1 else ''}; download the model again."
+        )
 
 
 def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
@@ -69,9 +150,12 @@ def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
         raise UsageFault(
             f"{folder} does not exist; expected a folder with a model's weights (*.safetensors); check the path."
         )
-    paths = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    if not paths:
-        raise UsageFault(f"{folder} has no *.safetensors file; expected a folder with a model's weights in that form.")
+    if not folder.is_dir():
+        raise UsageFault(f"{folder} is no folder; expected one with a model's weights (*.safetensors).")
+    if not _safetensors(folder):
+        raise UsageFault(f"{without_weights(folder)}.")
+    _check_index(folder)
+    paths = sorted(folder.glob("*.safetensors"))
     for path in paths:
         try:
             open_regular(path).close()

@@ -101,7 +101,13 @@ def describe_model(
         text = canonical_config(found | {"pad_token_id": _pad_token(tokenizer)})
     init = None
     lacking: Collection[str] = ()
-    if has_weights(path):
+    is_given = has_weights(path)
+    if source != "folder" and not is_given:
+        raise UsageFault(
+            f"{where} has no *.safetensors file on the hub, and other weights are not fetched; expected a model's "
+            "weights in that form; give another revision, or its config.json alone to begin without weights."
+        )
+    if is_given:
         tell(f"reading the weights in {path}")
         digest, num_bytes = read_base(path)
         lacking = check_weights(text, chosen, path)
@@ -129,15 +135,19 @@ def describe_model(
         mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
         notes=(
-            *_new_modules_note(section_of_adapter),
+            *_new_modules_note(section_of_adapter, lacking),
             *(() if tokenizer is None else unused_rows(tokenizer.vocab_size, vocab_size)),
         ),
     )
 
 
-def _new_modules_note(adapter: AdapterSection | None) -> tuple[str, ...]:
-    new = () if adapter is None else adapter.new_modules
-    return (f"The given weights have no {', '.join(new)}: beside the adapter that is trained whole.",) if new else ()
+def _new_modules_note(adapter: AdapterSection | None, lacking: Collection[str]) -> tuple[str, ...]:
+    if adapter is None:
+        new = sorted({name.rpartition(".")[0] or name for name in lacking})
+        how = "it begins with values from the run's seed."
+    else:
+        new, how = list(adapter.new_modules), "beside the adapter that is trained whole."
+    return (f"The given weights have no {', '.join(new)}: {how}",) if new else ()
 
 
 def _pad_token(tokenizer: TextTokenizer) -> int:
