@@ -179,7 +179,7 @@ class ChunkStream:
         """
         return cls(await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL), piece)
 
-    async def ask(self, part: range) -> Literal["chunks", "busy", "gone"]:
+    async def ask(self, part: range, seconds: float = FRAME_SECONDS) -> Literal["chunks", "busy", "gone"]:
         """Ask for a range. "chunks": receive them now; "gone": the donor has another version by now, or no such file.
 
         Raises:
@@ -187,7 +187,7 @@ class ChunkStream:
         """
         donor, request = self._stream.remote, self._piece.request(part)
         await in_time(self._stream.send(pack(request)), donor)
-        answer = unpack(await in_time(self._stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
+        answer = unpack(await in_time(self._stream.receive(MAX_REQUEST_BYTES), donor, seconds), donor, 2)
         match answer:
             case [str(kind)] if kind == request[0]:
                 return "chunks"

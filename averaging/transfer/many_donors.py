@@ -7,8 +7,10 @@ with other donors. The digests of the chunks are known before; every chunk is ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import HandshakePolicy
@@ -16,7 +18,7 @@ from averaging.rounds.duration_statistics import LearnedDeadline
 from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.chunked_pieces import ChunkedPiece
 from averaging.transfer.client import ChunkStream
-from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS
+from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, QUEUE_SECONDS
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.task_ending import end_tasks
@@ -29,9 +31,11 @@ RANGE_SECONDS = 2.0
 SHORTEST_PATIENCE_SECONDS = 5.0
 """No donor counts as stalled before this: home routers stall for seconds under load."""
 BUSY_PAUSE_SECONDS = 1.0
-"""Before a busy donor is asked again."""
+"""Before a busy donor is asked again, or another one in its place."""
 MAX_BUSY_ANSWERS = 60
-"""A donor that was busy for this long is no donor."""
+"""A donor that was busy so often without a break is no donor."""
+ANSWER_SECONDS = QUEUE_SECONDS + SHORTEST_PATIENCE_SECONDS
+"""For the answer to a question. An honest donor looks for a turn in the first part of this."""
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +71,9 @@ class Transfer:
         self._patience = LearnedDeadline(FRAME_SECONDS, SHORTEST_PATIENCE_SECONDS, FRAME_SECONDS)
         self._changed = asyncio.Event()
         self._num_working = 1
+        self._waiting: list[PeerId] = []
+        """Donors without a place."""
+        self._num_busy: Counter[PeerId] = Counter()
 
     @property
     def is_complete(self) -> bool:
@@ -86,7 +93,8 @@ class Transfer:
 
         Returns whether all of it is there; False when no donor is left: then `faults` and `moved_on` say why.
         """
-        waiting = list(donors)
+        self._waiting = waiting = list(donors)
+        self._num_busy.clear()
         stalled: set[PeerId] = set()
         working: dict[asyncio.Task[None], PeerId] = {}
         loop = asyncio.get_running_loop()
@@ -100,7 +108,7 @@ class Transfer:
                 done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     donor = working.pop(task)
-                    if self._ended(donor, task) and donor not in stalled:
+                    if self._ended(donor, task):
                         # Slow is better than nobody: it is asked again, with more patience, when the others are gone.
                         stalled.add(donor)
                         waiting.append(donor)
@@ -122,7 +130,7 @@ class Transfer:
     async def _fetch_from(self, donor: PeerId, *, patient: bool) -> None:
         stream = await ChunkStream.open(self._host, self._handshake_policy, donor, self._piece)
         loop = asyncio.get_running_loop()
-        chunk_seconds, num_busy = RANGE_SECONDS, 0
+        chunk_seconds = RANGE_SECONDS
         try:
             while not self.is_complete:
                 part = self._queue.take(donor, self._range_chunks(chunk_seconds))
@@ -130,21 +138,25 @@ class Transfer:
                     # A donor that is slow now may still owe something later that is worth taking over.
                     await set_within(self._changed, RANGE_SECONDS)
                     continue
-                answer = await stream.ask(part)
+                seconds = FRAME_SECONDS if patient else ANSWER_SECONDS
+                with _stalls_after(seconds, patient=patient):
+                    answer = await stream.ask(part, seconds)
                 if answer == "gone":
                     self.moved_on.add(donor)
                     return
                 if answer == "busy":
                     self._give_back(donor)
-                    num_busy += 1
-                    if num_busy >= MAX_BUSY_ANSWERS:
+                    self._num_busy[donor] += 1
+                    if self._num_busy[donor] >= MAX_BUSY_ANSWERS:
                         raise PeerUnreachable(donor, "was busy with other transfers all the time")
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
+                    if self._waiting:
+                        raise _Stalled(donor, "is busy while others wait to be asked")
                     continue
                 began = loop.time()
                 for index in part:
                     await self._receive(stream, donor, index, patient=patient)
-                chunk_seconds, num_busy = (loop.time() - began) / len(part), 0
+                chunk_seconds, self._num_busy[donor] = (loop.time() - began) / len(part), 0
         finally:
             self._give_back(donor)
             await stream.close()
@@ -158,12 +170,8 @@ class Transfer:
         loop = asyncio.get_running_loop()
         began = loop.time()
         seconds = FRAME_SECONDS if patient else self._patience.seconds
-        try:
+        with _stalls_after(seconds, patient=patient):
             chunk = await stream.receive(index, seconds)
-        except PeerUnreachable as fault:
-            if not patient and loop.time() - began >= seconds:
-                raise _Stalled(donor, fault.what) from fault
-            raise
         self._patience.observe(loop.time() - began)
         if self._queue.finish(index):
             self._piece.put(index, chunk)
@@ -182,4 +190,17 @@ class Transfer:
 
 
 class _Stalled(PeerUnreachable):
-    """Silent for longer than the other donors need."""
+    """Silent for longer than the other donors need, or busy while others wait for its place."""
+
+
+@contextlib.contextmanager
+def _stalls_after(seconds: float, *, patient: bool) -> Iterator[None]:
+    """A donor that says nothing until then has only stalled, unless it was waited for with patience."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        yield
+    except PeerUnreachable as fault:
+        if not patient and loop.time() - began >= seconds:
+            raise _Stalled(fault.peer_id, fault.what) from fault
+        raise

@@ -19,6 +19,7 @@ from dht.compute import Compute
 from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
+from dht.task_ending import end_tasks
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import files_folder, missing_files, objection_to
@@ -26,6 +27,8 @@ from peer.files.partial_file import FileDraft
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0
 """Between two times that all members are asked: one that has the files may just be starting."""
+HEADER_SECONDS = 2.0
+"""Before one more member is asked for the digests of a file's chunks: the answer is short, and ready at once."""
 MAX_REASONS_SHOWN = 3
 
 log = logging.getLogger(__name__)
@@ -134,18 +137,30 @@ class FileFetcher:
         digest = bytes.fromhex(file.digest)
         if file.chunks is None:
             return (digest,)
-        for donor in donors:
-            try:
-                num_chunks = num_file_chunks(file.bytes)
-                found = await fetch_file_header(self.host, self.handshake_policy, donor, digest, num_chunks)
-                if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
-                    raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
-            except PeerFault as fault:
-                self._note(donor, fault)
-                continue
-            if found is not None:
-                return found
+        waiting, asking = list(donors), set[asyncio.Task[Sequence[bytes] | None]]()
+        try:
+            while waiting or asking:
+                if waiting:
+                    asking.add(asyncio.ensure_future(self._chunk_digests_of(waiting.pop(0), file, digest)))
+                seconds = HEADER_SECONDS if waiting else None
+                done, asking = await asyncio.wait(asking, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                for found in [task.result() for task in done]:
+                    if found is not None:
+                        return found
+        finally:
+            await end_tasks(asking)
         return None
+
+    async def _chunk_digests_of(self, donor: PeerId, file: FileSection, digest: bytes) -> Sequence[bytes] | None:
+        try:
+            num_chunks = num_file_chunks(file.bytes)
+            found = await fetch_file_header(self.host, self.handshake_policy, donor, digest, num_chunks)
+            if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
+                raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
+        except PeerFault as fault:
+            self._note(donor, fault)
+            return None
+        return found
 
     def _note(self, donor: PeerId, fault: PeerFault) -> None:
         if isinstance(fault, PeerUnreachable):

@@ -14,6 +14,7 @@ import pytest
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import greet_incoming
+from averaging.transfer.many_donors import DONORS_AT_ONCE
 from averaging.transfer.messages import FRAME_SECONDS, STATE_PROTOCOL, unpack
 from averaging.transfer.server import StateServer
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
@@ -340,6 +341,32 @@ def test_beside_a_hostile_member_the_files_come_from_others(
         scene.serve(HONEST)
         assert HOSTILE not in (await scene.fetch()).donors
         assert asked
+
+    in_scene(tmp_path, play)
+
+
+async def mute(stream: Stream, request: list[object]) -> None:
+    await asyncio.sleep(10 * FRAME_SECONDS)
+
+
+async def slowly_busy(stream: Stream, request: list[object]) -> None:
+    await asyncio.sleep(FRAME_SECONDS - 1)
+    await stream.send(pack(["busy" if request[0] == "file-chunks" else "none"]))
+
+
+@pytest.mark.parametrize(("lie", "most_seconds"), [(always_busy, 10.0), (mute, 60.0), (slowly_busy, 60.0)])
+def test_as_many_as_have_a_place_hold_a_newcomer_up_for_less_than_a_minute(
+    tmp_path: Path, lie: Callable[[Stream, list[object]], Awaitable[None]], most_seconds: float
+) -> None:
+    """Busy and silent members are the first to be asked, for a list of chunks and for chunks of two files."""
+
+    async def play(scene: Scene) -> None:
+        for number in range(DONORS_AT_ONCE):
+            scene.lie(named(10 + number), lie)
+        scene.serve(HONEST)
+        began = now()
+        assert (await scene.fetch()).donors == (HONEST,)
+        assert now() - began < 8 * len(LARGE) / UPLOAD + most_seconds
 
     in_scene(tmp_path, play)
 
