@@ -8,6 +8,7 @@ told why. It knows of the run anyway, and its owner should not have to guess.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,9 @@ class Admission:
         self._users: dict[bytes, PeerId] = {}
         """Of each one-time ticket, as far as this peer saw."""
         self._ticket_of: Newest[PeerId, Ticket] = Newest(MAX_KNOWN_TICKETS)
+        with contextlib.suppress(ValueError):  # none, or a damaged one
+            # Who shows a peer its own ticket has a copy of the invite.
+            self.note_user(decode_pass(ticket_pass).ticket.serial, identity.peer_id)
 
     @property
     def is_private(self) -> bool:

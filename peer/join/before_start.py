@@ -12,7 +12,7 @@ from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_
 from dht.regular_files import read_regular
 from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
 from peer.events.peer_events import Event, WaitingForPeers
-from peer.network.membership.address_check import JOIN_ADVICE, look_first
+from peer.network.membership.address_check import JOIN_ADVICE, ask_as_invited, look_first
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.profile_file import load_contributor
@@ -103,26 +103,31 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
     end = end_signed_here(config.run_id, config.data_dir) if is_here else None
     if is_here and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
         return kept
-    own = Identity.load_or_create(config.identity).peer_id
+    own = Identity.load_or_create(config.identity)
+    ticket_pass = load_pass(config.data_dir)
     addresses = addresses_now(config)
     if not addresses:
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
 
     def wait(reason: str, seconds: float) -> None:
-        terminal.show(Event(time.time(), own, WaitingForPeers(reason, seconds)))
+        terminal.show(Event(time.time(), own.peer_id, WaitingForPeers(reason, seconds)))
 
     patience = config.join_timeout_seconds
     try:
-        return look_first(
+        said = look_first(
             *(config.run_id, addresses, patience if end is None else min(patience, SEARCH_SECONDS)),
-            own=own,
-            asks=load_pass(config.data_dir) is None,
+            own=own.peer_id,
+            asks=ticket_pass is None,
             on_waiting=wait,
             advice=JOIN_ADVICE,
             later=lambda: addresses_now(config),
         )
     except NobodyReachable as fault:
         raise fault if end is None else end.nobody_left(addresses) from fault
+    if ticket_pass is None:
+        return said
+    terminal.keep_folder()
+    return ask_as_invited(config.run_id, addresses_now(config), own, ticket_pass)
 
 
 def _record_elsewhere(config: PeerConfig) -> RunRecord | None:

@@ -7,20 +7,17 @@ one PeerId would take each other's connections. Only `peer doctor` looks as the 
 
 from __future__ import annotations
 
-import secrets
-import time
 from functools import partial
 from pathlib import Path
 
 from dht.admission.admission import Admission
-from dht.admission.proofs import NONCE_BYTES
 from dht.admission.tickets import Invite
 from dht.errors import Incompatible, writing
 from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
 from peer.config.peer_config import IDENTITY_NAME
-from peer.network.membership.invitation import accept_invite, load_pass
+from peer.network.membership.invitation import accept_invite, invited_admission, load_pass
 from peer.network.membership.run_protocol import ask_for_run, reached_at
 
 DIAL_SECONDS = 5.0
@@ -52,14 +49,7 @@ def observer_entry(run_id: str, folder: Path, key_path: Path | None = None) -> O
     if ticket_pass is None:
         return None
     identity = Identity.load_or_create(key_path or folder / IDENTITY_NAME)
-    admission = Admission(
-        identity,
-        run_id,
-        time.time,
-        lambda: secrets.token_bytes(NONCE_BYTES),
-        ticket_pass=ticket_pass,
-        is_private=True,
-    )
+    admission = invited_admission(run_id, identity, ticket_pass)
     return ObserverEntry(identity, admission, partial(_learn_rules, admission))
 
 

@@ -11,18 +11,19 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from dht.errors import LocalFault, NobodyReachable, PeerFault, UsageFault
-from dht.host import PeerId
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.quantities import plural
 from dht.records.signed_manifest import RunRecord
+from peer.network.membership.invitation import invited_admission
 from peer.network.membership.mistyped_run_id import in_other_run
-from peer.network.membership.run_protocol import run_of
+from peer.network.membership.run_protocol import ask_for_run, run_of
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 
 KNOCK_SECONDS: Final = 5.0
@@ -34,6 +35,7 @@ ASK_SECONDS: Final = 5.0
 """For members to say which run is theirs; a run that nobody told of is looked for further on."""
 JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer only invited keys: join with --invite"
 
+Answer = TypeVar("Answer")
 _HOSTS: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
 _REASONS: Final = {
     errno.ECONNREFUSED: "connection refused",
@@ -168,26 +170,64 @@ def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
         return _REASONS.get(error.errno or 0, "no answer")
 
 
+def ask_as_invited(run_id: str, addresses: Sequence[str], identity: Identity, ticket_pass: bytes) -> RunRecord | None:
+    """The record of a private run from the members at these addresses, who see this peer's key; None: none gave it.
+
+    Blocks.
+
+    Raises:
+        Incompatible: a member says why it does not let this key in, and none does.
+    """
+    refusals: dict[PeerId, str] = {}
+    admission = invited_admission(run_id, identity, ticket_pass)
+
+    async def ask(host: Host, address: str) -> RunRecord | None:
+        return await ask_for_run(host, admission, [address], on_refused=refusals.__setitem__)
+
+    found = asyncio.run(_answers(identity, addresses[:MAX_ADDRESSES], ask))
+    if not found and refusals:
+        raise not_admitted(run_id, identity.peer_id, *next(iter(refusals.items())))
+    return max(found, key=lambda record: record.revision, default=None)
+
+
+def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incompatible:
+    """What is said when a member does not let this peer in."""
+    return Incompatible(
+        f"member {remote[-8:]} of {run_id} {reason}; expected to be admitted with the key {own}; ask the owner of the "
+        "run for a new invite"
+    )
+
+
 async def _run_there(run_id: str, addresses: Sequence[str]) -> RunRecord | str | None:
     """The record of this run, or the id of another one that the members there say they train; None: nobody says."""
+
+    async def ask(host: Host, address: str) -> RunRecord | str | None:
+        return await run_of(host, run_id, [address])
+
+    said: list[RunRecord | str] = await _answers(Identity.generate(), addresses, ask)
+    return next((answer for answer in said if isinstance(answer, str)), said[0] if said else None)
+
+
+async def _answers(
+    identity: Identity, addresses: Sequence[str], ask: Callable[[Host, str], Awaitable[Answer | None]]
+) -> list[Answer]:
+    """What is answered at these addresses, asked side by side by a host of its own."""
     allow_parts_of_hivemind()
     from dht.p2pd.host import P2pdHost
 
     is_local = all("/127.0.0.1/" in address for address in addresses)
     try:
-        async with P2pdHost(Identity.generate(), [f"/ip4/{'127.0.0.1' if is_local else '0.0.0.0'}/tcp/0"]) as host:
+        async with P2pdHost(identity, [f"/ip4/{'127.0.0.1' if is_local else '0.0.0.0'}/tcp/0"]) as host:
 
-            async def ask(address: str) -> RunRecord | str | None:
+            async def ask_at(address: str) -> Answer | None:
                 try:
                     await host.connect(address, ASK_SECONDS)
                 except PeerFault:
                     return None
-                return await run_of(host, run_id, [address])
+                return await ask(host, address)
 
             async with asyncio.timeout(ASK_SECONDS):
-                answers = await asyncio.gather(*(ask(address) for address in addresses))
+                answers = await asyncio.gather(*map(ask_at, addresses))
     except (TimeoutError, LocalFault):
-        return None  # what comes next says what is wrong
-    said = [answer for answer in answers if answer is not None]
-    others = [answer for answer in said if isinstance(answer, str)]
-    return next(iter(others or said), None)
+        return []  # what comes next says what is wrong
+    return [answer for answer in answers if answer is not None]

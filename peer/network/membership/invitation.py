@@ -7,6 +7,7 @@ invite is used once, here, and not kept.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import sys
 import time
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dht.admission import tickets
+from dht.admission.admission import Admission
+from dht.admission.proofs import NONCE_BYTES
 from dht.errors import UsageFault, reading
 from dht.identity.keys import Identity, peer_id_of
 from dht.regular_files import open_regular, read_private
@@ -110,3 +113,12 @@ def load_pass(folder: Path) -> bytes | None:
     except ValueError as error:
         raise UsageFault(f"{path} is damaged: {error}; remove it and join with --invite once more") from error
     return data
+
+
+def invited_admission(run_id: str, identity: Identity, ticket_pass: bytes) -> Admission:
+    """What shows members that this key was invited, before the manifest is known."""
+    return Admission(
+        *(identity, run_id, time.time, lambda: secrets.token_bytes(NONCE_BYTES)),
+        ticket_pass=ticket_pass,
+        is_private=True,
+    )

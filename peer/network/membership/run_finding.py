@@ -20,7 +20,7 @@ from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, own_address, why_nobody
+from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, not_admitted, own_address, why_nobody
 from peer.network.membership.manifest_revisions import apply_member_rules, manifest_of
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.mistyped_run_id import in_other_run, other_run
@@ -160,10 +160,7 @@ def _not_found(
     """Why the run was not found, and what to do."""
     if complaints.refusals:
         remote, reason = next(iter(complaints.refusals.items()))
-        return Incompatible(
-            f"member {remote[-8:]} of {config.run_id} {reason}; expected to be admitted with the key {me}; ask the "
-            "owner of the run for a new invite"
-        )
+        return not_admitted(config.run_id, me, remote, reason)
     if complaints.other_runs:
         return in_other_run(config.run_id, complaints.other_runs[0])
     if complaints.invalid:

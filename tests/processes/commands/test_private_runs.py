@@ -10,7 +10,7 @@ from peer.cli import app
 from peer.events.peer_events import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RunEnded
 from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
 
-RUN = TINY_RUN + '[access]\nmode = "invite"\n'
+RUN = TINY_RUN + 'sites = ["earth", "moon"]\n[access]\nmode = "invite"\n'
 SOON_SECONDS = 180.0
 SLOW_SECONDS = 0.25
 """Of a step: the peers train while a dozen commands run beside them, and need no more than a few rounds."""
@@ -24,6 +24,13 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         wait_until(lambda: "Listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
         given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
         assert (given.returncode, given.stderr) == (0, "")
+        data = ("--data", f"text:{swarm.text}")
+        here = ("--data-dir", str(swarm.folder_of("friend")), *data, *LOCAL)
+        elsewhere = swarm.call("join", "--invite", invite, "--site", "mars", *here, seconds=SOON_SECONDS)
+        assert elsewhere.returncode == 2
+        assert_one_sentence(elsewhere.stderr, "'mars' is not one of the run's; expected earth, moon")
+        assert "Listening on" not in elsewhere.stderr  # nothing was loaded
+        # It has used the invite by that, and kept its key.
         friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000", step_seconds=SLOW_SECONDS)
         friend.wait_joined(seconds=SOON_SECONDS)
         # The seed remembers who used the invite, also when it is started again.
@@ -31,14 +38,16 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         seed = swarm.start("owner", command="seed", port=seed.port)
         friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
 
-        data = ("--data", f"text:{swarm.text}")
-        reused = swarm.call(
-            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *data, *LOCAL),
-            seconds=SOON_SECONDS,
-            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "other")},
-        )
-        assert reused.returncode == 4
-        assert_one_sentence(reused.stderr, "one-time invite was used by another key before", "new invite")
+        # On another machine, and on the friend's own, where its address is known as well as those in the invite.
+        for machine in ({"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "other")}, {}):
+            reused = swarm.call(
+                *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *data, *LOCAL),
+                seconds=SOON_SECONDS,
+                environment=machine,
+            )
+            assert reused.returncode == 4
+            assert "Listening on" not in reused.stderr
+            assert_one_sentence(reused.stderr, "one-time invite was used by another key before", "new invite")
 
         stranger = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),

@@ -217,6 +217,12 @@ def test_a_one_time_invite_has_one_user() -> None:
     assert "is for another key" in refusal(door, stolen, BOB.peer_id).what
 
 
+def test_the_user_of_a_one_time_invite_lets_nobody_else_in_with_it() -> None:
+    alice = side(ALICE, rules("invite"), one_time(ALICE.peer_id))
+    fault = refusal(alice, side(BOB, rules("invite"), one_time(BOB.peer_id)), BOB.peer_id)
+    assert fault.told == "the one-time invite was used by another key before"
+
+
 @pytest.mark.parametrize(
     ("held", "changes", "words"),
     [
