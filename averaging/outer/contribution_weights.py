@@ -101,24 +101,32 @@ def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, floa
     """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it.
 
     The means of rho and of the staleness are weighted by tokens. Contributions beyond the staleness limit count in
-    neither.
+    neither. Steps are those of the longest contribution, since slow peers send fewer by intention.
     """
     rho = _token_mean(included, rule, [staleness_factor(term.staleness, rule) for term in included])
-    return rates_at(rho, _token_mean(included, rule, [term.staleness for term in included]), rule)
+    rounds_late = _token_mean(included, rule, [term.staleness for term in included])
+    steps = max((term.steps for term in included if term.staleness <= rule.staleness_limit), default=None)
+    return rates_at(rho, rounds_late, rule, steps)
 
 
-def rates_at(mean_rho: float, rounds_late: float, rule: OuterRule) -> tuple[float, float]:
-    """(eta_r, beta_r), rounded to float32; `rounds_late` is the mean staleness, which is the lag less one round.
+def rates_at(mean_rho: float, rounds_late: float, rule: OuterRule, steps: int | None = None) -> tuple[float, float]:
+    """(eta_r, beta_r), rounded to float32.
+
+    Args:
+        rounds_late: the mean staleness, which is the lag less one round.
+        steps: inner steps of the longest contribution; None: as many as in a whole one.
 
     eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), 0 when nothing counts. A lower rate under delay: arXiv
     2502.12996, table 2.
 
-    beta_r = beta0 / (1 + kappa * max(0, lag - 1)). Momentum on stale work is what makes late updates oscillate (arXiv
-    2401.09135). The one round of delay that every mode but sync implies is beta0's business, because it is there in
-    every round. It is 0.9 in lock step, 0.5 otherwise.
+    beta_r = beta0 * min(1, steps / H) / (1 + kappa * max(0, lag - 1)). Momentum on stale work is what makes late
+    updates oscillate (arXiv 2401.09135). The one round of delay that every mode but sync implies is beta0's business,
+    because it is there in every round. It is 0.9 in lock step, 0.5 otherwise. A few steps, as of a peer that leaves, do
+    not correct a whole step of momentum. It would carry the anchor past what was learned. That factor is ours.
     """
     outer_lr = rule.outer_lr * mean_rho / (1.0 + rule.lag_penalty * rounds_late)
-    outer_momentum = rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)
+    share = 1.0 if steps is None else min(1.0, steps / rule.sync_every)
+    outer_momentum = rule.outer_momentum * share / (1.0 + rule.momentum_lag_penalty * rounds_late)
     return float(np.float32(outer_lr)), float(np.float32(outer_momentum))
 
 

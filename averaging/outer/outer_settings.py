@@ -27,6 +27,7 @@ class OuterRule:
         quality_power: q of it; 0: tokens of large and of small batches count the same.
         newcomer_rounds: rounds in which a newcomer weighs less: j / (newcomer_rounds + 1) in its j-th one.
         lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
+        sync_every: H, inner steps of a whole contribution; a commit of fewer takes as much less momentum.
         momentum_lag_penalty: kappa of beta = beta0 / (1 + kappa * max(0, lag - 1)).
         residual_decay: factor on the error feedback that remains after a send.
         combine: how the contributions to a shard become one; see `robust_mean.py` for it and the bounds that follow.
@@ -49,6 +50,7 @@ class OuterRule:
     newcomer_rounds: int = 0
     lag_penalty: float = 0.0
     momentum_lag_penalty: float = 0.0
+    sync_every: int = 1
     residual_decay: float = 1.0
     combine: Combination = "mean"
     clip_norm_ratio: float | None = None

@@ -331,6 +331,19 @@ def test_momentum_falls_with_the_mean_staleness_and_never_below_its_share(rule, 
     assert beta == float(np.float32(beta))
 
 
+@given(rules, st.lists(terms, min_size=1, max_size=8), st.integers(1, 1000))
+def test_a_round_of_few_steps_takes_as_much_less_momentum(rule, all_terms, sync_every):
+    whole, (outer_lr, beta) = shard_rates(all_terms, rule), shard_rates(all_terms, replace(rule, sync_every=sync_every))
+    steps = [term.steps for term in all_terms if term.staleness <= rule.staleness_limit]
+    assert outer_lr == whole[0]
+    assert beta == pytest.approx(whole[1] * min(1, max(steps, default=sync_every) / sync_every), rel=1e-6)
+    assert beta == float(np.float32(beta))
+
+
+def test_momentum_outlasts_a_round_in_which_nothing_counts():
+    assert shard_rates([], OuterRule("carry", 0.7, 0.5, sync_every=30)) == (0.0, 0.5)
+
+
 def test_staleness_counts_from_what_the_mode_implies():
     assert [staleness_of("sync", 7, base) for base in (7, 6, 4, 9)] == [0, 1, 3, 0]
     for mode in MODES[1:]:
