@@ -41,7 +41,7 @@ def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[d
     model: Any = with_adapter(base, section.adapter, None)
     from peft import get_peft_model_state_dict
 
-    named = get_peft_model_state_dict(model, state_dict=tensors)
+    named = get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False)
     repository, _, revision = base_of(manifest).partition("@")
     config = model.peft_config["default"].to_dict()
     config |= {"base_model_name_or_path": repository or None, "revision": revision or None, "inference_mode": True}
@@ -68,7 +68,9 @@ def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.M
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the adapter again.") from error
-    expected = {name: tuple(tensor.shape) for name, tensor in get_peft_model_state_dict(model).items()}
+    # By itself peft would expect the base's matrix, too, where an output layer has the adapter.
+    shapes = get_peft_model_state_dict(model, save_embedding_layers=False)
+    expected = {name: tuple(tensor.shape) for name, tensor in shapes.items()}
     if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
         raise LocalFault(f"{path} has other parameters than its manifest describes; export the adapter again")
     set_peft_model_state_dict(model, tensors)

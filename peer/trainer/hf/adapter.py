@@ -112,7 +112,7 @@ def chosen_targets(base: nn.Module, asked: tuple[str, ...]) -> tuple[str, ...]:
     """What `--targets` means: the names given, or all linear layers of the blocks.
 
     Raises:
-        UsageFault: nothing has such a name.
+        UsageFault: nothing has such a name, or what has it shares its matrix with another part.
     """
     if not asked or asked == (ALL_LINEAR,):
         asked = tuple(candidates(base))
@@ -120,6 +120,19 @@ def chosen_targets(base: nn.Module, asked: tuple[str, ...]) -> tuple[str, ...]:
         _check_targets(base, asked)
     except Incompatible as fault:
         raise UsageFault(str(fault)) from fault
+    owners: dict[int, list[str]] = {}
+    for name, parameter in base.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name.rpartition(".")[0])
+    for names in owners.values():
+        tied = [(name, target) for name in names for target in asked if f".{name}".endswith(f".{target}")]
+        if tied and len(names) > 1:
+            name, target = tied[0]
+            other = next(one for one in names if one != name)
+            raise UsageFault(
+                f"--targets has {target!r}, whose matrix is that of {other}, too: merged, the adapter would change "
+                f"both; expected layers with matrices of their own, such as {', '.join(candidates(base)[:4])}; "
+                f"leave {target} out."
+            )
     return asked
 
 

@@ -38,16 +38,19 @@ TOKENS = torch.arange(12)[None] * 9
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
+    return saved_base(tmp_path_factory.mktemp("base"))
+
+
+def saved_base(folder: Path, config: str = CONFIG) -> Path:
     torch.manual_seed(0)
-    module: Any = build_architecture(CONFIG, "causal-lm")
+    module: Any = build_architecture(config, "causal-lm")
     module.save_pretrained(folder)
     return folder
 
 
-def run_of(base: Path, kind: str = "lora") -> tuple[Any, Anchors]:
+def run_of(base: Path, kind: str = "lora", targets: tuple[str, ...] = ("q_proj", "down_proj")) -> tuple[Any, Anchors]:
     """(the base with an adapter that was trained, the anchors that are the adapter)."""
-    described = describe_model(base, None, AdapterChoice(kind, 4, None, ("q_proj", "down_proj")))
+    described = describe_model(base, None, AdapterChoice(kind, 4, None, targets))
     averaging = {"num_fragments": 2, "fragment_by": "balanced"}
     manifest = RunManifest.from_fields({"name": "tiny", "model": described.section(2, {}), "averaging": averaging})
     module: Any = changed(build_run_architecture(manifest, base)).eval()
@@ -56,8 +59,15 @@ def run_of(base: Path, kind: str = "lora") -> tuple[Any, Anchors]:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("kind", ["lora", "dora"])
-def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(base: Path, tmp_path: Path, kind: str) -> None:
-    module, anchors = run_of(base, kind)
+@pytest.mark.parametrize("targets", [("q_proj", "down_proj"), ("lm_head",)])
+def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(
+    base: Path, tmp_path: Path, kind: str, targets: tuple[str, ...]
+) -> None:
+    if targets == ("lm_head",):  # It is tied to the embeddings, and `peer init` refuses to train such ones.
+        base = saved_base(
+            tmp_path / "untied", CONFIG.replace('"tie_word_embeddings":true', '"tie_word_embeddings":false')
+        )
+    module, anchors = run_of(base, kind, targets)
     write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
     write_folder(anchors, tmp_path / "whole", NOW, replace=False, merge=True, base=base)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 20_000
@@ -71,6 +81,7 @@ def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(base: Path, tmp_pa
         assert torch.equal(loaded(input_ids=TOKENS).logits, expected)
         assert torch.allclose(merged(input_ids=TOKENS).logits, expected, rtol=0, atol=1e-5)
         assert torch.equal(read_model(tmp_path / "whole").model(TOKENS), merged(input_ids=TOKENS).logits)
+        assert torch.allclose(read_model(tmp_path / "adapter", base).model(TOKENS), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])

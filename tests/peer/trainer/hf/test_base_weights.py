@@ -223,6 +223,9 @@ def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
         describe_model(saved, None, AdapterChoice("lora", targets=("c_attn",)))
     with pytest.raises(UsageFault, match="embed_tokens"):
         describe_model(saved, None, AdapterChoice("lora", targets=("embed_tokens",)))
+    # Its head is tied to the embeddings, which merging would change, too.
+    with pytest.raises(UsageFault, match=r"'lm_head', whose matrix is that of model\.embed_tokens, too.* q_proj"):
+        describe_model(saved, None, AdapterChoice("lora", targets=("q_proj", "lm_head")))
     with pytest.raises(UsageFault, match="--adapter"):
         describe_model(saved, None, AdapterChoice("ia3"))
     with pytest.raises(UsageFault, match="--rank"):
