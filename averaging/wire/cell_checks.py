@@ -78,7 +78,7 @@ def _check_top(message: TopCommit, sender: PeerId, limits: Limits) -> None:
     _check_slices(message, sender, limits)
     num_cells = len(message.cells)
     for result in message.slices:
-        if any(index >= num_cells for index in result.included):
+        if result.included and result.included[-1] >= num_cells:
             raise PeerFault(sender, f"listed cell {result.included[-1]} in a slice; expected below {num_cells}")
         if not bool(result.digest) == bool(result.included) == bool(result.signature):
             raise PeerFault(sender, "sent a slice with only some of digest, cells and signature")

@@ -36,11 +36,16 @@ from averaging.wire.messages import (
     Result,
     TopCommit,
 )
+from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault
 from dht.host import PeerId
 
 WIRE_VERSION = 4
 """First byte of every round message."""
+MAX_KNOWN = 4096
+"""Commits of which the digest, or the weight, is kept: all that a peer with 128 fragments has, twice."""
+MAX_ENCODED = 256
+"""Commits whose frame is kept: 13 MB of rounds of 256 members. A leader sends its commit to all of them."""
 _PREFIX = struct.Struct(">BI")
 T = TypeVar("T")
 
@@ -63,27 +68,35 @@ def _fields_of(value: Any) -> list[Any]:
 
 def encode(message: Message) -> bytes:
     """The frame's first part: version, header length and header. A payload is appended by the sender."""
+    return _encoded_commit(message) if isinstance(message, Commit) else _encoded(message)
+
+
+def _encoded(message: Message) -> bytes:
     header: bytes = msgpack.packb([message.KIND, *_fields_of(message)], default=_fields_of, use_bin_type=True)
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(header)} bytes; expected at most {MAX_HEADER_BYTES}")
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header
 
 
-def once_per_commit(work: Callable[[Commit], T]) -> Callable[[Commit], T]:
-    """The same function, which works once for each commit as long as that lives.
+def once_per_commit(work: Callable[[Commit], T], most: int = MAX_KNOWN) -> Callable[[Commit], T]:
+    """The same function, which works once for each of the newest commits as long as that lives.
 
     What is asked about a commit of 256 members takes milliseconds, and others may ask with a hundred bytes.
     """
-    known: dict[int, tuple[T, weakref.ref[Commit]]] = {}
+    known: Newest[int, tuple[T, weakref.ref[Commit]]] = Newest(most)
 
     @wraps(work)
     def known_or_work(commit: Commit) -> T:
         key = id(commit)
-        if key not in known:
-            known[key] = work(commit), weakref.ref(commit, lambda _: known.pop(key, None))
-        return known[key][0]
+        found = known.get(key)
+        if found is None:
+            found = known[key] = work(commit), weakref.ref(commit, lambda _: known.pop(key, None))
+        return found[0]
 
     return known_or_work
+
+
+_encoded_commit = once_per_commit(_encoded, MAX_ENCODED)
 
 
 @once_per_commit
@@ -100,6 +113,11 @@ def closing_digest(closing: Commit | TopCommit) -> bytes:
 def commit_digest(commit: Commit) -> bytes:
     """Its first `DIGEST_BYTES`."""
     return commit_digest_whole(commit)[:DIGEST_BYTES]
+
+
+def header_bytes_of(frame: bytes) -> int:
+    """How long a received frame's header is, by what the frame says: what it takes to read grows with that."""
+    return int(_PREFIX.unpack_from(frame)[1]) if len(frame) >= _PREFIX.size else 0
 
 
 def place_of(header: bytes | memoryview) -> tuple[str, int, int]:
@@ -203,7 +221,8 @@ def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
     _check_round(commit, sender, limits)
     num_members = len(commit.roster)
     for result in commit.shards:
-        if any(index >= num_members for index in result.included):
+        # In ascending order, as masks are read.
+        if result.included and result.included[-1] >= num_members:
             raise PeerFault(
                 sender, f"listed member {result.included[-1]} in a shard; expected numbers below {num_members}"
             )
