@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from averaging.lanes.handshake import greet_incoming, open_greeted_stream
-from averaging.lanes.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL
+from averaging.lanes.links import ACKNOWLEDGED_BYTES, BYTES_AS_SHORT, ROUND_PROTOCOL
 from averaging.wire import frames
-from averaging.wire.messages import VersionIs
+from averaging.wire.messages import Commit, RosterEntry, ShardResult, VersionIs
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.network.link_pair import PAYLOAD, UPLOAD_BITS_PER_SECOND, B, Pair, contribution, shards
+from tests.kit.network.link_pair import PAYLOAD, UPLOAD_BITS_PER_SECOND, A, B, Pair, contribution, shards
+from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
 
 assert len(PAYLOAD) >= ACKNOWLEDGED_BYTES
@@ -197,6 +198,30 @@ def test_a_remote_that_floods_with_short_messages_is_read_no_faster_than_anybody
         assert 50 < len(pair.heard) <= 150
         await asyncio.sleep(3)
         assert [message.version for message in pair.heard] == list(range(300))
+        assert not pair.lost
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_a_remote_that_floods_with_commits_of_many_members_is_slowed_down_by_what_they_take_to_read(monkeypatch):
+    """The commit of a large round takes hundreds of times as long to read as a short message."""
+    monkeypatch.setattr("averaging.lanes.links.SHORT_AT_ONCE", 50)
+    monkeypatch.setattr("averaging.lanes.links.SECONDS_PER_SHORT", 0.01)
+    roster = tuple(RosterEntry(peer, 1, 1, 0, 1) for peer in sorted(map(named, range(256))))
+    shard = ShardResult(0, 1_000_000, 0, bytes(16), (0,), bytes(64))
+
+    async def scenario():
+        pair = Pair()
+        for number in range(20):
+            commit = Commit(0, number, 0, A, bytes(16), roster, (shard,), b"", bytes(64))
+            frame = frames.encode(commit)
+            assert 20 < len(frame) / BYTES_AS_SHORT < 40
+            pair.sending.post(B, [frame])
+        await asyncio.sleep(2)
+        assert 3 < len(pair.heard) < 10
+        await asyncio.sleep(10)
+        assert [message.version for message in pair.heard] == list(range(20))
         assert not pair.lost
         await pair.close()
 
