@@ -285,7 +285,9 @@ class Audits:
         # Who accuses pays for it: what this peer suspects itself must not be passed over because others cried wolf.
         payer = self._context.me if accuser is None else accuser
         place = (fragment.index, fragment.machine.version, len(commit.roster))
-        if not self._budgets.spend(payer, *place, OWN_BUDGET):
+        if not self._budgets.spend(
+            payer, *place, OWN_BUDGET, is_member=accuser is None or self._is_member(commit, accuser)
+        ):
             return
         audit = _Audit(commit, index, held[1][index], is_own, set() if accuser is None else {accuser})
         audit.wanted = frozenset(commit.shards[index].included)
@@ -465,8 +467,14 @@ class Audits:
             return
         # Before the share is made: that takes a signature, and a pass over its values.
         place = (fragment.index, fragment.machine.version, len(held[0].roster))
-        if self._requests.answers(sender, request, *place) and (share := self._own_share(fragment, request)):
+        is_member = self._is_member(held[0], sender)
+        if self._requests.answers(sender, request, *place, is_member=is_member) and (
+            share := self._own_share(fragment, request)
+        ):
             self._post(sender, *share)
+
+    def _is_member(self, commit: Commit, peer_id: PeerId) -> bool:
+        return own_entry(commit.roster, peer_id) is not None or peer_id in self._context.members()
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
         """What this peer sent for the values of a shard of that version."""
@@ -523,7 +531,8 @@ class Audits:
         key = (fragment.index, said.version, said.shard, said.digest)
         accusers = self._answered.get(key, frozenset())
         place = (fragment.index, fragment.machine.version, num_members)
-        if sender in accusers or not self._answers.spend(sender, *place, BUDGET):
+        is_member = held is None or self._is_member(held[0], sender)
+        if sender in accusers or not self._answers.spend(sender, *place, BUDGET, is_member=is_member):
             return
         self._answered[key] = accusers | {sender}
         others = self._context.members() if len(accusers) < ANSWERS_TO_ALL else ()

@@ -15,6 +15,9 @@ LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
 """Audits that one may begin per version, and how much more often than on average. A hostile auditor has
 each answer twice. So it costs each member a quarter of a shard a round, or six times what an honest one does.
 """
+STRANGERS = PeerId("")
+"""All who were in no round and are no members. Together they have what the members of a round have together: they may
+be one with many keys. Members have their own each, for a member that refused an honest auditor would look evasive."""
 MAX_BUDGETS = 4096
 """Auditors whose requests are counted, and answers that may be had once more."""
 
@@ -31,22 +34,32 @@ class AuditBudgets:
         self._left: Newest[tuple[PeerId, int], tuple[float, int]] = Newest(MAX_BUDGETS)
         self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_BUDGETS)
 
-    def spend(self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float) -> bool:
+    def spend(
+        self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float, *, is_member: bool = True
+    ) -> bool:
         """Whether an auditor may look at one more mean of this fragment, which counts then.
 
         Args:
             version: the fragment's now.
             num_members: of the round whose mean it is.
             most: what it may have left, and begins with.
+            is_member: of the run, or of that round; others share what they have.
         """
-        left, since = self._left.pop((auditor, fragment), (most, version))
         refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
+        return self._take((auditor, fragment), version, refill, most) and (
+            is_member or self._take((STRANGERS, fragment), version, num_members * refill, num_members * most)
+        )
+
+    def _take(self, key: tuple[PeerId, int], version: int, refill: float, most: float) -> bool:
+        left, since = self._left.pop(key, (most, version))
         left = min(most, left + max(0, version - since) * refill)
         is_allowed = left >= 1
-        self._left[auditor, fragment] = (left - is_allowed, version)
+        self._left[key] = (left - is_allowed, version)
         return is_allowed
 
-    def answers(self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int) -> bool:
+    def answers(
+        self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int, *, is_member: bool
+    ) -> bool:
         """Whether a request is answered, which counts then.
 
         Each second answer to the same request is free: an honest auditor asks again when the first was lost.
@@ -54,7 +67,7 @@ class AuditBudgets:
         key = (auditor, request)
         if self._repeatable.pop(key, False):
             return True
-        if not self.spend(auditor, fragment, version, num_members, BUDGET):
+        if not self.spend(auditor, fragment, version, num_members, BUDGET, is_member=is_member):
             return False
         self._repeatable[key] = True
         return True

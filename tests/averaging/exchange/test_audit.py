@@ -572,6 +572,13 @@ def test_an_auditor_has_a_budget():
             audits._budgets.spend(named(8), 1, fragment.machine.version, 3, OWN_BUDGET)
         ask(named(8), shards[0].start, shards[0].end)
         assert len(answered) == 2 * BUDGET + 1
+        # Many keys of one owner get no more together than the round's members, and take nothing from these.
+        for number in range(100, 400):
+            ask(named(number), shards[0].start, shards[0].end)
+        assert 2 * BUDGET + 1 < len(answered) <= 5 * BUDGET
+        num_answered = len(answered)
+        ask(swarm.live()[2].name, shards[0].start, shards[0].end)
+        assert len(answered) == num_answered + 1
         return swarm
 
     scenario(play)

@@ -28,6 +28,7 @@ from averaging.wire.messages import (
     RosterEntry,
     VersionIs,
 )
+from dht.allowances import Allowances
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
@@ -360,6 +361,31 @@ def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
         await asyncio.sleep(1.0)
         ask()
         assert len(sent) == QUESTIONS_AT_ONCE + 1
+        return swarm
+
+    scenario(play)
+
+
+def test_many_keys_together_get_so_many_bytes_of_commits_and_no_more(monkeypatch):
+    """In an open run somebody has as many keys as they like, and each of them may ask."""
+
+    async def play():
+        swarm = Swarm(2)
+        await swarm.train(3)
+        await swarm.settle()
+        peer = swarm.live()[0]
+        version = peer.fragments[0].state.version - 1
+        num_bytes = len(frames.encode(peer.fragments[0].machine.known_commit(version)))
+        peer.exchange._answer_bytes = Allowances(10 * num_bytes, 0.1 / num_bytes)
+        sent = []
+        peer.links.send = lambda to, message, payload=(): sent.append(to) or 0
+        for number in range(100):
+            peer.exchange.on_message(named(100 + number), CommitRequest(0, version), memoryview(b""), 23)
+        assert sent == [named(100 + number) for number in range(10)]
+        await asyncio.sleep(1.05)
+        for number in range(200):
+            peer.exchange.on_message(named(200 + number), CommitRequest(0, version), memoryview(b""), 23)
+        assert len(sent) == 20
         return swarm
 
     scenario(play)

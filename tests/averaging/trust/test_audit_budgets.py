@@ -18,3 +18,12 @@ def test_others_that_come_in_numbers_give_nobody_a_new_budget(monkeypatch: pytes
         assert budgets.spend(named(number), 0, 1, 4, BUDGET)
         assert not budgets.spend(named(0), 0, 1, 4, BUDGET)
     assert budgets.spend(named(0), 0, 9, 4, BUDGET)
+
+
+def test_those_who_were_not_in_a_round_have_together_what_its_members_have() -> None:
+    budgets = AuditBudgets(1.0)
+    spent = [budgets.spend(named(number), 0, 1, 4, BUDGET, is_member=False) for number in range(100)]
+    assert sum(spent) == 4 * BUDGET
+    assert budgets.spend(named(200), 0, 1, 4, BUDGET)
+    assert not budgets.spend(named(201), 0, 1, 4, BUDGET, is_member=False)
+    assert budgets.spend(named(202), 0, 3, 4, BUDGET, is_member=False)
