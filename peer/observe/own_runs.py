@@ -175,6 +175,8 @@ def _state(run: OwnRun, now: float) -> str:
         state = f"running now ({run.held_by})"
     elif run.last_at is not None:
         state = f"last here {seconds_text(round(max(0.0, now - run.last_at)))} ago"
+    elif last_use_of(run.folder) is not None:
+        state = "stopped before it joined"
     else:
         state = "never joined from here"
     return f"ended, {state}" if run.has_ended else state

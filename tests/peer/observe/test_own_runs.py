@@ -38,6 +38,7 @@ def test_a_further_peer_of_a_run_is_listed(
         assert parts == ["", "trainer", f"seed {speakable_name(key)}"], "of stopped ones, too"
         assert first.startswith("never joined from here", heading.index("state"))
         assert second.startswith("running now", heading.index("state"))
+        assert tenth.startswith("stopped before it joined", heading.index("state")), "it was started, and has no log"
         for line, end in ((first, ""), (second, "-2"), (tenth, "-10")):
             assert line[heading.index("folder") :] == f"{home / RUN_ID}{end}"
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
