@@ -511,7 +511,7 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
     Raises:
         UsageFault: the file cannot be read, is not TOML, or sets nothing, as one that could not be written whole.
     """
-    fields = read_toml(path)
+    fields = read_toml(path, "run file")
     if not fields:
         raise UsageFault(f"{path} sets no field; expected a run file; `peer init --example` prints one to begin with.")
     return fields if name is None else fields | {"name": name}

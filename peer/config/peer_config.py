@@ -376,7 +376,7 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     Raises:
         UsageFault: the file cannot be read, or a value is wrong; the message names the file's field or the flag.
     """
-    from_file = read_toml(path) if path is not None else {}
+    from_file = read_toml(path, "file of a peer's choices") if path is not None else {}
     try:
         # The file is checked alone first, so that a fault is blamed on the file and not on a flag.
         PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data_dir": "any", **from_file})

@@ -185,19 +185,45 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     return f"{start}; known fields: {', '.join(owner.model_fields)}."
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file.
+FileKind = Literal["run file", "file of homes", "scenario", "file of a peer's choices"]
+_KINDS: dict[FileKind, tuple[str, str]] = {
+    "run file": ("[model], [training] and so on", "`peer plan FILE` and `peer init --config FILE`"),
+    "file of homes": ("[[peers]] before each kind of home", "`peer plan RUN --peers FILE`"),
+    "scenario": ("[[groups]] of peers", "`peer simulate FILE`"),
+    "file of a peer's choices": ("name, device and so on, without sections", "`peer join RUN --config FILE`"),
+}
+"""How one looks, and what takes it."""
+
+
+def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
+    """What a file evidently is."""
+    names, tables = fields.keys(), {name for name, value in fields.items() if isinstance(value, dict)}
+    if names & {"groups", "workload", "duration_minutes", "partitions", "stalls"}:
+        return "scenario"
+    if isinstance(groups := fields.get("peers"), list) and any(isinstance(group, dict) for group in groups):
+        return "file of homes"
+    if tables & {"model", "data", "training", "averaging", "network", "access"}:
+        return "run file"
+    return "file of a peer's choices" if names & {"run_id", "device", "data_dir", "listen", "threads"} else None
+
+
+def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
+    """Read a TOML file; `kind`: that is wanted.
 
     Raises:
-        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML.
+        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML, or evidently of another kind.
     """
     import tomllib  # takes as long as everything else here, and most command lines name no file
 
     try:
         # Some editors put a mark before the text.
         with reading(path, "a TOML file; check the path."):
-            return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
+            fields = tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UsageFault(f"{path} is not a TOML file: it is no text; expected one, or a whole run.record.") from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error
+    found = _kind_of(fields)
+    if kind is not None and found not in (None, kind):
+        raise UsageFault(f"{path} is a {found}, for {_KINDS[found][1]}; expected a {kind}: {_KINDS[kind][0]}.")
+    return fields

@@ -83,7 +83,7 @@ def load_profile(path: Path | None) -> PlanProfile:
     """
     if path is None:
         return PlanProfile()
-    fields = read_toml(path)
+    fields = read_toml(path, "file of homes")
     if not fields:
         raise UsageFault(f"{path} sets no field; expected homes: [[peers]] before each kind, and its line.")
     groups = fields.get("peers")

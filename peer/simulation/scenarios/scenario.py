@@ -240,7 +240,7 @@ def load_scenario(name_or_path: str) -> Scenario:
             raise UsageFault(
                 f"{shown(name_or_path)} is no scenario; expected {', '.join(SHIPPED)} or the path of a TOML file.{hint}"
             )
-    fields = read_toml(path)
+    fields = read_toml(path, "scenario")
     try:
         return Scenario.model_validate(fields)
     except ValidationError as error:

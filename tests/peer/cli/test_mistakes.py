@@ -421,3 +421,33 @@ def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_fo
     assert line.startswith("peer: Cannot serve at 198.51.100.1 port 0 (Cannot assign requested address); expected an")
     line = said([*page, "--db", str(tmp_path / "none" / "db")], capsys)
     assert line.startswith(f"peer: The folder {tmp_path / 'none'} of the history does not exist; make it")
+
+
+FILES = {
+    "run file": "[training]\nbatch_size = 4\n",
+    "file of homes": "[[peers]]\ncount = 3\n",
+    "scenario": "[[groups]]\ncount = 3\n",
+    "file of a peer's choices": 'device = "cpu"\n',
+}
+
+
+@pytest.mark.parametrize("given", FILES)
+@pytest.mark.parametrize(
+    ("wanted", "command"),
+    [
+        ("run file", ["plan", "FILE"]),
+        ("run file", ["init", "x", "--config", "FILE"]),
+        ("file of homes", ["plan", "run.toml", "--peers", "FILE"]),
+        ("scenario", ["simulate", "FILE"]),
+        ("file of a peer's choices", ["join", "x." + "a" * 20, "--config", "FILE"]),
+    ],
+)
+def test_a_file_of_another_kind_is_one_sentence(
+    wanted: str, command: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"FILE": FILES[given], "run.toml": FILES["run file"]}.items():
+        Path(name).write_text(text)
+    if given != wanted:
+        line = said(command, capsys)
+        assert line.startswith(f"peer: FILE is a {given}, for `peer ")
+        assert f"; expected a {wanted}: " in line
