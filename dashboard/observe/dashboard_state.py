@@ -19,7 +19,7 @@ from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_summary import RunSummary
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
-from peer.run_clock import has_stalled
+from peer.run_clock import has_stalled, usual_clock
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
@@ -79,8 +79,7 @@ class DashboardState:
     lanes: Lanes = field(default_factory=dict)
     """How live peers spent their newest rounds."""
     committed_tokens: int = 0
-    """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
-    its fragments; this is the (lower) median over `voters`."""
+    """The run's clock as `voters` tell it (`peer.run_clock.usual_clock`), as in the panels and `peer status`."""
     heard_at: float | None = None
     """When the newest record was first seen here."""
     held_out: HeldOut | None = None
@@ -192,11 +191,12 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
     live = [row.record for row in after.here]
     after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
     voters = [row.record for row in after.voters]
-    totals = [round(statistics.fmean(record.lineage_tokens)) for record in voters if record.lineage_tokens]
-    if totals:
+    if any(record.lineage_tokens for record in voters):
         # It never falls, but when those who speak for the run are others than before.
         is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
-        committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
+        committed_tokens = max(
+            state.committed_tokens if is_same_kind else 0, usual_clock(record.lineage_tokens for record in voters)
+        )
         after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
     has_moved = after.num_rounds > state.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(

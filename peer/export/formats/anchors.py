@@ -18,6 +18,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_of, shapes_of
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
+from peer.run_clock import committed_tokens
 from peer.trainer.model.evaluation import fill_tensors
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import SOFTWARE
@@ -52,7 +53,7 @@ class Anchors:
     @property
     def tokens(self) -> int:
         """Tokens committed into the fragment that has most of them behind it."""
-        return max((facts.lineage_tokens for facts in self.facts), default=0)
+        return committed_tokens(facts.lineage_tokens for facts in self.facts)
 
     @property
     def num_bytes(self) -> int:

@@ -20,6 +20,9 @@ from dashboard.observe.run_summary import run_facts
 from dashboard.observe.strangers_words import label_text
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.page import render_sections
+from peer.config.manifest import RunManifest
+from peer.observe.status import status_facts
+from peer.run_clock import committed_tokens
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     NOW,
@@ -41,7 +44,7 @@ ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56q
 def test_a_peer_is_listed_counted_and_then_silent() -> None:
     state = state_with(record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None))
     assert (len(state.here), len(state.trainers), state.phase) == (2, 1, "live")
-    assert state.committed_tokens == 8000
+    assert state.committed_tokens == 9000
     later = fold(state, Look(now=NOW + 60.0, num_members=3))
     assert later.phase == "silent"
     assert [row.condition for row in later.peers] == ["silent", "silent"]
@@ -114,7 +117,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     ):
         sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
         assert words in sections["status"]
-        assert "8\u00a0k tokens, held-out loss 2.750" in sections["status"]
+        assert "9\u00a0k tokens, held-out loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
         assert ("is not exchanged" in sections["figures"]) == (state is stalled)
@@ -137,7 +140,7 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
     before = history_of(state_with(record_of(PEERS[0])))
     text = TextOnly(render_sections(state, before)["status"]).text
     assert "Finished" in text
-    assert "8\u00a0k tokens, held-out loss 2.750" in text
+    assert "9\u00a0k tokens, held-out loss 2.750" in text
 
 
 def test_the_held_out_loss_is_one_that_was_measured_at_the_newest_version() -> None:
@@ -245,7 +248,15 @@ def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
     honest = [record_of(identity) for identity in PEERS[:2]]
     liar = record_of(PEERS[2], train_loss=-1e18, held_out_loss=0.0, lineage_tokens=(2**62, 2**62))
     state = state_with(*honest, liar)
-    assert (state.train_loss, state.held_out_loss, state.committed_tokens) == (2.5, 2.75, 8000)
+    assert (state.train_loss, state.held_out_loss, state.committed_tokens) == (2.5, 2.75, 9000)
+
+
+def test_page_status_and_panel_show_one_clock() -> None:
+    records = [record_of(PEERS[0]), record_of(PEERS[1], lineage_tokens=(11_000, 10_000))]
+    manifest = RunManifest.from_fields({"name": "tiny", "averaging": {"num_fragments": 2}})
+    for known in (records[:1], records):
+        told = status_facts(RUN_ID, manifest, known, NOW)["run_tokens"]
+        assert state_with(*known).committed_tokens == told == committed_tokens(records[0].lineage_tokens) == 9000
 
 
 def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
