@@ -26,7 +26,7 @@ from benchmarks.machine import machine
 from dht.host import Stream
 from dht.identity.keys import Identity
 from dht.p2pd.host import P2pdHost
-from dht.streams.rate_limits import RateLimits
+from dht.streams.upload_and_download_limits import RateLimits
 
 PROTOCOL = "/murmuration/bench/limits/1"
 FRAME_BYTES = 540_000

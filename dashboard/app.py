@@ -27,7 +27,7 @@ from dashboard.history_facts import HistoryPoint
 from dashboard.log_limits import OncePerMinute
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.join_addresses import JoinRule, is_of_this_machine, with_later
-from dashboard.observe.run_summary import RunSummary, run_facts
+from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page_access import PageAccess, read_token
 from dashboard.samples.model_process import SampleOrder, ask
@@ -343,7 +343,7 @@ def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 
     print(f"Its history is {kept}", flush=True)
 
 
-def _known_run(run_id: str, stored: bytes | None) -> RunSummary | None:
+def _known_run(run_id: str, stored: bytes | None) -> ShownManifest | None:
     """What the history's run record says; None when it has none, or not one that this run's owner signed."""
     try:
         return run_facts(decode_run_record(stored, run_id=run_id)) if stored is not None else None

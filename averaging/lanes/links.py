@@ -20,17 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from averaging.lanes.congestion_control import LinePace
 from averaging.lanes.handshake import HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.lanes.line_capacity import UploadRate
-from averaging.lanes.rate_control import LinePace
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Message
 from dht.allowances import Allowances
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
-from dht.streams.rate_limits import Pace
 from dht.streams.streams_per_remote import StreamCounts
+from dht.streams.upload_and_download_limits import Pace
 from dht.task_ending import end_tasks
 
 ROUND_PROTOCOL = "/murmuration/round/4"

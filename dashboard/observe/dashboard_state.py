@@ -11,20 +11,19 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 from dashboard.history_facts import RoundFacts
 from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
-from dashboard.observe.run_summary import RunSummary
+from dashboard.observe.run_phase import Phase, phase_with_peers, phase_without_peers
+from dashboard.observe.shown_manifest import ShownManifest
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
-from peer.run_clock import has_stalled, usual_clock
+from peer.run_clock import usual_clock
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
-
-Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class DashboardState:
     has_looked: bool = False
     """Whether the first look is over; before it nothing is known, not even that nobody is there."""
     num_members: int = 0
-    run: RunSummary | None = None
+    run: ShownManifest | None = None
     peers: tuple[PeerRow, ...] = ()
     num_unlisted: int = 0
     num_invalid_records: int = 0
@@ -132,15 +131,11 @@ class DashboardState:
     def phase(self) -> Phase:
         if self.has_ended:
             return "ended"
-        if any(row.record.role == "trainer" for row in self.here):
-            return "stalled" if self._is_stalled else "live"
         if self.peers:
-            return "resting" if self.here or all(row.condition == "left" for row in self.peers) else "silent"
-        if not self.has_looked:
-            return "starting"
-        if not self.num_members:
-            return "looking"
-        return "no run" if self.run is None else "empty"
+            return phase_with_peers(self.peers, self.here, self.now, self.moved_at)
+        return phase_without_peers(
+            has_looked=self.has_looked, num_members=self.num_members, is_run_known=self.run is not None
+        )
 
     @property
     def num_rounds(self) -> int:
@@ -160,15 +155,6 @@ class DashboardState:
     @property
     def tokens_per_second(self) -> float:
         return sum(row.record.tokens_per_second for row in self.trainers)
-
-    @property
-    def _is_stalled(self) -> bool:
-        if self.moved_at is None or not self.trainers:
-            return False
-        rounds = [row.record.newest_round for row in self.trainers]
-        spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
-        usual = statistics.median(spent) if spent else 0.0
-        return has_stalled(self.now - self.moved_at, usual)
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:

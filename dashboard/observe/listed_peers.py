@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dashboard.history_facts import Condition
-from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
+from dashboard.observe.shown_manifest import ANNOUNCE_SECONDS, ShownManifest
 from dashboard.observe.strangers_words import label_text
 from dht.host import PeerId
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
@@ -29,7 +29,7 @@ class Look:
     """Members of the DHT that answered."""
     records: Sequence[PeerRecord] = ()
     num_invalid_records: int = 0
-    run: RunSummary | None = None
+    run: ShownManifest | None = None
     problem: str = ""
     """Why this look saw nothing, as a sentence."""
     vouched: Collection[str] = ()
@@ -53,7 +53,7 @@ class PeerRow:
     """Whether signed commits list it."""
 
 
-def merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:
+def merge_peers(old: tuple[PeerRow, ...], look: Look, run: ShownManifest | None) -> tuple[tuple[PeerRow, ...], int]:
     newest: dict[PeerId, PeerRecord] = {}
     for record in look.records:
         if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
@@ -96,7 +96,7 @@ def _row(
     first_heard_at: float,
     heard_at: float,
     look: Look,
-    run: RunSummary | None,
+    run: ShownManifest | None,
     before: Condition = "here",
 ) -> PeerRow:
     condition: Condition = "here"

@@ -13,7 +13,7 @@ from dashboard.fault_barrier import keep_going
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses, with_later
 from dashboard.observe.listed_peers import Look
-from dashboard.observe.run_summary import RunSummary, run_facts
+from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
 from dht.records.peer_record import PeerRecord, decode_peer_record
@@ -71,7 +71,7 @@ class SwarmObserver:
     withdrawn: Callable[[], Collection[str]] = tuple
     faults: Callable[[], Collection[str]] = tuple
     rule: JoinRule = field(default_factory=JoinRule)
-    known_run: RunSummary | None = None
+    known_run: ShownManifest | None = None
     tell: Callable[[str], None] = log.error
     state: DashboardState = field(init=False)
     _verified: VerifiedRecords = field(default_factory=lambda: VerifiedRecords(MAX_RECORDS))

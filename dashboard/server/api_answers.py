@@ -26,7 +26,7 @@ from pydantic import (
 from dashboard.history.thinned_curves import columns_of, rounded, thinned
 from dashboard.history_facts import ContributorView, Gap, HistoryPoint, HistoryView, MissingRounds, RoundFacts
 from dashboard.observe.dashboard_state import FragmentRow
-from dashboard.observe.run_summary import RunSummary
+from dashboard.observe.shown_manifest import ShownManifest
 from dashboard.page.annotations import annotations_of
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.run_result import result_of
@@ -523,7 +523,7 @@ def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) ->
     return model.model_validate(found | content)
 
 
-def _said(owner: RunSummary | None, *names: str) -> dict[str, Any]:
+def _said(owner: ShownManifest | None, *names: str) -> dict[str, Any]:
     """What the owner signed; null while nobody has given it."""
     return {name: getattr(owner, name) if owner else None for name in names}
 

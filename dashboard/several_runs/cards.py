@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboard.history_facts import HistoryView
-from dashboard.observe.dashboard_state import DashboardState, Phase
+from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.run_phase import Phase
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import Frame, document
 from dashboard.page.run_result import result_of

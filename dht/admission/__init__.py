@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     tickets.py           tickets, passes and invites that the run's owner signs
-    proofs.py            proofs of membership, and the memory that refuses them a second time
+    dated_proofs.py      proofs of membership, and the memory that refuses them a second time
     admission.py         whether a remote is a member, by rules that may change while the run goes on
     handshake_frames.py  the frames: hello, welcome, refusal
 """

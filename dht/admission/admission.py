@@ -1,9 +1,9 @@
 """Whether a remote is a member of the run, by rules that may change while it runs. Pure: time comes as an argument.
 
 In an open run everybody is, and no proofs are made. In a private run each side shows the other a proof
-(`dht.admission.proofs`) before anything else. The proof says that it holds its key, and that this key is on the owner's
-list or has the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be used, is
-told why. It knows of the run anyway, and its owner should not have to guess.
+(`dht.admission.dated_proofs`) before anything else. The proof says that it holds its key, and that this key is on the
+owner's list or has the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be
+used, is told why. It knows of the run anyway, and its owner should not have to guess.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dht.admission.proofs import NonceMemory, Proof, Purpose, make_proof, open_proof
+from dht.admission.dated_proofs import NonceMemory, Proof, Purpose, make_proof, open_proof
 from dht.admission.tickets import ERRAND_SECONDS, Pass, Ticket, decode_pass, is_for, is_signed_by_owner
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
-from dht.admission.proofs import MAX_PROOF_BYTES
+from dht.admission.dated_proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault
 from dht.fields import check_bytes, check_choice, check_text, clean_text, pack, unpack
 from dht.host import PeerId

@@ -25,7 +25,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission, NotAdmitted
-from dht.admission.proofs import nonce_of
+from dht.admission.dated_proofs import nonce_of
 from dht.allowances import Allowances
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, UsageFault

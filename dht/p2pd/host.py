@@ -29,9 +29,9 @@ from dht.p2pd.daemon import START_SECONDS, DaemonOptions
 from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.streams.byte_stream import ByteStream
 from dht.streams.framing import FramedStream
-from dht.streams.rate_limits import Pace, Paces, RateLimits
 from dht.streams.remote_memory import RemoteMemory
 from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS, MAX_INCOMING_STREAMS_PER_PEER, gives_way
+from dht.streams.upload_and_download_limits import Pace, Paces, RateLimits
 
 MAX_OPENING_STREAMS: Final = 30
 """Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""

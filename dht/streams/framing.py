@@ -12,8 +12,8 @@ from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
-from dht.streams.rate_limits import URGENT_BYTES, Pace, Paces
 from dht.streams.remote_memory import RemoteMemory
+from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace, Paces
 
 MAX_FRAME_BYTES = 2**32 - 1
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.streams.rate_limits import URGENT_BYTES
+from dht.streams.upload_and_download_limits import URGENT_BYTES
 
 DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024
 """Until a run says how large its frames are, and where its owner has not said otherwise."""

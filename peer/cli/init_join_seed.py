@@ -304,8 +304,8 @@ def _run_peer(
         from peer.join.join import run_rank
 
         return int(run_rank())
+    from peer.data_folder_choice import hold_folder
     from peer.observe.ended_run import end_signed_here
-    from peer.panel.data_folder_choice import hold_folder
     from peer.run_folders import remember_place
 
     end = end_signed_here(config.run_id, config.data_dir)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dht.streams.rate_limits import RateLimits
+from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.panel.scene.updates import LineLimits, RunFacts
 

@@ -39,6 +39,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation_sentences import explain
+from peer.data_folder_choice import HeldFolder, hold_folder
 from peer.events.event_log import to_json
 from peer.events.peer_events import (
     CheckpointFailed,
@@ -55,7 +56,6 @@ from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_sh
 from peer.join.python_error_words import faults_in_python, in_python
 from peer.join.run_connection import READY_SECONDS, RunConnection
 from peer.owner.custom_module import check_frozen_digest
-from peer.panel.data_folder_choice import HeldFolder, hold_folder
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 

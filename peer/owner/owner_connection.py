@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 
 from dht.admission.admission import Admission
-from dht.admission.proofs import NONCE_BYTES
+from dht.admission.dated_proofs import NONCE_BYTES
 from dht.admission.tickets import ERRAND_SECONDS, SERIAL_BYTES, Pass, encode_pass, issue_ticket
 from dht.errors import NobodyReachable
 from dht.host import Host

@@ -12,7 +12,6 @@ The files, each built on those above it:
     view_choice.py           which view there is: panel, plain lines or JSON lines
     metrics.py               figures for Prometheus, on a port of their own
     return_command.py        the command that brings a peer back as it was
-    data_folder_choice.py    the data folder that a peer takes
     ctrl_c.py                the first Ctrl+C asks a peer to leave, the second one ends it; other signals alike
     terminal.py              view, event log and keys while a peer runs
 """

@@ -18,9 +18,9 @@ from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
 from peer.panel.screen_painter import Painter
 from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
 from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
-from peer.panel.screens.line_layout import ACCENT, CARE, DIM, SEPARATOR, flowed, one_part, part
 from peer.panel.screens.loading_screen import loading_screen
 from peer.panel.screens.seed_screen import seed_screen
+from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, SEPARATOR, flowed, one_part, part
 from peer.panel.screens.training_screen import header, training_screen
 from peer.panel.terminal_keys import Keys
 

@@ -18,12 +18,12 @@ from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.console.first_lines import clear_first_lines
+from peer.data_folder_choice import HeldFolder
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.events.rotating_log import LineLog
 from peer.folder_lock import FolderLock
 from peer.panel.ctrl_c import LeaveRequest
-from peer.panel.data_folder_choice import HeldFolder
 from peer.panel.return_command import same_with
 from peer.panel.scene import updates
 from peer.panel.scene.key_bindings import Controls

@@ -26,8 +26,8 @@ from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from peer.config.peer_config import PeerConfig
+from peer.data_folder_choice import HeldFolder
 from peer.events.peer_events import Event
-from peer.panel.data_folder_choice import HeldFolder
 from tests.fuzz.swarm import (
     ADDRESS,
     FRAME,

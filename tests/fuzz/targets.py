@@ -34,8 +34,8 @@ from averaging.wire import frames as wire
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission import tickets
+from dht.admission.dated_proofs import make_proof, open_proof
 from dht.admission.handshake_frames import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
-from dht.admission.proofs import make_proof, open_proof
 from dht.delimited import MessageError
 from dht.errors import LocalFault, PeerFault
 from dht.fields import pack

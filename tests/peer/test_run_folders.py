@@ -9,9 +9,9 @@ import pytest
 from dht.errors import UsageFault
 from dht.identity.keys import Identity
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
+from peer.data_folder_choice import hold_folder
 from peer.folder_lock import FolderLock
 from peer.observe.run_and_address import checked_target
-from peer.panel.data_folder_choice import hold_folder
 from peer.run_folders import remember_place, stopped_seed
 from peer.user_folders import OWNER_KEY_NAME
 

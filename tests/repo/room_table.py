@@ -70,6 +70,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
+    "peer.data_folder_choice": ("peer peer.config", False, ""),
     "peer.hf_model_section": ("averaging.outer peer.config", True, ""),
     "peer.memory": ("peer.mailbox peer.config", False, ""),
     "peer.files": (
@@ -142,7 +143,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.panel.scene": ("dht.identity averaging.rounds peer peer.events", True, ""),
     "peer.panel.screens": ("peer peer.console peer.events peer.panel.scene", False, "rich"),
     "peer.panel": (
-        "dht.identity peer peer.console peer.config peer.events peer.panel.*",
+        "dht.identity peer peer.console peer.config peer.data_folder_choice peer.events peer.panel.*",
         False,
         "prometheus_client rich",
     ),
@@ -172,9 +173,10 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.memory "
-        "peer.files peer.events peer.checkpoint peer.trainer.* peer.network.membership peer.network.process peer.panel "
-        "peer.panel.scene peer.tracking peer.observe peer.owner peer.plan",
+        "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config "
+        "peer.data_folder_choice peer.memory peer.files peer.events peer.checkpoint peer.trainer.* "
+        "peer.network.membership peer.network.process peer.panel peer.panel.scene peer.tracking peer.observe "
+        "peer.owner peer.plan",
         False,
         "numpy pydantic torch uvloop",
     ),

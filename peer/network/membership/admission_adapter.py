@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.admission.admission import Admission, NotAdmitted
+from dht.admission.dated_proofs import nonce_of
 from dht.admission.handshake_frames import (
     AccessRule,
     check_hello,
@@ -14,7 +15,6 @@ from dht.admission.handshake_frames import (
     make_welcome,
     proof_in,
 )
-from dht.admission.proofs import nonce_of
 from dht.errors import PeerFault
 from dht.host import PeerId
 from peer.version import is_older

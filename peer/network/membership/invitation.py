@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dht.admission import tickets
 from dht.admission.admission import Admission
-from dht.admission.proofs import NONCE_BYTES
+from dht.admission.dated_proofs import NONCE_BYTES
 from dht.errors import UsageFault, reading
 from dht.identity.keys import Identity, peer_id_of
 from dht.regular_files import open_regular, read_private

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dht.admission.admission import Admission, NotAdmitted
+from dht.admission.dated_proofs import MAX_PROOF_BYTES
 from dht.admission.handshake_frames import check_reply, make_refusal
-from dht.admission.proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack, unpack
 from dht.host import Host, PeerId, Stream

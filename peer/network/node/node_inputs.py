@@ -15,7 +15,7 @@ from dht.host import Host
 from dht.identity.keys import Identity
 from dht.records.signature_cache import VerifiedRecords
 from dht.store import RecordStore
-from dht.streams.rate_limits import Pace
+from dht.streams.upload_and_download_limits import Pace
 from peer.events.peer_events import Event
 from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.node.serving_limits import FREELY, ServingLimits

@@ -25,7 +25,7 @@ import uvloop
 from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_manifest import RunRecord, encode_run_record
-from dht.streams.rate_limits import RateLimits
+from dht.streams.upload_and_download_limits import RateLimits
 from dht.waiting import is_done_before
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

@@ -19,8 +19,8 @@ from typing import TypeVar
 from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
 from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.admission.admission import Admission
+from dht.admission.dated_proofs import NONCE_BYTES
 from dht.admission.handshake_frames import AccessRule
-from dht.admission.proofs import NONCE_BYTES
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
@@ -31,8 +31,8 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_manifest import RunRecord
-from dht.streams.rate_limits import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
+from dht.streams.upload_and_download_limits import RateLimits
 from dht.task_ending import end_tasks
 from dht.waiting import is_done_before
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner

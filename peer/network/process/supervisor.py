@@ -21,7 +21,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, U
 from dht.host import PeerId
 from dht.p2pd.socket_directory import remove_stale
 from dht.records.signed_manifest import RunRecord, decode_run_record
-from dht.streams.rate_limits import RateLimits
+from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.event_log import from_json

@@ -8,7 +8,6 @@ docs/volunteer/home-network.md says what works behind which router.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import Counter
@@ -24,21 +23,19 @@ from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.network.reachability.hole_punching import HolePunching
 from peer.network.reachability.path_and_relay_choice import (
     Network,
     PathKind,
     by_turns,
     choose_relays,
     confirmed,
-    is_my_turn,
     is_public,
     kind_of,
     networks_of,
-    next_try_seconds,
     relays_in,
 )
 from peer.network.reachability.probe_client import Busy, DialBack
-from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 
 TICK_SECONDS: Final = 2.0
 """As often as the daemon's connections are looked at anyway."""
@@ -56,18 +53,7 @@ RELAY_SECONDS: Final = 20.0
 """For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
 MAX_RELAY_STARTS: Final = 5
 """Of a daemon whose relay comes up limited (see `dht.p2pd.own_relay_trial`), and tries of one that cannot be tried."""
-REDIAL_SECONDS: Final = (0.3, 0.5)
-"""Between hanging up and dialling: the other side's daemon forgets the old connection first."""
-DIAL_SECONDS: Final = 15.0
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _RelayedPeer:
-    seen_at: float
-    num_tries: int = 0
-    moved_bytes: int = -1
 
 
 @dataclass
@@ -105,7 +91,7 @@ class Paths:
         self._asked_neighbours = False
         """Alone, since nobody else was connected: what they found holds until somebody else is."""
         self._kinds: dict[PeerId, PathKind] = {}
-        self._relayed: dict[PeerId, _RelayedPeer] = {}
+        self._holes = HolePunching(self.host, self.clock, self.randomness)
         self._led_by: tuple[PeerId, ...] = ()
         self._is_lost_told = False
         self._avoided: set[PeerId] = set()
@@ -129,7 +115,7 @@ class Paths:
             await self._check(connections)
         await self._watch_relay(connections)
         self._tell_paths(connections)
-        await self._punch()
+        await self._holes.punch()
 
     # -------------------------------------------------------------------------------------------- can we be dialled?
 
@@ -286,7 +272,7 @@ class Paths:
 
     def _tell_paths(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
         members = self.members()
-        now, kinds = self.clock(), dict[PeerId, PathKind]()
+        kinds = dict[PeerId, PathKind]()
         for record in members:
             addresses = [address for address in connections.get(record.peer_id, []) if not address.is_loopback]
             kind = kind_of(addresses, self._is_dialable is not False, record.reachable)
@@ -295,36 +281,9 @@ class Paths:
             kinds[record.peer_id] = kind
             if self._kinds.get(record.peer_id) != kind:
                 self.report(PathFound(remote=record.peer_id, path=kind))
-            if kind == "relayed":
-                self._relayed.setdefault(record.peer_id, _RelayedPeer(now))
-            else:
-                self._relayed.pop(record.peer_id, None)
+            self._holes.note(record.peer_id, is_relayed=kind == "relayed")
         # A path that is down for a moment is not told again when it comes back as it was.
         self._kinds = {**{peer: kind for peer, kind in self._kinds.items() if peer in connections}, **kinds}
         trainers = [record.peer_id for record in members if record.role == "trainer"]
         is_near_all = bool(trainers) and all(kinds.get(peer, "relayed") != "relayed" for peer in trainers)
         self.tell(self._is_dialable is not False, self._is_dialable is not False or is_near_all)
-
-    async def _punch(self) -> None:
-        """Hang up on one relayed peer, when nothing moves, and dial again: the daemon then tries for a hole."""
-        now = self.clock()
-        for peer_id, relayed in list(self._relayed.items()):
-            if now - relayed.seen_at < next_try_seconds(relayed.num_tries):
-                continue
-            moved = self.host.moved_bytes(peer_id)
-            if moved != relayed.moved_bytes:
-                relayed.moved_bytes = moved
-                continue
-            is_mine = is_my_turn(self.host.peer_id, peer_id, relayed.num_tries)
-            relayed.num_tries += 1
-            if next_try_seconds(relayed.num_tries) > CHECK_SECONDS:
-                relayed.seen_at = now
-            if is_mine:
-                await self._dial_again(peer_id)
-
-    async def _dial_again(self, peer_id: PeerId) -> None:
-        await self.host.disconnect(peer_id)
-        await asyncio.sleep(self.randomness.uniform(*REDIAL_SECONDS))
-        with contextlib.suppress(PeerFault):
-            stream = await self.host.open_stream(peer_id, PROBE_PROTOCOL, DIAL_SECONDS)
-            await stream.close()

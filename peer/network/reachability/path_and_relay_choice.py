@@ -1,4 +1,4 @@
-"""Which kind of path leads to a peer, whose relay to use, and when a hole is tried for. Pure."""
+"""Which kind of path leads to a peer, and whose relay to use. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from dht.records.peer_record import PeerRecord
 
 PathKind = Literal["direct", "punched", "relayed"]
 
-PUNCH_AFTER_SECONDS: Final = (3.0, 12.0, 25.0)
-"""After a relayed path was seen: libp2p itself tries once, at a moment when the other side is seldom ready. Each new
-try begins with a new dial; sides take turns, so that they do not hang up on each other."""
-PUNCH_AGAIN_SECONDS: Final = 3600.0
-"""Routers that did not let it through three times will not soon: an hour later somebody may have another address."""
 MAX_RELAYS: Final = 3
 NUM_CONFIRMING: Final = 2
 """Networks whose members must have reached a public address before others are told of it; one where no other is."""
@@ -36,16 +31,6 @@ def kind_of(connections: Sequence[Multiaddr], me_dialable: bool, remote_dialable
         return "relayed"
     is_near = any(address.ip is not None and address.ip.is_private for address in direct)
     return "direct" if me_dialable or remote_dialable or is_near else "punched"
-
-
-def is_my_turn(me: PeerId, remote: PeerId, num_tries: int) -> bool:
-    """Which side hangs up and dials again."""
-    return (me < remote) == (num_tries % 2 == 0)
-
-
-def next_try_seconds(num_tries: int) -> float:
-    """Since the relayed path was seen first, or since the last of the first tries."""
-    return PUNCH_AFTER_SECONDS[num_tries] if num_tries < len(PUNCH_AFTER_SECONDS) else PUNCH_AGAIN_SECONDS
 
 
 def choose_relays(

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from dht.quantities import seconds_text
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.line_layout import CARE, DIM, GOOD, part
+from peer.panel.screens.text_lines_that_fit import CARE, DIM, GOOD, part
 from peer.run_clock import has_stalled
 
 

@@ -7,7 +7,7 @@ from rich.text import Text
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
 from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.line_layout import ACCENT, CARE, DIM, GOOD, labelled, part, to_copy
+from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, GOOD, labelled, part, to_copy
 
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),

@@ -7,7 +7,7 @@ from rich.text import Text
 from peer.console.first_lines import LABEL_WIDTH, LABELS
 from peer.panel.scene.loading import Line
 from peer.panel.scene.scene import Scene
-from peer.panel.screens.line_layout import ACCENT, CARE, DIM, GOOD, joined, part, wrapped
+from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, GOOD, joined, part, wrapped
 from peer.panel.screens.training_screen import news_lines
 
 SPINNER = "⠋⠙⠹⠸⠼⠴"

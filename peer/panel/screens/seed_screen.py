@@ -8,7 +8,18 @@ from dht.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.health_sentence import health, lone_words
 from peer.panel.screens.key_screens import age, reached
-from peer.panel.screens.line_layout import ACCENT, CARE, DIM, GOOD, ends, joined, labelled, num_rows, part, to_copy
+from peer.panel.screens.text_lines_that_fit import (
+    ACCENT,
+    CARE,
+    DIM,
+    GOOD,
+    ends,
+    joined,
+    labelled,
+    num_rows,
+    part,
+    to_copy,
+)
 from peer.panel.screens.training_screen import (
     goal_parts,
     line_use,

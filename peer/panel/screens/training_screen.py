@@ -15,7 +15,7 @@ from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
 from peer.panel.screens.health_sentence import health, is_alone
-from peer.panel.screens.line_layout import (
+from peer.panel.screens.text_lines_that_fit import (
     ACCENT,
     CARE,
     DIM,

@@ -16,7 +16,7 @@ from dashboard.history.trend import MAX_POINTS, Trend
 from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, HeldOut, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
 from dashboard.observe.listed_peers import MAX_PEERS, Look
-from dashboard.observe.run_summary import run_facts
+from dashboard.observe.shown_manifest import run_facts
 from dashboard.observe.strangers_words import label_text
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.page import render_sections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from dashboard.observe.run_summary import RunNote, run_facts
+from dashboard.observe.shown_manifest import RunNote, run_facts
 from dashboard.page.annotations import annotations_of
 from dashboard.page.page import render_sections
 from dht.identity.speakable import speakable_name

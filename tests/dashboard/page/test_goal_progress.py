@@ -9,7 +9,7 @@ import pytest
 
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.run_summary import RunGoal
+from dashboard.observe.shown_manifest import RunGoal
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import render_sections
 from peer.run_clock import arrival

@@ -12,7 +12,7 @@ import pytest
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.run_summary import RunSummary, run_facts
+from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dashboard.page.number_formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
 from dashboard.share.join_mail import repository_of
@@ -213,7 +213,7 @@ def test_the_repository_is_that_of_the_line_and_of_no_other() -> None:
     ],
 )
 def test_what_the_model_is_trained_on_is_what_the_manifest_names(source: str | int | None, words: str) -> None:
-    def facts(**model: Any) -> RunSummary:
+    def facts(**model: Any) -> ShownManifest:
         manifest = {"revision": 1, "data": {"source": source}, "model": {"vocab_size": 300, **model}}
         return run_facts(sign_run_record(RUN_ID, json.dumps(manifest).encode(), OWNER))
 

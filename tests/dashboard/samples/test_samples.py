@@ -16,7 +16,7 @@ import pytest
 from dashboard.history.history import open_history
 from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.observe.dashboard_state import DashboardState, HeldOut
-from dashboard.observe.run_summary import run_facts
+from dashboard.observe.shown_manifest import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.sample_loop import can_be_asked, follow_samples

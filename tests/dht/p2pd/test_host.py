@@ -22,7 +22,7 @@ from dht.p2pd import supervisor
 from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
 from dht.p2pd.host import P2pdHost
-from dht.streams.rate_limits import URGENT_BYTES, RateLimits
+from dht.streams.upload_and_download_limits import URGENT_BYTES, RateLimits
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

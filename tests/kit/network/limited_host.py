@@ -6,7 +6,7 @@ import asyncio
 
 from dht.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
-from dht.streams.rate_limits import URGENT_BYTES, Pace
+from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace
 
 
 class LimitedStream:

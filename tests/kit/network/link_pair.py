@@ -11,7 +11,7 @@ from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.streams.rate_limits import Pace
+from dht.streams.upload_and_download_limits import Pace
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
 

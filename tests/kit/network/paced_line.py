@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from averaging.lanes.rate_control import LinePace
-from dht.streams.rate_limits import LARGEST_PIECE_BYTES, PIECE_SECONDS, SMALLEST_PIECE_BYTES, TokenBucket
+from averaging.lanes.congestion_control import LinePace
+from dht.streams.upload_and_download_limits import LARGEST_PIECE_BYTES, PIECE_SECONDS, SMALLEST_PIECE_BYTES, TokenBucket
 
 FRAME_BYTES = 540_000
 MBIT = 1e6 / 8

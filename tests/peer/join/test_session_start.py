@@ -11,10 +11,10 @@ from torch import nn
 
 from dht.errors import LocalFault
 from peer.config.peer_config import PeerConfig
+from peer.data_folder_choice import hold_folder
 from peer.folder_lock import last_use_of
 from peer.join import session
 from peer.join.python_error_words import in_python
-from peer.panel.data_folder_choice import hold_folder
 
 RUN_ID = "own." + "a" * 20
 

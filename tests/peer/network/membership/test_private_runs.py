@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules, NotAdmitted
+from dht.admission.dated_proofs import MAX_NONCES_PER_PEER, PROOF_SECONDS, nonce_of
 from dht.admission.handshake_frames import AccessRule
-from dht.admission.proofs import MAX_NONCES_PER_PEER, PROOF_SECONDS, nonce_of
 from dht.admission.tickets import (
     INVITE_PREFIX,
     Invite,

@@ -18,8 +18,8 @@ from dht.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.daemon import claim_ports
 from dht.streams.framing import FramedStream
-from dht.streams.rate_limits import URGENT_BYTES
 from dht.streams.remote_memory import RemoteMemory
+from dht.streams.upload_and_download_limits import URGENT_BYTES
 from peer.config.peer_config import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, load_config
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from tests.kit.network.memory_networks import named

@@ -19,6 +19,7 @@ from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
 from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.events.peer_events import Event
+from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS, is_my_turn
 from peer.network.reachability.own_reachability_and_relays import (
     CHECK_SECONDS,
     MAX_RELAY_STARTS,
@@ -27,10 +28,7 @@ from peer.network.reachability.own_reachability_and_relays import (
     Paths,
 )
 from peer.network.reachability.path_and_relay_choice import (
-    PUNCH_AFTER_SECONDS,
-    PUNCH_AGAIN_SECONDS,
     choose_relays,
-    is_my_turn,
     kind_of,
     relays_in,
 )

@@ -37,7 +37,7 @@ from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
-from peer.panel.screens.line_layout import num_rows, part, without_signs, wrapped
+from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
 from peer.run_clock import arrival
 from tests.kit.panels import (
     FACTS,

@@ -12,12 +12,12 @@ from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
+from peer import data_folder_choice
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
+from peer.data_folder_choice import HeldFolder, hold_folder
 from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of
-from peer.panel import data_folder_choice
-from peer.panel.data_folder_choice import HeldFolder, hold_folder
 from peer.panel.return_command import keep_command
 from peer.panel.terminal import Terminal
 from peer.run_folders import kept_command

@@ -55,7 +55,7 @@ class RunNote:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
+class ShownManifest:
     """What the owner signed, as far as the page shows it."""
 
     name: str
@@ -130,11 +130,11 @@ class RunSummary:
         return training.batch_size * training.passes_at(tokens), training.batch_size * training.accumulation_steps
 
 
-def run_facts(record: RunRecord) -> RunSummary:
+def run_facts(record: RunRecord) -> ShownManifest:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
     known = _or_none(RunManifest.from_bytes, record.manifest)
-    return RunSummary(
+    return ShownManifest(
         name=record.run_id.partition(".")[0],
         description=_line(manifest.get("description"), 500),
         revision=record.revision,

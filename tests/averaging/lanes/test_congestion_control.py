@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.lanes.rate_control import FEWEST_FRAMES, MOST_SAMPLES, SLOWEST_BYTES_PER_SECOND, LinePace
+from averaging.lanes.congestion_control import FEWEST_FRAMES, MOST_SAMPLES, SLOWEST_BYTES_PER_SECOND, LinePace
 from tests.kit.network.paced_line import CLOCKS_APART_SECONDS, FRAME_BYTES, MBIT, Line, Sender, play
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.streams.framing import FramedStream
-from dht.streams.rate_limits import (
+from dht.streams.remote_memory import READ_BUFFER_BYTES
+from dht.streams.upload_and_download_limits import (
     BURST_SECONDS,
     LINE_BYTES_PER_BYTE,
     URGENT_BYTES,
@@ -22,7 +23,6 @@ from dht.streams.rate_limits import (
     RateLimits,
     TokenBucket,
 )
-from dht.streams.remote_memory import READ_BUFFER_BYTES
 from tests.kit.clock import Clock
 
 REMOTE = Identity.generate().peer_id

@@ -1,0 +1,43 @@
+"""What a page calls the state of a run: live, stalled, resting, silent, ended, or not found yet. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from dashboard.observe.listed_peers import PeerRow
+from peer.run_clock import has_stalled
+
+Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
+
+
+def phase_without_peers(*, has_looked: bool, num_members: int, is_run_known: bool) -> Phase:
+    """While no peer of the run has been seen."""
+    if not has_looked:
+        return "starting"
+    if not num_members:
+        return "looking"
+    return "empty" if is_run_known else "no run"
+
+
+def phase_with_peers(peers: Sequence[PeerRow], here: Sequence[PeerRow], now: float, moved_at: float | None) -> Phase:
+    """Once peers have been seen.
+
+    Args:
+        here: those of `peers` that are live and on the manifest that we know.
+        now: unix seconds.
+        moved_at: when a commit was last seen, or somebody training after a time in which nobody did; unix seconds.
+    """
+    if any(row.record.role == "trainer" for row in here):
+        return "stalled" if _is_stalled(here, now, moved_at) else "live"
+    return "resting" if here or all(row.condition == "left" for row in peers) else "silent"
+
+
+def _is_stalled(here: Sequence[PeerRow], now: float, moved_at: float | None) -> bool:
+    trainers = [row for row in here if row.record.is_training]
+    if moved_at is None or not trainers:
+        return False
+    rounds = [row.record.newest_round for row in trainers]
+    spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
+    return has_stalled(now - moved_at, statistics.median(spent) if spent else 0.0)
