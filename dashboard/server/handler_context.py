@@ -20,7 +20,7 @@ from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_queries import Problem
 from dashboard.server.conditional_answers import Body, encoded
-from dashboard.server.connection_limits import Doors, own_limits
+from dashboard.server.connection_limits import Doors, Viewers, own_limits
 from dashboard.server.live_updates import Live
 from dashboard.share.card_cache import CardCache
 from dht.bounded_dictionary import Newest
@@ -55,8 +55,7 @@ class Site:
     assets: Assets = field(default_factory=load_assets)
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
-    viewers: Counter[str] = field(default_factory=Counter)
-    """Open event streams, by who reads them."""
+    viewers: Viewers = field(default_factory=Viewers)
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
     num_requests: Counter[str] = field(default_factory=Counter)
@@ -73,13 +72,16 @@ class Site:
                 found = self._bodies[key] = encoded(await make(), published)
             return found
 
-    def viewing(self, client: str) -> contextlib.AbstractContextManager[None]:
-        """While `client` reads an event stream."""
-        return _one_more(self.viewers, client)
-
-    def downloading(self, client: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def downloading(self, client: str) -> Iterator[None]:
         """While `client` downloads a proof or an export."""
-        return _one_more(self.downloads, client)
+        self.downloads[client] += 1
+        try:
+            yield
+        finally:
+            self.downloads[client] -= 1
+            if not self.downloads[client]:
+                del self.downloads[client]
 
     @property
     def frame(self) -> Frame:
@@ -98,17 +100,6 @@ class Site:
 
 
 SITE: Final = web.AppKey("site", Site)
-
-
-@contextlib.contextmanager
-def _one_more(counted: Counter[str], client: str) -> Iterator[None]:
-    counted[client] += 1
-    try:
-        yield
-    finally:
-        counted[client] -= 1
-        if not counted[client]:
-            del counted[client]
 
 
 def html_answer(html: str) -> web.Response:

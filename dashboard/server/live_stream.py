@@ -9,7 +9,6 @@ from typing import Final
 
 from aiohttp import web
 
-from dashboard.server.connection_limits import PARTS_PER_ADDRESS
 from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import RETRY_MILLISECONDS
 from dashboard.server.middleware import SECURITY_HEADERS
@@ -30,10 +29,6 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     """What changes on the page, as server-sent events, until the viewer goes or takes nothing for too long."""
     site = request.app[SITE]
     live = site.live
-    most, client = min(MAX_VIEWERS, site.doors.limits.num_viewers), site.doors.client_of(request)
-    is_too_many = client and site.viewers[client] >= max(1, most // PARTS_PER_ADDRESS)
-    if live.is_closed or is_too_many or site.viewers.total() >= most:
-        raise web.HTTPServiceUnavailable(reason="Too many viewers")
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
     headers["Vary"] = "Accept-Encoding"
     is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
@@ -43,27 +38,31 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     is_whole = request.query.get("whole", "") == "1"
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
+    most, stream = min(MAX_VIEWERS, site.doors.limits.num_viewers), request.transport
+    if live.is_closed or stream is None or not site.viewers.admit(site.doors.client_of(request), stream, most):
+        raise web.HTTPServiceUnavailable(reason="Too many viewers")
     try:
-        with site.viewing(client):
-            await response.prepare(request)
-            first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
-            await response.write(HEAD + packed(first) if is_packed else first)
-            end.took(first)
-            while not live.is_closed:
-                newest = live.version
-                (events, packed_events), tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
-                piece = packed_events + packed(tick) if is_packed else events + tick
-                is_whole = False
-                async with asyncio.timeout(SEND_SECONDS):
-                    await response.write(piece)
-                end.took(events)
-                end.took(tick)
-                version = newest
-                await live.wait_newer(version, PING_SECONDS)
-            if is_packed:
-                await response.write(end.tail())
+        await response.prepare(request)
+        first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
+        await response.write(HEAD + packed(first) if is_packed else first)
+        end.took(first)
+        while not live.is_closed:
+            newest = live.version
+            (events, packed_events), tick = live.since(version, tab, is_whole=is_whole), _tick(site.clock())
+            piece = packed_events + packed(tick) if is_packed else events + tick
+            is_whole = False
+            async with asyncio.timeout(SEND_SECONDS):
+                await response.write(piece)
+            end.took(events)
+            end.took(tick)
+            version = newest
+            await live.wait_newer(version, PING_SECONDS)
+        if is_packed:
+            await response.write(end.tail())
     except (ConnectionResetError, TimeoutError):
         log.debug("a viewer went away")
+    finally:
+        site.viewers.leave(stream)
     return response
 
 

@@ -183,6 +183,30 @@ def test_streams_leave_room_for_the_page_and_are_not_closed_for_it() -> None:
     in_scene(check)
 
 
+def test_addresses_that_hold_all_streams_make_room_for_one_that_has_none() -> None:
+    async def check(page: Scene) -> None:
+        async def opened(address: str) -> tuple[int, asyncio.StreamReader]:
+            reader, _ = await page.open(b"GET /events/stream HTTP/1.1\r\nHost: x\r\n\r\n", address)
+            return int((await asyncio.wait_for(reader.readline(), 30)).split()[1]), reader
+
+        readers = []
+        for address in range(4):
+            for _ in range(3):
+                status, reader = await opened(f"127.0.4.{1 + address}")
+                assert status == 200
+                readers.append(reader)
+        assert (await opened("127.0.4.1"))[0] == 503
+        visitors = [await opened(f"127.0.5.{1 + number}") for number in range(8)]
+        assert [status for status, _ in visitors] == [200] * 8
+        # The oldest of an address goes first, and each keeps one: sharing goes no further.
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(readers[0].read(), 30)
+        assert [(await opened(f"127.0.{net}.1"))[0] for net in (4, 5, 6)] == [503] * 3
+        assert not any(reader.at_eof() for _, reader in visitors)
+
+    in_scene(check, replace(FEW, num_connections=16))
+
+
 def test_one_address_that_holds_streams_gets_no_more_and_others_do() -> None:
     async def check(page: Scene) -> None:
         streams = [await page.open(b"GET /events/stream HTTP/1.1\r\nHost: x\r\n\r\n", "127.0.3.1") for _ in range(3)]
