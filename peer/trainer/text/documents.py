@@ -165,7 +165,7 @@ def rows_of(kind: str, piece: tuple[str, int, int], fields: Sequence[str], compl
         return hub_rows(name, start, stop)
     if kind == "jsonl":
         return _json_rows(Path(name), start, stop, complaints)
-    return _parquet(Path(name), start, stop, fields)
+    return _parquet(Path(name), start, stop, fields, complaints)
 
 
 def usable(
@@ -219,8 +219,8 @@ def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Compl
 
 def _no_field(where: str, text_field: str, row: Any) -> UsageFault:
     has = ", ".join(map(str, list(row)[:12])) if isinstance(row, dict) else f"{type(row).__name__}s"
-    if isinstance(row, dict) and row.get(text_field) is not None:
-        has += f" ({text_field} is {type(row[text_field]).__name__})"
+    if isinstance(row, dict) and text_field in row:
+        has += f" ({text_field} is {'empty' if row[text_field] is None else type(row[text_field]).__name__})"
     return UsageFault(
         f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; name the field with "
         "--field, or in a run with data.text_field"
@@ -298,7 +298,7 @@ def _json_rows(path: Path, start: int, stop: int, complaints: Complaints) -> Ite
                 complaints.counts["lines that are no JSON"] += 1
 
 
-def _parquet(path: Path, start: int, stop: int, fields: Sequence[str]) -> Iterator[Any]:
+def _parquet(path: Path, start: int, stop: int, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
     file = _parquet_file(path)
     names = file.schema_arrow.names
     for name in fields:
@@ -310,8 +310,27 @@ def _parquet(path: Path, start: int, stop: int, fields: Sequence[str]) -> Iterat
             f"{path} has {plural(num_groups, 'row group')} now; expected at least {stop}, as when it was opened; "
             "restart to read what is there now"
         )
-    for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=list(fields)):
-        yield from batch.to_pylist()
+    import pyarrow
+
+    try:
+        for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=list(fields)):
+            columns = [_values_of(column, complaints) for column in batch.columns]
+            for values in zip(*columns, strict=True):
+                yield dict(zip(batch.schema.names, values, strict=True))
+    except pyarrow.ArrowException as error:
+        raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+
+
+def _values_of(column: Any, complaints: Complaints) -> list[Any]:
+    """Of a column of text without its mistakes, which Parquet lets writers make."""
+    import pyarrow
+
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        raw = column.cast(pyarrow.large_binary()).to_pylist()
+        found = [None if value is None else _decoded(value, complaints) for value in raw]
+    return found
 
 
 def _parquet_file(path: Path) -> Any:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dht.errors import UsageFault
 from peer.trainer.text import documents as module
-from peer.trainer.text.documents import Complaints, documents, files_of, parts_of
+from peer.trainer.text.documents import Complaints, documents, files_of, parts_of, rows_of
 from tests.kit.trainer.prepared_data import json_lines, sentences
 
 
@@ -160,3 +160,32 @@ def test_pipes_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.parquet")
     with pytest.raises(UsageFault, match="named pipe"):
         read(str(tmp_path / "pipe.parquet"))
+
+
+def test_parquet_with_mistakes_in_its_text_is_mended_and_broken_pages_are_a_sentence(tmp_path):
+    path = tmp_path / "rows.parquet"
+    texts = [f"the terns of day {number} settle on the posts of the jetty" for number in range(50)]
+    table = pyarrow.table({"text": texts, "label": ["calm"] * 50})
+    pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False)
+    whole = path.read_bytes()
+    # Parquet does not look at the bytes of its text: some writers put Latin-1 there.
+    path.write_bytes(whole.replace(b"terns of day 7 ", b"terns of d\xe4y 7 "))
+    complaints = Complaints()
+    part = parts_of([("parquet", path)], 1 << 20)[0]
+    read = [text for text, _ in documents(part, "text", complaints)]
+    assert read == [text.replace("day 7 ", "d\ufffdy 7 ") for text in texts]
+    assert complaints.text() == "texts with bytes that are no UTF-8, which were replaced (1)"
+    rows = list(rows_of("parquet", (str(path), 0, 1), ("text", "label"), Complaints()))
+    assert {row["label"] for row in rows} == {"calm"}
+    # A length that leads out of its page.
+    path.write_bytes(whole.replace(b"\x33\0\0\0the terns of day 7 ", b"\x33\0\0\x70the terns of day 7 "))
+    assert path.read_bytes() != whole
+    with pytest.raises(UsageFault, match=r"rows\.parquet cannot be read \(.*expected a whole Parquet file"):
+        list(documents(part, "text", Complaints()))
+
+
+def test_a_field_that_is_empty_everywhere_is_called_so(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.nulls(9, pyarrow.string())}), tmp_path / "rows.parquet")
+    part = parts_of([("parquet", tmp_path / "rows.parquet")], 1 << 20)[0]
+    with pytest.raises(UsageFault, match=r"its rows have text \(text is empty\)"):
+        list(documents(part, "text", Complaints()))
