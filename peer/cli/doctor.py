@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from peer.cli.arguments.named_run import Run, with_named_run
+from peer.cli.arguments.named_run import Run, to_name_again, with_named_run
 from peer.cli.arguments.options import (
     AsJson,
     ConfigFile,
@@ -67,4 +67,5 @@ def doctor(
         from peer.doctor.doctor import run_doctor
         from peer.panel.return_command import same_again
 
-    return run_doctor(checked, target, timeout, as_json, same_again(checked, "peer join"))
+    given = to_name_again(run or context.obj.get("run_id"), checked.run_id, checked.peers, invite)
+    return run_doctor(checked, target, timeout, as_json, same_again(checked, "peer join", given))

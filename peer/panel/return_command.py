@@ -37,13 +37,14 @@ def _listening(config: PeerConfig, listening: Sequence[str]) -> PeerConfig:
     return config.model_copy(update={"listen": tuple(listening)}) if listening else config
 
 
-def same_again(config: PeerConfig, what: str) -> str:
+def same_again(config: PeerConfig, what: str, run: Sequence[str] = ()) -> str:
     """One line to type, quoted for any shell: every choice that differs from its default, paths absolute.
 
     Args:
         what: was started, e.g. "peer join".
+        run: words that name the run; empty: its id, which is enough where its addresses are known.
     """
-    words = [*what.split(), config.run_id]
+    words = [*what.split(), *(run or (config.run_id,))]
     needless = {"run_id", *choices_with(ChoiceMark.ONCE)}
     if what != "peer join":
         needless.update(choices_with(ChoiceMark.TRAINING))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os.path
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
@@ -84,6 +85,20 @@ def names_run(text: str) -> bool:
         split_run_id(text)
         return True
     return any(known.partition(".")[0] == text for known in runs_here())
+
+
+def to_name_again(run: str | None, run_id: str, peers: Sequence[str], invite: str | None) -> list[str]:
+    """Words that name a run to a machine which may know no address of it: a link or page stays as it was given.
+
+    Args:
+        run: as it was given.
+        peers: addresses that came from flags, the configuration or the invite.
+    """
+    if run is not None and "://" in run:
+        return [_as_written(run)]
+    if invite is not None:
+        return [run_id, "--invite", invite if invite == "-" else os.path.abspath(invite)]
+    return [run_id, "--peers", *peers] if peers else [run_id]
 
 
 def _as_written(text: str) -> str:

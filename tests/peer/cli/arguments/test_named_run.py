@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
-from peer.cli.arguments.named_run import named_run, names_run
+from peer.cli import app
+from peer.cli.arguments.named_run import named_run, names_run, to_name_again
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
+from peer.doctor import doctor
 from peer.observe import run_page
 from peer.observe.known_addresses import check_addresses
 from peer.observe.run_and_address import checked_target
@@ -157,3 +160,26 @@ def test_without_an_address_nothing_is_loaded() -> None:
     with pytest.raises(UsageFault, match=f"No address of a member of {RUN_ID} is known"):
         check_addresses(load_config({"run_id": RUN_ID}))
     check_addresses(config_here(None))  # the run begins on this machine
+
+
+def test_the_command_of_the_doctor_names_the_run_so_that_a_fresh_machine_finds_it(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(doctor, "run_doctor", lambda *given: told.append(given[-1]) or 0)
+    link = f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}"
+    named = {
+        link: [link],
+        PAGE: [PAGE],
+        f"--run-id={PAGE}": [PAGE],
+        f"{RUN_ID} --peers {ADDRESS} {ELSEWHERE}": [RUN_ID, "--peers", ADDRESS, ELSEWHERE],
+    }
+    for given, again in named.items():
+        assert app.run(["doctor", *given.split()]) == 0
+        assert shlex.split(told.pop()) == ["peer", "join", *again]
+    config = config_here(None)
+    write_cached_peers(config.cached_peers_path, [ADDRESS])
+    assert app.run(["doctor", RUN_ID]) == 0
+    assert told.pop() == f"peer join {RUN_ID}", "its address is known here"
+    assert to_name_again(RUN_ID, RUN_ID, [ADDRESS], "in vite") == [RUN_ID, "--invite", f"{Path.cwd()}/in vite"]
+    assert to_name_again(None, RUN_ID, [], "-") == [RUN_ID, "--invite", "-"]
