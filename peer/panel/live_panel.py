@@ -95,7 +95,7 @@ class PanelView:
         self._keys.open()
         pressed = self._keys.pressed()
         for key in pressed:
-            self._controls, action = self._controls.press(key)
+            self._controls, action = self._controls.press(key, self._scene.limits)
             if action is not None:
                 self._act(action)
         period = REFRESH_SECONDS if self._scene.loading.is_over else LOADING_REFRESH_SECONDS

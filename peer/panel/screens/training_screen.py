@@ -11,6 +11,7 @@ from rich.text import Text
 from dht.quantities import count_text, plural, seconds_text
 from peer.dates import arrival_text, until_text
 from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
+from peer.panel.scene.key_bindings import mbit_text
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.curve import curve
@@ -190,7 +191,7 @@ def line_use(scene: Scene, now: float) -> Text:
     up, down = (bits / 1e6 for bits in scene.state.bits_per_second(now))
 
     def one(sign: str, mbit: float, most: float | None) -> str:
-        return f"{sign} {mbit:.1f}" + ("" if most is None else f" of {most:g}")
+        return f"{sign} {mbit:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
 
     return part(f"{one('↑', up, scene.limits.up_mbit)}  {one('↓', down, scene.limits.down_mbit)} Mbit/s")
 

@@ -188,11 +188,31 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
     assert asked is not None
     assert asked.text(79) == "Enter: no limit; Esc: back. Most Mbit/s to send: q_"
     assert typed(Controls(), "l", f"{PASTED}5\n", "enter", " ", "enter")[1] == [LineLimits(5.0, None)]
-    for wrong in ("0.1", "1.2.3", "0", "5x", "3 -2", "1_0", "nan", "1e3", "2,5"):
+    for wrong in ("0.1", "1.2.3", "00", "5x", "3 -2", "1_0", "nan", "1e3", "2,500", "1,2,3", "1000001"):
         asked, actions = typed(Controls(), "l", *wrong, "enter")
         assert actions == []
         assert asked.question is not None
-        assert f"{wrong}: expected 0.2 to" in asked.question.text(79)
+        assert f"{wrong}: expected 0.2 to 1000000, such as 10, or none." in asked.question.text(90)
+
+
+def test_whoever_changes_one_limit_keeps_the_other() -> None:
+    now = LineLimits(10.0, 1_000_000.0)
+
+    def answered(*keys: str) -> Action | None:
+        controls, action = Controls(), None
+        for key in ("l", *keys):
+            controls, action = controls.press(key, now)
+        return action
+
+    assert answered("enter", *"3", "enter") == LineLimits(10.0, 3.0)
+    assert answered(*"0,5", "enter", "enter") == LineLimits(0.5, 1_000_000.0)
+    assert answered("enter", *"none", "enter") == LineLimits(10.0, None)
+    assert answered("0", "enter", *"None", "enter") == LineLimits()
+    first = Controls().press("l", now)[0]
+    second = first.press("enter", now)[0]
+    told = [one.question.text(79) for one in (first, second) if one.question is not None]
+    assert told[0] == "Enter keeps it, none removes it; Esc: back. Most Mbit/s to send (now 10): _"
+    assert told[1] == "Most Mbit/s to receive (now 1000000): _", "what is asked, where there is no room for more"
 
 
 def test_pausing_is_in_the_scene_until_training_goes_on() -> None:
