@@ -24,7 +24,7 @@ _DOWN = "Most Mbit/s to receive"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The limits are asked for, first up and then down; whoever changes one of them keeps the other."""
+    """The limits are asked for, first up and then down; what is not changed stays."""
 
     limits: LineLimits
     """As they are; `up_mbit` as it was answered, once the second one is asked for."""

@@ -80,8 +80,10 @@ def news_of(
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case AnchorDiffered():
-            repaired = "your copy of the model differed from the others': it is fetched again, your work is kept"
-            return [NewsLine(at, "trouble", repaired, topic="anchor")]
+            # Usual on a busy machine: two had a round each, and only one of them can go on.
+            kept = "" if before.is_seed else "; your unsent work is kept"
+            told = f"More work stands behind the others' model: it is fetched{kept}"
+            return [NewsLine(at, "person", told, topic="anchor")]
         case events.SwarmLost():
             what = "training goes on alone" if fact.is_training else "looking for them"
             return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]

@@ -158,8 +158,11 @@ class Scene:
 
     @property
     def lone_tokens(self) -> int:
-        """Of this session, in rounds without anybody else: nobody confirmed them."""
-        return self.lone_fragment_tokens // max(1, len(self.state.versions))
+        """Of this session, in rounds without anybody else: nobody confirmed them.
+
+        Work that came back from such a round counts again in the next one, so the sum may be more than there is.
+        """
+        return min(self.session_tokens, self.lone_fragment_tokens // max(1, len(self.state.versions)))
 
     @property
     def usual_round_seconds(self) -> float:

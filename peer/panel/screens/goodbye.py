@@ -29,6 +29,9 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     if scene.first_held_out_loss is not None and state.held_out_loss is not None:
         before = f"{scene.first_held_out_loss:.2f} -> " if scene.first_held_out_loss != state.held_out_loss else ""
         parts.append(f"loss {before}{loss_text(state.held_out_loss, scene.run.loss_unit, 2)}")
+    if state.earlier_tokens:
+        parts[0] = f"This session: {took}"
+        parts.append(f"{count_text(state.tokens)} {scene.run.counted} in all sessions")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
     if row is not None and row.tokens and scene.swarm.num_ranked > 1:

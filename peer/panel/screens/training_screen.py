@@ -115,7 +115,9 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
     ]
     if scene.lone_tokens >= LONE_SHARE * max(1, scene.session_tokens) and not is_brief:
-        work.append(part(f"{count_text(scene.lone_tokens)} of it alone; the page counts what others confirmed", DIM))
+        session = f"this session's {count_text(scene.session_tokens)}" if state.earlier_tokens else "it"
+        alone = f"{count_text(scene.lone_tokens)} of {session} alone"
+        work.append(part(f"{alone}; the page counts what others confirmed", DIM))
     here_seconds = 0.0 if scene.joined_at is None else now - scene.joined_at
     if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS and not is_brief:
         whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"

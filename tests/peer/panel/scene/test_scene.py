@@ -8,7 +8,7 @@ import pytest
 
 from dht.host import PeerId
 from dht.identity.speakable import speakable_name
-from peer.events.anchor_events import CatchUpProgressed
+from peer.events.anchor_events import AnchorDiffered, CatchUpProgressed
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import (
@@ -84,7 +84,8 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
 
 
 def test_a_round_alone_is_not_confirmed() -> None:
-    scene = after(JOINED, committed(2.0, (ME,)), committed(3.0, (KIRAN,)), committed(4.0, (KIRAN, ME)))
+    rounds = committed(2.0, (ME,)), committed(3.0, (KIRAN,)), committed(4.0, (KIRAN, ME))
+    scene = after(JOINED, progress(1.5, 20_000, 3.0), *rounds)
     assert (scene.confirmed_rounds, scene.state.rounds_contributed, scene.last_round_at) == (1, 2, 4.0)
     assert scene.lone_tokens == 12_000, "half of the model learned from 24,000 of them"
 
@@ -260,6 +261,14 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
     assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
     elsewhere = after(seed, Event(4.0, ME, PeerJoined(KIRAN)))
     assert said(elsewhere)[-1].endswith(" joined")
+
+
+def test_a_model_that_is_fetched_anew_frightens_nobody_and_a_seed_has_no_work() -> None:
+    differed = Event(9.0, ME, AnchorDiffered(1, 7, 2))
+    for device, told in (("cpu", "; your unsent work is kept"), ("seed", "")):
+        scene = after(Event(1.0, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0))), differed)
+        assert said(scene)[-1] == f"More work stands behind the others' model: it is fetched{told}"
+        assert scene.news[-1].kind == "person"
 
 
 def test_a_rank_is_told_once() -> None:

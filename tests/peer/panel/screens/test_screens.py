@@ -188,6 +188,9 @@ def test_work_in_rounds_of_one_member_is_told_apart_because_the_page_leaves_it_o
     alone = replace(evening, lone_fragment_tokens=400_000)
     assert "100 k of it alone; the page counts what others confirmed" in picture_of(alone)
     assert "alone" not in picture_of(replace(evening, lone_fragment_tokens=4_000)), "a late round now and then"
+    assert "4.15 M of it alone" in picture_of(replace(evening, lone_fragment_tokens=99_000_000)), "never more than all"
+    back = replace(alone, state=replace(evening.state, earlier_tokens=4_000_000))
+    assert "100 k of this session's 154 k alone; the page counts what others confirmed" in picture_of(back)
 
 
 @pytest.mark.parametrize("page", ["help", "addresses", "details"])
@@ -360,6 +363,9 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     assert narrow[-2:] == told[2:]
     assert "135 rounds that nobody else shared" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
+    back = replace(left, state=replace(left.state, earlier_tokens=4_000_000, earlier_rounds=100))
+    assert goodbye(back, NOW)[0].startswith("Thank you, Ada. This session: 2 h 14 min · 154 k tokens · 35 rounds")
+    assert goodbye(back, NOW)[0].endswith(" nats per token · 4.15 M tokens in all sessions")
     assert goodbye(a_wait(), NOW) == []
     assert "served 12 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
 
