@@ -7,7 +7,7 @@ they are shown. `*_witnessed` is what others in the round signed, `*_reported` w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Condition = Literal["here", "late", "left", "silent"]
@@ -384,6 +384,8 @@ class HistoryView:
     """Where the history is kept, in words."""
     problem: str = ""
     """Why it is not being kept at present, as a sentence; empty: it is."""
+    searched: list[str] = field(init=False, default_factory=list, compare=False, repr=False)
+    """What each of `contributors` is found by, once somebody has searched."""
 
     @property
     def tokens_witnessed(self) -> float:

@@ -12,7 +12,11 @@ from dht.identity.speakable import speakable_name
 
 def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[ContributorRow]:
     """All that `query` searches for, in its order."""
-    rows = [row for row in history.contributors if not query.search or _matches(row, query.search.casefold())]
+    rows = list(history.contributors)
+    if search := query.search.casefold():
+        if not history.searched:
+            history.searched.extend(map(_searched, rows))
+        rows = [row for row, text in zip(rows, history.searched, strict=True) if search in text]
     if query.by != "all":
         rows = [row for row in rows if row.standing(query.by).rank]
     if query.sort == "tokens":
@@ -31,7 +35,9 @@ _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
 """Rows come by witnessed tokens, the most first."""
 
 
-def _matches(row: ContributorRow, search: str) -> bool:
-    texts = [row.name or speakable_name(row.contributor_id), row.contributor_id, row.country, row.team]
-    texts += [text for machine in row.machines for text in (machine.peer_id, machine.device)]
-    return any(search in text.casefold() for text in texts)
+def _searched(row: ContributorRow) -> str:
+    """All that it is found by, a line each."""
+    parts = [row.name or speakable_name(row.contributor_id), row.contributor_id, row.country, row.team]
+    for machine in row.machines:
+        parts += (machine.peer_id, machine.device)
+    return "\n".join(parts).casefold()

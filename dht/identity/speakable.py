@@ -7,6 +7,7 @@ no proof: about 1.6 million names exist, and a patient stranger can find a key w
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 _DOMAIN: Final = b"murmuration speakable name\0"
@@ -39,6 +40,7 @@ ADJECTIVES: Final = tuple(_ADJECTIVES.split())
 BIRDS: Final = tuple(_BIRDS.split())
 
 
+@lru_cache(maxsize=16_384)
 def speakable_name(peer_id: str) -> str:
     """An adjective, a bird and two digits, always the same for one `peer_id` (PeerId as text; any text gets one)."""
     digest = hashlib.sha256(_DOMAIN + peer_id.encode(errors="surrogatepass")).digest()
