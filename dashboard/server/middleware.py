@@ -37,6 +37,7 @@ async def guarded(
 ) -> web.StreamResponse:
     """The same for a page of `site`."""
     if _path(request, site) in OPEN_PATHS:
+        # Without a limit: a flood restarts no page, and the answer costs no more than a refusal.
         return await _answered(request, handler, site)
     try:
         if site.doors.begin(request):
@@ -44,6 +45,8 @@ async def guarded(
         detail = "too many requests from your address; events/stream tells what changes without asking again"
         response = problem(request, 429, "Too Many Requests", detail)
         response.headers["Retry-After"] = "10"
+        # What it has sent behind this one already is not even read.
+        response.force_close()
         response.headers.update(SECURITY_HEADERS)
         site.num_requests["4xx"] += 1
         return response

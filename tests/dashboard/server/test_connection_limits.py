@@ -332,6 +332,21 @@ def test_too_many_requests_of_one_address_are_refused_and_others_served() -> Non
     in_scene(check, replace(FEW, requests_per_second=1e-9, num_burst=5))
 
 
+def test_who_sends_too_many_requests_on_one_connection_loses_it() -> None:
+    """So that those sent at once are not all answered, one refusal after the other."""
+
+    async def check(page: Scene) -> None:
+        one = b"GET /api/v1/run HTTP/1.1\r\nHost: x\r\n\r\n"
+        reader, _ = await page.open(one * 50, "127.0.4.3")
+        answers = (await asyncio.wait_for(reader.read(), 30)).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200"] * 5 + [b"429"]
+        assert b"\r\nConnection: close\r\n" in answers[-1]
+        assert b"\r\nRetry-After: 10\r\n" in answers[-1]
+        await page.until(lambda: not page.num_open)
+
+    in_scene(check, replace(FEW, requests_per_second=1e-9, num_burst=5))
+
+
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 
 
