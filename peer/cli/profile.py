@@ -47,7 +47,7 @@ def set_(
     run_id: RunId = None,
     peers: Peers = None,
 ) -> int:
-    """Change name, country, team or machines; running peers with this key publish it, with --run-id at once."""
+    """Change name, country, team or machines; peers that run here with this key publish it at once."""
     from peer.observe.profile_show_set_hide import set_profile
 
     machines = None if machine is None else tuple(machine)

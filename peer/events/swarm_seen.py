@@ -140,15 +140,17 @@ class SwarmWatch:
     """Adds up what records say, look after look.
 
     Attributes:
-        own_name: what this peer's person is called; empty: they gave no name.
+        machine_name: given to this machine with --name; empty: none.
         own_id: of this peer's person; empty: the peer stands for itself.
     """
 
     me: PeerId
-    own_name: str = ""
+    machine_name: str = ""
     own_id: str = ""
 
     def __post_init__(self) -> None:
+        self.own_name = self.machine_name
+        """What this peer's person is called; empty: they gave no name, or hide it."""
         self._met: dict[PeerId, tuple[bytes, PersonSeen]] = {}
         """Machines of this session, each with its person; also those that have left."""
         self._machines: dict[PeerId, int] = {}
@@ -162,6 +164,15 @@ class SwarmWatch:
     def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
         self._profiles = profiles
+
+    def take_own_profile(self, key: bytes, profile: Profile) -> None:
+        """What this peer's person says on this machine; it counts unless another machine of theirs said more later."""
+        published = self._profiles.get(key)
+        if published is not None and published.sequence > profile.sequence:
+            profile = published
+        elif profile.sequence:
+            self._profiles = {**self._profiles, key: profile}
+        self.own_name = "" if profile.is_hidden else self.machine_name or profile.name
 
     def strangers(self, records: Iterable[PeerRecord]) -> set[PeerId]:
         """Machines that say they are somebody's whose profile does not name them, as far as it is known."""
@@ -229,6 +240,8 @@ class SwarmWatch:
 
     def _name_of(self, record: PeerRecord) -> str:
         said = self._said(record)
+        if said is not None and said.is_hidden:
+            return ""
         return said.name if said is not None and said.name else record.name
 
     def _count_work(self, trainers: list[PeerRecord], own: bytes, now: float) -> None:

@@ -98,7 +98,8 @@ def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | N
     write_choice(choice_path(key_path), choice)
     _print(contributor, choice, key_path)
     if run_id is None:
-        print("Your machines that run with --contributor-key publish it within minutes; --run-id publishes it now.")
+        print("Your peers that run on this machine with this key file publish it within seconds.")
+        print("If none runs here, publish it yourself: add --run-id ID.")
         return 0
     target = checked_target(run_id, peers)
     num_copies = asyncio.run(_publish(contributor, choice, target))

@@ -17,9 +17,11 @@ from dht.store import RecordStore
 from peer.network.membership.profile_file import choice_path, merged, profile_of, read_choice, write_choice
 
 PUBLISH_SECONDS = 300.0
-"""So soon does a change of the profile file reach the others."""
+"""Between two times while nothing changes."""
 ALONE_SECONDS = 20.0
 """Between two tries while nobody keeps it."""
+GLANCE_SECONDS = 2.0
+"""So soon is a change of the profile file seen, and published: who hides a name wants it gone now."""
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +45,16 @@ class Contributing:
     async def run(self) -> None:
         """Publish, again and again, until it is cancelled."""
         while True:
+            before = _stamp(choice_path(self.key_path))
             try:
                 num_copies = await self.publish()
             except (LocalFault, PeerFault) as fault:
                 log.warning("the profile was not published: %s", fault)
                 num_copies = 0
-            await asyncio.sleep(PUBLISH_SECONDS if num_copies else ALONE_SECONDS)
+            for _ in range(int((PUBLISH_SECONDS if num_copies else ALONE_SECONDS) / GLANCE_SECONDS)):
+                await asyncio.sleep(GLANCE_SECONDS)
+                if _stamp(choice_path(self.key_path)) != before:
+                    break
 
     async def publish(self) -> int:
         """Publish once; returns how many others keep it.
@@ -65,6 +71,15 @@ class Contributing:
         profile = profile_of(choice, self.contributor, self.run_id, now)
         encoded = encode_profile(profile, self.contributor)
         return await self.store.publish_profile(self.run_id, profile.contributor_id, encoded, profile.expires_at)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Differs after each change of the file, which is replaced as a whole."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 async def newest_profiles(

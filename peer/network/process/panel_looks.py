@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dht.errors import LocalFault, PeerFault
+from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.p2pd.host import P2pdHost
@@ -17,7 +17,7 @@ from dht.records.profiles import Profile
 from dht.store import RecordStore
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
-from peer.network.membership.profile_file import choice_path, read_choice
+from peer.network.membership.profile_file import choice_path, profile_of, read_choice
 from peer.network.membership.profile_publisher import newest_profiles
 from peer.network.node.node import Node
 
@@ -56,18 +56,28 @@ class PanelLooks:
             return {}
         return {public_key_of(key): one for key, one in found.items()}
 
+    def _own_profile(self) -> Profile | None:
+        """What this person says in the file, which may change at any time; None: nothing, or it cannot be read."""
+        if self.contributor is None or self.config.contributor_key is None:
+            return None
+        try:
+            choice = read_choice(choice_path(self.config.contributor_key))
+        except UsageFault as fault:
+            log.debug("the profile of this person was not read: %s", fault)
+            return None
+        return profile_of(choice, self.contributor, self.config.run_id, time.time())
+
     async def run(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""
-        name, key_path = self.config.name, self.config.contributor_key
-        if not name and key_path is not None:
-            name = read_choice(choice_path(key_path)).name
-        watch = SwarmWatch(node.me, name, "" if self.contributor is None else self.contributor.peer_id)
+        watch = SwarmWatch(node.me, self.config.name, "" if self.contributor is None else self.contributor.peer_id)
         looks = ProfileLooks(time.monotonic())
         counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
         while True:
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             if looks.is_due(watch.strangers(members), time.monotonic()):
                 watch.take_profiles(await self._profiles())
+            if (own := self._own_profile()) is not None:
+                watch.take_own_profile(public_key_of(own.contributor_id), own)
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)

@@ -182,6 +182,34 @@ def test_a_running_machine_publishes_it_and_a_replayed_one_changes_nothing(tmp_p
     asyncio.run(scenario())
 
 
+def test_a_change_of_the_file_is_published_within_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who hides a name wants it gone now, not with the next publication minutes later."""
+    monkeypatch.setattr("peer.network.membership.profile_publisher.GLANCE_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        network = fixed_network()
+        records = MemoryRecords(network, lambda: NOW)
+        stores = [MemoryStore(records, MemoryHost(network, person.peer_id)) for person in (FIRST, SECOND)]
+        key_path = tmp_path / "contributor.key"
+        write_choice(choice_path(key_path), CHOICE)
+
+        async def until_hidden(is_hidden: bool) -> None:
+            for _ in range(2000):
+                seen = (await newest_profiles(stores[1], RUN_ID, NOW)).get(ADA.peer_id)
+                if seen is not None and seen.is_hidden == is_hidden:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError("it was not published")
+
+        running = asyncio.create_task(Contributing(stores[0], ADA, key_path, RUN_ID, FIRST.peer_id, lambda: NOW).run())
+        await until_hidden(False)
+        write_choice(choice_path(key_path), changed(read_choice(choice_path(key_path)), NOW + 1, is_hidden=True))
+        await until_hidden(True)
+        running.cancel()
+
+    asyncio.run(scenario())
+
+
 # --- what the dashboard takes over ---
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -105,6 +105,24 @@ def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
     watch.take_profiles(said("Kiran", "NL", (PeerId("a"), ME)))
     assert watch.look([record("me", 1, **key)], 2.0).own_name == "Kiran"
     assert seen.num_countries == 1
+
+
+def test_a_person_who_hides_is_not_named_by_any_of_their_machines() -> None:
+    watch, key = SwarmWatch(ME, "Zoë"), {"contributor_key": b"k" * 32}
+    here = [record(ME, 9, name="Zoë", **key), record("second", 1, name="Zoë's", **key)]
+    profiles = said("Zoë", "NL", (ME, PeerId("second")))
+    watch.take_profiles(profiles)
+    watch.take_own_profile(b"k" * 32, profiles[b"k" * 32])
+    assert watch.look(here, 1.0).own_name == "Zoë"
+    hidden = replace(profiles[b"k" * 32], sequence=2, is_hidden=True, name="", country="")
+    watch.take_own_profile(b"k" * 32, hidden)
+    seen = watch.look(here, 2.0)
+    assert (seen.own_name, [row.name for row in seen.rows]) == ("", [""])
+    assert dict(seen.names) == {ME: "", "second": ""}
+    # Said on another machine, before the file here has it.
+    watch.take_profiles({b"k" * 32: replace(profiles[b"k" * 32], sequence=3, name="Zo")})
+    watch.take_own_profile(b"k" * 32, hidden)
+    assert watch.look(here, 3.0).own_name == "Zoë", "given to this machine"
 
 
 def test_a_newcomer_of_somebody_is_looked_up_soon_and_a_flood_is_not_followed() -> None:
