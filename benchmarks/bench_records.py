@@ -30,8 +30,8 @@ from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.dht_node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
 from dht.records.key_levels import is_beacon, key_at, peers_key, turn_seconds
 from dht.store import LEVEL_0_KEYS
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import Membership
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 
 ANNOUNCE_SECONDS = 10.0
 LOOK_SECONDS = ANNOUNCE_SECONDS / 2

@@ -49,7 +49,7 @@ from dht.identity.keys import Identity, verify
 from dht.p2pd.host import P2pdHost
 from peer.config.averaging_rules import codec_of, limits_of, rule_of
 from peer.config.manifest import AveragingSection, RunManifest
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from peer.files.checked_folder import files_folder, run_file_path
 from peer.files.fetching import FileFetcher
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.address_check import lacks_network, nobody_answered
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import manifest_of
 from peer.network.membership.mistyped_run_id import in_other_run
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import run_of
 from peer.version import SOFTWARE
 

@@ -26,7 +26,7 @@ from peer.config.averaging_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile

@@ -30,7 +30,7 @@ from dht.records.signed_manifest import decode_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
 from peer.simulation.virtual_time import run_virtual

@@ -15,8 +15,8 @@ from dht.simulated.host import MemoryNetwork
 from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
 from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
 from peer.simulation.virtual_time import run_virtual

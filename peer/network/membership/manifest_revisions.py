@@ -23,7 +23,7 @@ from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.events.peer_events import NOTED, RunEnded
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.version import SOFTWARE, is_older
 
 WHEN_JOINING = MAX_WHOLE_NUMBER

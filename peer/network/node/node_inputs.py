@@ -17,7 +17,7 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.upload_and_download_limits import Pace
 from peer.events.peer_events import Event
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02

@@ -45,7 +45,6 @@ from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import apply_member_rules
@@ -54,6 +53,7 @@ from peer.network.membership.profile_file import load_contributor
 from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import ReconnectLoop
 from peer.network.membership.run_finding import find_run, keep_record, local_record
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import serve_run
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts

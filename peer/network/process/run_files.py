@@ -20,7 +20,7 @@ from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
 from peer.files.checked_folder import forget_others
 from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.catch_up_meter import CatchUpMeter
 
 

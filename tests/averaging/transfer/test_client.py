@@ -30,7 +30,7 @@ from averaging.wire.messages import (
 from dht.errors import PeerFault, PeerUnreachable
 from dht.fields import pack
 from dht.simulated.host import MemoryHost
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import RULE

@@ -14,7 +14,7 @@ from averaging.transfer.messages import STATE_PROTOCOL
 from dht.errors import PeerFault
 from dht.host import Stream
 from dht.simulated.host import MemoryHost
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene
 

@@ -17,7 +17,7 @@ from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
 from dht.errors import PeerFault
 from dht.host import Stream
 from dht.simulated.host import MemoryHost
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
 

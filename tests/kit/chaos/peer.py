@@ -41,8 +41,8 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import adopt_snapshot
 from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger

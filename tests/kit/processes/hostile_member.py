@@ -24,7 +24,7 @@ from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import encode_peer_record
 from peer.config.averaging_rules import codec_of, limits_of
 from peer.config.model_shapes import seed_sizes
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.processes.process_swarm import ProcessSwarm
 from tests.kit.records import make_record
 

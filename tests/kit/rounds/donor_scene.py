@@ -25,7 +25,7 @@ from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER

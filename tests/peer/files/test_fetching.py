@@ -28,7 +28,7 @@ from peer.config.manifest import RunManifest
 from peer.files.checked_folder import checked_folder, files_folder
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.owner.new_run import create_run
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named, now

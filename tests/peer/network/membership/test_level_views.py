@@ -26,13 +26,13 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from dht.store import LEVEL_0_KEYS, PeerKey
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.membership import (
     ANSWER_SECONDS,
     RECORD_PROTOCOL,
     SHOW_SECONDS_PER_MEMBER,
     Membership,
 )
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record

@@ -33,7 +33,6 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import RunEnded
-from peer.network.membership.admission_adapter import RunHandshakePolicy
 from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
     Revisions,
@@ -41,6 +40,7 @@ from peer.network.membership.manifest_revisions import (
     member_rules,
     outer_lr_at,
 )
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.clock import Clock
 
 OWNER, ALICE, BOB, EVE = (Identity.from_seed(bytes([number]) * 32) for number in range(4))

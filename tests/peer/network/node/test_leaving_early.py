@@ -14,7 +14,7 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.simulation.scenarios.spec import tiny_manifest

@@ -16,7 +16,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from peer.network.membership.admission_adapter import RunHandshakePolicy
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.reachability.probe_client import Busy, DialBack, Probe, probing
 from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, to_dial
 from peer.network.reachability.probe_server import MAX_BYTES_PER_PEER, ProbeServer

@@ -1,4 +1,4 @@
-"""Adapter: the membership rules of `dht/admission` as the HandshakePolicy of rounds and state transfer."""
+"""The membership rules of `dht/admission` as the handshake policy of rounds and state transfer."""
 
 from __future__ import annotations
 
