@@ -23,10 +23,15 @@ class CatchUpProgressed(Fact):
         """What has arrived, 0 to 1."""
         return min(1.0, self.done_bytes / max(1, self.total_bytes))
 
+    @property
+    def time_left(self) -> str:
+        """`seconds_left` for people; a rate that was just measured says nothing of parts of a second."""
+        return "less than 1 s" if self.seconds_left < 1 else seconds_text(self.seconds_left)
+
     def sentence(self) -> str:
         return (
             f"Catching up: {self.share:.0%} of {bytes_text(self.total_bytes)} at "
-            f"{bit_rate_text(self.bits_per_second)}, {seconds_text(self.seconds_left)} left."
+            f"{bit_rate_text(self.bits_per_second)}, {self.time_left} left."
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dht.errors import NobodyReachable
 from dht.records.peer_record import PeerRecord
+from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import live_records
@@ -22,11 +23,14 @@ def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     except NobodyReachable as fault:
         unseen = str(fault)
     now = time.time()
+    # As far as the owner's own peer, which keeps its data in this folder, saw or was told.
+    users = {use.serial.hex(): str(use.peer_id) for use in read_users(owned.folder / INVITE_USERS_NAME)}
     invites = []
     for given in owned.given():
         revoked = bytes.fromhex(given["serial"]) in rules.revoked_tickets or given["key"] in rules.revoked
-        state = "revoked" if revoked else "expired" if given["expires_at"] <= now else "good"
-        invites.append({**given, "state": state})
+        used_by = users.get(given["serial"])
+        state = "revoked" if revoked else "expired" if given["expires_at"] <= now else "used" if used_by else "good"
+        invites.append({**given, "state": state, "used_by": used_by})
     return {
         "schema": 1,
         "run_id": owned.run_id,
@@ -52,7 +56,8 @@ def show_members(facts: dict[str, Any]) -> None:
     for given in facts["invites"]:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given["expires_at"]))
         who = given["key"] or "one-time"
-        print(f"Invite      {given['serial']}  {who}  {given['state']}, until {until}")
+        used_by = f" by {given['used_by']}" if given["used_by"] else ""
+        print(f"Invite      {given['serial']}  {who}  {given['state']}{used_by}, until {until}")
     for peer_id in facts["revoked"]:
         print(f"Revoked     {peer_id}  {_state(present.pop(peer_id, None))}")
     for peer_id, peer in sorted(present.items()):

@@ -315,5 +315,5 @@ class _Progress:
         left = (now - self._began) / max(1, num_new) * (self._num_parts - len(self._done))
         text = bytes_text(sum(shard["text_bytes"] for shard in shards))
         tokens = count_text(sum(shard["tokens"] for shard in shards))
-        ending = f", about {seconds_text(left)} left" if len(self._done) < self._num_parts else ""
+        ending = f", about {seconds_text(max(1.0, left))} left" if len(self._done) < self._num_parts else ""
         self._say(f"{len(self._done)} of {plural(self._num_parts, 'part')}: {text} of text, {tokens} tokens{ending}")

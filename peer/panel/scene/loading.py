@@ -69,7 +69,7 @@ class Checklist:
                 is_first = any(line.detail == WAITING_FIRST for line in self.lines)
                 return self._changed("state", "") if is_first else self
             case CatchUpProgressed():
-                left = seconds_text(fact.seconds_left)
+                left = fact.time_left
                 return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")
             case events.FetchedRunFiles():
                 return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)

@@ -155,7 +155,10 @@ def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
         files, num_left_out = files_at(path)
         found.num_left_out += num_left_out
         if not is_text and path.is_dir():
+            others = files
             files = [(name, file) for name, file in files if file.suffix in _SHARD_SUFFIXES]
+            if others and not files:
+                raise _no_shards(path)
         found.segments += [
             (name, _load(opened, file, _BYTES if is_text else _token_type(file))) for name, file in files
         ]
@@ -196,16 +199,24 @@ def check_readable(text: str, *, is_shards: bool = False) -> None:
     """
     holds_any = False
     for path in paths_in(text):
-        only_shards = is_shards and path.is_dir()
-        for _, file in files_at(path)[0]:
+        files = files_at(path)[0]
+        for _, file in files:
             with reading(file), open_regular(file) as opened:
-                is_counted = not only_shards or file.suffix in _SHARD_SUFFIXES
-                holds_any |= is_counted and os.fstat(opened.fileno()).st_size > 0
+                holds_any |= os.fstat(opened.fileno()).st_size > 0
+        if is_shards and path.is_dir() and files and not any(file.suffix in _SHARD_SUFFIXES for _, file in files):
+            raise _no_shards(path)
     if not holds_any:
         raise UsageFault(
             f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
             "shards; check --data"
         )
+
+
+def _no_shards(folder: Path) -> UsageFault:
+    return UsageFault(
+        f"{folder} has no token shards (files that end in .u16, .u32 or .bin); expected those that `peer data prepare` "
+        f"makes of text; run it first, or give --data text:{folder} (jsonl:, parquet:) where the run takes that"
+    )
 
 
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:

@@ -216,6 +216,22 @@ def test_an_owner_who_waits_for_members_can_leave_at_once(owned: OwnedRun, monke
             ask(owned, [f"/ip4/127.0.0.1/tcp/1/p2p/{MEMBER.peer_id}"], 20.0)
 
 
+def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    for name in ("used", "spare"):
+        arguments = ["--data-dir", str(folder), "--one-time", "--out", str(tmp_path / f"{name}.invite")]
+        assert app.run(["invite", *arguments]) == 0
+    ticket = decode_invite((tmp_path / "used.invite").read_text()).ticket
+    assert ticket is not None
+    InviteUsers(folder).keep(ticket, FRIEND.peer_id)
+    capsys.readouterr()
+    assert app.run(["members", "--data-dir", str(folder)]) == 0
+    used, spare = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Invite")]
+    assert f"{ticket.serial.hex()}  one-time  used by {FRIEND.peer_id}, until" in used
+    assert "one-time  good, until" in spare
+
+
 # --- revisions
 
 

@@ -168,6 +168,12 @@ def test_a_folder_of_links_that_lead_out_says_so(tmp_path: Path) -> None:
         corpus_of(f"text:{books}")
 
 
+def test_a_folder_of_text_given_as_shards_says_how_to_make_them(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"text": "words"}\n')
+    with pytest.raises(UsageFault, match=r"has no token shards .*peer data prepare"):
+        corpus_of(f"tokens:{tmp_path}")
+
+
 def test_a_comma_in_a_name_that_exists_separates_nothing(tmp_path: Path) -> None:
     first, second = tmp_path / "war, and peace.txt", tmp_path / "two.txt"
     first.write_text("a" * 500)

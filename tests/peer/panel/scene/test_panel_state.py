@@ -84,6 +84,9 @@ def test_a_download_is_over_when_all_is_there() -> None:
     fact = CatchUpProgressed(done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0)
     state = folded(Event(2.0, ME, fact))
     assert state.phase == "catching up"
+    assert fact.sentence().endswith("20 s left.")
+    last = CatchUpProgressed(done_bytes=999, total_bytes=1000, bits_per_second=12_000.0, seconds_left=0.00625)
+    assert last.sentence().endswith(" less than 1 s left.")
     done = Event(4.0, ME, CaughtUp(fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME)))
     assert fold(state, done).phase == "starting"
     assert done.sentence().count(",") == 1
