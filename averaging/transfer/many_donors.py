@@ -73,6 +73,7 @@ class Transfer:
         self._num_working = 1
         self._waiting: list[PeerId] = []
         """Donors without a place."""
+        self._silent: dict[PeerId, PeerFault] = {}
         self._num_busy: Counter[PeerId] = Counter()
 
     @property
@@ -114,13 +115,18 @@ class Transfer:
                         waiting.append(donor)
         finally:
             await end_tasks(working)
+        # The next piece should not wait for them again.
+        self.faults.update((donor, fault) for donor, fault in self._silent.items() if donor not in self.given_bytes)
         return self.is_complete
 
     def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:
         """Note how a donor's work ended; True when it only stalled."""
         try:
             task.result()
-        except _Stalled:
+        except _Busy:
+            return True
+        except _Stalled as fault:
+            self._silent[donor] = fault
             return True
         except PeerFault as fault:
             log.debug("%s: %s", self._piece.name, fault)
@@ -151,7 +157,7 @@ class Transfer:
                         raise PeerUnreachable(donor, "was busy with other transfers all the time")
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                     if self._waiting:
-                        raise _Stalled(donor, "is busy while others wait to be asked")
+                        raise _Busy(donor, "is busy while others wait to be asked")
                     continue
                 began = loop.time()
                 for index in part:
@@ -190,7 +196,11 @@ class Transfer:
 
 
 class _Stalled(PeerUnreachable):
-    """Silent for longer than the other donors need, or busy while others wait for its place."""
+    """Silent for longer than the other donors need."""
+
+
+class _Busy(_Stalled):
+    """Busy while others wait for its place."""
 
 
 @contextlib.contextmanager

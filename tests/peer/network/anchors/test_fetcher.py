@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.transfer.chunk_assignment import ChunkQueue
+from averaging.transfer.many_donors import DONORS_AT_ONCE
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
 from peer.network.anchors.fetcher import Fetched
@@ -72,6 +73,23 @@ def test_a_donor_that_falls_silent_is_left_for_the_others(num_donors: int) -> No
 
     alone, _ = seconds_of(1)
     assert in_scene(num_donors, play) < alone + 5.0
+
+
+def test_donors_that_confirm_and_then_say_nothing_hold_up_one_fragment_and_not_each() -> None:
+    async def play(scene: Scene) -> None:
+        silent = scene.fetcher.donors.in_own_order([donor.peer_id for donor in scene.donors])[:DONORS_AT_ONCE]
+        for donor in scene.donors:
+            if donor.peer_id in silent:
+                donor.server._in_turn = lambda *_: asyncio.sleep(1000)  # type: ignore[method-assign]
+        began = now()
+        await scene.fetch()
+        assert now() - began < 30.0
+        assert set(scene.company.suspected) == set(silent)
+        began = now()
+        await scene.fetch(1)
+        assert now() - began < 10.0
+
+    in_scene(DONORS_AT_ONCE + 3, play)
 
 
 def test_everything_already_received_stays_when_all_but_one_die() -> None:
