@@ -170,6 +170,8 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     history = replace(history_of_run(), rounds=lone)
     assert words in text_of("status", history)
     assert words in text_of("health", history)
+    quiet = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in (*lone[:-1], rounds_of()[-1]))
+    assert "Nobody was left out" not in text_of("health", replace(history, rounds=quiet))
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
     starts = [row.record.started_at for row in state_of().trainers]
     assert lone_words(lone, starts)

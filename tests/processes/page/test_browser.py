@@ -20,7 +20,7 @@ from tests.kit.dashboard.scene import DAY, contributor_of, peer_id_of, points_of
 from tests.kit.tiers import sampled
 
 PHONE = {"width": 375, "height": 800}
-STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .card pre")]
+STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .card pre, .card .state")]
     .filter((each) => each.clientWidth > 1)
     .filter((each) => each.getBoundingClientRect().right > each.closest(".card").getBoundingClientRect().right)
     .map((each) => each.textContent)"""
@@ -253,6 +253,21 @@ def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
         assert await width_of(page) <= PHONE["width"]
         # Nothing may stick out of its card either.
         assert await page.evaluate(STICKS_OUT) == []
+
+    in_browser(check)
+
+
+@pytest.mark.parametrize("size", [{"width": 320, "height": 700}, PHONE, TALL, LAPTOP, {"width": 1920, "height": 1080}])
+def test_a_long_word_about_health_stays_in_its_card(in_browser: InBrowser, size: dict[str, int]) -> None:
+    async def check(visit: Visit) -> None:
+        lone = tuple(replace(row, contributors=row.contributors[:1]) for row in visit.site.history.rounds)
+        visit.site.history = replace(visit.site.history, rounds=lone)
+        await visit.site.stop()
+        await visit.site.start()
+        page = await visit.open("?tab=engine-room", size=size)
+        await expect(page.locator("#health .state")).to_contain_text("they share nothing.")
+        assert await page.evaluate(STICKS_OUT) == []
+        assert await width_of(page) <= size["width"]
 
     in_browser(check)
 
