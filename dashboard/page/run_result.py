@@ -23,7 +23,7 @@ class RunResult:
     held_out_at: float | None
     """When it was first seen, unix seconds."""
     first_held_out_loss: float | None
-    """Where the run began, if it was higher; None too for a page that began to watch later."""
+    """As this page saw it first, early in the run, if it was higher; the run may have begun higher still."""
     train_loss: float | None
     num_people: int
     """With a signed round."""

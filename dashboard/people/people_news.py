@@ -24,6 +24,7 @@ class Feed:
     """Compares each look at the ranking with the one before."""
 
     _tokens: dict[str, float] | None = None
+    _machines: frozenset[str] = frozenset()
     _ranks: dict[str, int] = field(default_factory=dict)
     _countries: frozenset[str] = frozenset()
     _num_rounds: int = 0
@@ -51,14 +52,19 @@ class Feed:
         self._ranks = {row.contributor_id: row.rank for row in ranked}
         self._countries = frozenset(countries)
         self._num_rounds = num_rounds
+        machines_before = self._machines
+        self._machines = frozenset(machine.peer_id for row in ranked for machine in row.machines)
         if is_catching_up or before is None:
             return []
         found = []
         for row in ranked:
             key = row.contributor_id
             if key not in before:
-                if any(machine.peer_id in newcomers for machine in row.machines):
-                    found.append(PeopleNews(now, "joined", key))
+                machines = {machine.peer_id for machine in row.machines}
+                # A machine that was ranked before has only got its person's key: nobody came.
+                if machines & set(newcomers) and not machines & machines_before:
+                    # As the person's page says it; the first confirmed round may come minutes later.
+                    found.append(PeopleNews(min(now, row.first_at), "joined", key))
                 continue
             passed = [step for step in PASSED if before[key] < step <= row.tokens_witnessed]
             if passed:

@@ -31,7 +31,7 @@ from peer.demo.leftovers import DemoGuard, forget
 from peer.demo.measuring_messages import Words, write_anchors
 from peer.demo.progress_table import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.report import print_report
-from peer.demo.summary import PeerLog, Summary, newest_held_out_loss, read_logs, rounds_of, row_of, summarise
+from peer.demo.summary import PeerLog, Summary, newest_held_out, num_rounds_of, read_logs, rounds_of, row_of, summarise
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
 from peer.files.checked_folder import run_file_path
 from peer.import_path import python_command
@@ -107,7 +107,7 @@ class Demo:
     def kill(self, peer: DemoPeer) -> None:
         """Kill a peer and count the rounds from now on."""
         peer.kill()
-        self.rounds_at_kill = len(rounds_of([one.events.log for one in self.swarm.peers]))
+        self.rounds_at_kill = num_rounds_of([one.events.log for one in self.swarm.peers])
 
     def look(self) -> None:
         """Show the newest figures.
@@ -127,15 +127,15 @@ class Demo:
         # After the training the figures are those of the summary: what comes with the goodbyes is not in it.
         events = [peer.events for peer in self.swarm.peers]
         logs = [one.read_on() if self.trained_until is None else one.log for one in events]
-        contributors = rounds_of(logs)
+        contributors, num_rounds = rounds_of(logs), num_rounds_of(logs)
         pairs = zip(self.swarm.peers, logs, strict=True)
         self.view.look(
             Figures(
                 rows=tuple(row_of(log, _doing(peer, log), contributors) for peer, log in pairs),
                 seconds=None if self.clock is None or self.trained_until else (self.passed(), self.clock[1]),
-                held_out_loss=newest_held_out_loss(logs),
-                num_rounds=len(contributors),
-                rounds_since_kill=None if self.rounds_at_kill is None else len(contributors) - self.rounds_at_kill,
+                held_out=newest_held_out(logs),
+                num_rounds=num_rounds,
+                rounds_since_kill=None if self.rounds_at_kill is None else num_rounds - self.rounds_at_kill,
                 page=self.swarm.page_address,
             )
         )

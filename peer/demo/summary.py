@@ -94,10 +94,23 @@ def rounds_of(logs: Sequence[PeerLog]) -> dict[tuple[int, int], tuple[PeerId, ..
     return {key: event.contributors for log in logs for key, event in log.rounds.items()}
 
 
-def newest_held_out_loss(logs: Sequence[PeerLog]) -> float | None:
-    """The loss that was measured on the newest model; None: nobody has measured one."""
-    measured = [(log.held_out_versions, log.held_out_loss) for log in logs if log.held_out_loss is not None]
-    return max(measured)[1] if measured else None
+def num_rounds_of(logs: Sequence[PeerLog]) -> int:
+    """That the model has had, counted as the page does: the newest version of each fragment, added up.
+
+    Two lone rounds of one version are one: the lighter one is given up. One that nobody saw closed counts too.
+    """
+    newest: dict[int, int] = {}
+    for log in logs:
+        for fragment, version in (*log.digests, *((fragment, version + 1) for fragment, version in log.rounds)):
+            newest[fragment] = max(version, newest.get(fragment, 0))
+    return sum(newest.values())
+
+
+def newest_held_out(logs: Sequence[PeerLog]) -> tuple[int, float] | None:
+    """Of the newest model that was measured, its rounds and its loss; None: nobody has measured one."""
+    return max(
+        ((log.held_out_versions, log.held_out_loss) for log in logs if log.held_out_loss is not None), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,7 @@ class DemoRow:
 
     Attributes:
         doing: or at the end, what became of it.
+        rounds: in which its work went into an average with that of others.
         loss: of its training, in nats per token.
     """
 
@@ -120,7 +134,7 @@ class DemoRow:
 
 def row_of(log: PeerLog, doing: str, rounds: Mapping[tuple[int, int], Sequence[PeerId]]) -> DemoRow:
     """The row of a peer; `rounds` are those of `rounds_of`."""
-    num_rounds = sum(log.peer_id in members for members in rounds.values())
+    num_rounds = sum(log.peer_id in members and len(members) > 1 for members in rounds.values())
     return DemoRow(log.name, log.peer_id, doing, log.inner_steps, log.tokens, num_rounds, log.train_loss)
 
 
@@ -220,7 +234,7 @@ def summarise(
             )
             for log in logs
         ),
-        rounds_committed=len(contributors),
+        rounds_committed=num_rounds_of(logs),
         rounds_failed=len({key for log in logs for key in log.abandoned}),
         loss_first=loss_first,
         loss_last=loss_last,

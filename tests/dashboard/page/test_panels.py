@@ -170,7 +170,9 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     history = replace(history_of_run(), rounds=lone)
     assert words in text_of("status", history)
     assert words in text_of("health", history)
-    quiet = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in (*lone[:-1], rounds_of()[-1]))
+    quiet = tuple(
+        replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in (*lone[:-1], rounds_of()[-1])
+    )
     assert "Nobody was left out" not in text_of("health", replace(history, rounds=quiet))
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
     starts = [row.record.started_at for row in state_of().trainers]
@@ -309,16 +311,18 @@ def test_a_loss_says_where_it_began_and_what_it_is() -> None:
 
     whole = history_of_run()
     # exp(1.7312) = 5.647, exp(5.3) = 200.3
-    assert "like a guess among 5.6 tokens; 200 at first; measured" in figures(whole)
+    assert "like a guess among 5.6 tokens; 200 when first seen; measured" in figures(whole)
     known = figures(whole, loss_unit="nats per byte", num_choices=256)
-    assert "like a guess among 5.6 characters; 200 at first, 256 by chance; measured" in known
+    assert "like a guess among 5.6 characters; 200 when first seen, 256 by chance; measured" in known
     assert "Loss (nats per byte): how badly it guesses text that it never saw; 0 is best" in known
-    assert "like a guess among 5.6 classes; 200 at first; measured" in figures(whole, loss_unit="nats per example")
-    assert "5.300 at first; measured" in figures(whole, loss_unit="")
+    assert "like a guess among 5.6 classes; 200 when first seen; measured" in figures(
+        whole, loss_unit="nats per example"
+    )
+    assert "5.300 when first seen; measured" in figures(whole, loss_unit="")
     low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
     late = whole.points[len(whole.points) // 2 :]  # of a page that did not see the beginning
     for history in (replace(whole, points=()), replace(whole, points=low), replace(whole, points=late)):
-        assert "at first" not in figures(history)
+        assert "when first seen" not in figures(history)
         assert "lower is better" in figures(history, loss_unit="")
 
 

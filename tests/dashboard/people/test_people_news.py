@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from dashboard.history_facts import ContributorRow, PeopleNews
 from dashboard.people.people_news import CATCHING_UP_ROUNDS, MAX_NEWS_OF_A_LOOK, PAIR_SECONDS, Feed
-from tests.kit.dashboard.scene import contributor_of
+from dashboard.people.shown_news import shown_news
+from tests.kit.dashboard.scene import contributor_of, history_of_run
 
 IDS = [contributor_of(index).contributor_id for index in range(20)]
 
@@ -53,6 +54,18 @@ def test_rounds_of_long_ago_are_no_news_nor_is_somebody_who_was_here_all_the_tim
     look(feed, 100)
     assert look(feed, 20_000, 30_000, num_rounds=CATCHING_UP_ROUNDS + 1) == []
     assert feed.look(rows(20_000, 30_000, 5), (), (), 0, 1.0) == []
+
+
+def test_a_machine_that_gets_its_persons_key_has_joined_before() -> None:
+    feed, person = Feed(), rows(9_000, 500)
+    machine = replace(person[1], contributor_id=person[1].machines[0].peer_id, name="", first_at=3.0)
+    ids = [machine.contributor_id]
+    feed.look(person[:1], (), ids, 0, 1.0)
+    news = feed.look([person[0], machine], (), ids, 1, 500.0)
+    assert news == [PeopleNews(3.0, "joined", machine.contributor_id)], "when it came, as the person's page says"
+    assert feed.look(person, (), ids, 2, 980.0) == []
+    view = replace(history_of_run(), contributors=tuple(person), news=(*news, PeopleNews(9.0, "country", "")))
+    assert [(one.news.kind, one.person) for one in shown_news(view)] == [("joined", person[1])]
 
 
 def test_a_flood_is_bounded() -> None:

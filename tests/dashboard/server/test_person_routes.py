@@ -74,7 +74,14 @@ def test_certificate_avatar_and_cards(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
         paper = await (await client.get("/c/Ada1/certificate")).text()
         assert "Ada Ö" in paper
-        assert "/api/v1/contributors/Ada1/proof" in paper
+        # An address of this machine alone helps nobody who is shown the paper.
+        assert "/api/v1/contributors/Ada1/proof" not in paper
+        assert "Anybody who is given the file can check them" in paper
+        assert (
+            "That is every fourth token of the run, rank 4 of 4 contributors. The work was done on 17 March 2030."
+            in paper
+        )
+        assert " in 1 round" not in paper, "which may be one without the others who signed"
         assert "<script" not in paper
         # Phones can take the address of proof and page, unless it is of this machine alone.
         assert "QR code" not in paper

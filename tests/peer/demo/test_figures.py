@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from averaging.rounds.round_facts import RoundCommitted
+from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
-from peer.demo.progress_table import Figures
-from peer.demo.summary import LogFollower, PeerLog, summarise
+from peer.demo.progress_table import Figures, progress_line
+from peer.demo.summary import LogFollower, PeerLog, newest_held_out, num_rounds_of, rounds_of, row_of, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
@@ -59,6 +61,29 @@ def test_what_comes_with_the_goodbyes_changes_no_figure(tmp_path: Path) -> None:
     work(3)
     log.close()
     assert [figures.rows[0].steps for figures in view.seen] == [1, 2, 2]
+
+
+def committed(version: int, *contributors: PeerId) -> RoundCommitted:
+    return RoundCommitted(0, version, contributors, 0.7, 100, 0, 1.0, 8, 8, 1, 1)
+
+
+def test_a_peer_that_trains_alone_has_no_rounds_with_others() -> None:
+    """Two of one version are one round of the model; the page counts the versions too."""
+    other = named(2)
+    mine = PeerLog("peer-1", ME, rounds={(0, 0): committed(0, ME), (0, 1): committed(1, ME)})
+    theirs = PeerLog("peer-2", other, rounds={(0, 1): committed(1, other), (0, 2): committed(2, ME, other)})
+    theirs.digests[(0, 5)] = "fetched"
+    logs = [mine, theirs]
+    assert [row_of(log, "training", rounds_of(logs)).rounds for log in logs] == [1, 1]
+    assert (num_rounds_of(logs), num_rounds_of([mine])) == (5, 2)
+
+
+def test_the_loss_is_told_with_the_rounds_after_which_it_was_measured() -> None:
+    old = PeerLog("peer-1", ME, held_out_loss=3.0, held_out_versions=10)
+    assert newest_held_out([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
+    assert newest_held_out([PeerLog("peer-2", named(2))]) is None
+    line = progress_line(Figures(held_out=(10, 3.0), num_rounds=37))
+    assert "rounds: 37  loss of the model: 3.00 after round 10" in line
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def shown(figures: Figures, width: int = 80, height: int = 24) -> str:
 
 
 def test_the_table_says_what_each_figure_is() -> None:
-    figures = Figures(ROWS, (21.0, 42.0), 2.1, 50, 21, "http://127.0.0.1:8080/")
+    figures = Figures(ROWS, (21.0, 42.0), (44, 2.1), 50, 21, "http://127.0.0.1:8080/")
     text = shown(figures)
     lines = text.splitlines()
     assert "21 of 42 s" in text
@@ -45,7 +45,7 @@ def test_the_table_says_what_each_figure_is() -> None:
     assert any(line.split() == ["peer", "doing", "steps", "tokens", "rounds", "loss"] for line in lines)
     assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.15"] for line in lines)
     assert "killed 9 s ago" in text
-    assert "50 rounds, loss 2.10 nats on text that no peer trains on" in text
+    assert "50 rounds; loss 2.10 nats on unseen text after round 44" in text
     assert "Since the kill the others have closed 21 rounds." in text
     assert "loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5" in map(str.rstrip, lines)
     assert "http://127.0.0.1:8080/" in text
@@ -55,7 +55,7 @@ def test_the_table_says_what_each_figure_is() -> None:
 @pytest.mark.parametrize("num_peers", [2, 7, 8, 12, 13, 64])
 def test_a_picture_fits_its_terminal_and_keeps_its_last_lines(num_peers: int) -> None:
     rows = tuple(replace(ROWS[0], name=f"peer-{number}") for number in range(1, num_peers + 1))
-    text = shown(Figures(rows, (21.0, 42.0), 2.1, 50, 21, "http://127.0.0.1:8080/"))
+    text = shown(Figures(rows, (21.0, 42.0), (44, 2.1), 50, 21, "http://127.0.0.1:8080/"))
     lines = text.splitlines()
     assert len(lines) <= 24
     assert lines[-1].startswith("Ctrl+C ends the demo")
