@@ -69,8 +69,8 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
         )
     page = find_page(named, PAGE_PORT)
     print(page)
-    if sys.stdout.isatty():
-        webbrowser.open(page)
+    if sys.stdout.isatty() and not webbrowser.open(page):
+        print("No browser opened here. Open this address in one yourself.", file=sys.stderr)
     return 0
 
 

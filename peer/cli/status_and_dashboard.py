@@ -169,6 +169,7 @@ def dashboard(
     from dashboard.samples.sample_schedule import SamplePlan, sample_plan
     from dashboard.several_runs.run_list import read_run_list
     from dht.identity.multiaddr import parse_peer_multiaddr
+    from peer.observe.own_runs import note_page, page_here
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
@@ -181,14 +182,21 @@ def dashboard(
     several = None if runs is None else read_run_list(runs)
     named = named_run(run, run_id, peers)
     one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
-    check_free(host, port)
+    try:
+        check_free(host, port)
+    except UsageFault as fault:
+        there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+        if one is None or page_here(one.run_id, there) is None:
+            raise
+        raise UsageFault(
+            f"a dashboard of this run is up at {there}/ already; open it, or give another port with --port"
+        ) from fault
     if one is not None:
         _check_history(one.run_id, db)
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.network.membership.members_here import addresses_here
     from peer.observe.observer_entry import observer_entry
-    from peer.observe.own_runs import note_page
     from peer.tracking.trackers import run_record
 
     def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:

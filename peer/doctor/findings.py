@@ -190,7 +190,8 @@ def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
     shown = f"{plural(len(others), 'other')} of this machine {verb} now: {named}"
     if not was_measured:
         return Finding("peers", "note", f"{shown}; they share processor, memory and line with this one")
-    remedy = "`peer stop RUN` ends one; ask again then, if this peer is to train without them"
+    # Not `peer stop`, which knows the data folders of this user alone; SIGTERM is what it sends, too.
+    remedy = "`kill NUMBER` lets one of yours leave; ask again then, if this peer is to train without them"
     return Finding("peers", "note", f"{shown}; the inner step was measured beside them, and is faster alone", remedy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,15 @@ from rich.table import Table
 
 from averaging.signing.commit_credit import MachineTotal, counted, missing_versions, totals
 from averaging.signing.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
-from dht.errors import LocalFault, reading
-from dht.identity.keys import split_run_id, verify
+from dht.errors import LocalFault, UsageFault, reading
+from dht.host import PeerId
+from dht.identity.keys import Identity, split_run_id, verify
+from dht.identity.speakable import speakable_name
 from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
+from peer.config.peer_config import IDENTITY_NAME
 from peer.console.plain_console import PIPE_COLUMNS, console_of_output
+from peer.run_folders import folders_of
 
 
 class ReceiptsRefused(LocalFault):
@@ -84,11 +89,14 @@ def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
 
 def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> None:
     console = console_of_output()
+    own = _own_peers(receipts.run_id)
+    names = {row.peer_id: speakable_name(row.peer_id) + (" (yours)" if row.peer_id in own else "") for row in rows}
     table = Table(box=None, pad_edge=False)
-    for title in ("machine", "tokens witnessed", "tokens reported", "rounds", "missed"):
-        table.add_column(title, justify="left" if title == "machine" else "right", no_wrap=True)
+    for title in ("name", "machine", "tokens confirmed", "tokens reported", "rounds", "missed"):
+        table.add_column(title, justify="left" if title in ("name", "machine") else "right", no_wrap=True)
     for row in rows:
         table.add_row(
+            names[row.peer_id],
             row.peer_id,
             count_text(row.milli_witnessed / 1000),
             count_text(row.milli_reported / 1000),
@@ -101,13 +109,24 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
     else:
         # Cut by the table, a key could not be copied.
         for row in rows:
-            witnessed, reported = (count_text(milli / 1000) for milli in (row.milli_witnessed, row.milli_reported))
+            confirmed, reported = (count_text(milli / 1000) for milli in (row.milli_witnessed, row.milli_reported))
             console.print(row.peer_id, soft_wrap=True)
             rounds = f"{row.rounds} rounds, {row.rounds_missed} missed"
-            console.print(f"  {witnessed} witnessed of {reported} tokens, {rounds}")
+            console.print(f"  {names[row.peer_id]}")
+            console.print(f"  {confirmed} confirmed of {reported} tokens, {rounds}")
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
     print(_closing(num_counted, num_left_out, num_missing))
+
+
+def _own_peers(run_id: str) -> set[PeerId]:
+    """The peers whose keys are in this user's folders of the run; one that cannot be read is left out."""
+    found = set()
+    with contextlib.suppress(UsageFault):
+        for folder in folders_of(run_id):
+            with contextlib.suppress(LocalFault):
+                found.add(Identity.load(folder / IDENTITY_NAME).peer_id)
+    return found
 
 
 def _closing(num_counted: int, num_left_out: int, num_missing: int) -> str:

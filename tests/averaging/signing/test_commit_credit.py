@@ -23,7 +23,9 @@ from dashboard.collect.commit_fetcher import CommitSource
 from dashboard.credit.credited_members import checker_of
 from dht.errors import PeerFault
 from dht.identity.keys import verify
+from dht.identity.speakable import speakable_name
 from peer.cli import app
+from peer.secret_files import write_secret
 from tests.kit.averages.credited_rounds import PEOPLE, RUN, SCOPE, A, B, C, D, after, commit_of, rounds_of
 
 BY_ID = {one.peer_id: one for one in PEOPLE}
@@ -207,17 +209,24 @@ def test_the_command_says_what_a_file_proves(
 ):
     path = tmp_path / "proof.jsonl"
     path.write_text("\n".join(LINES) + "\n")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "murmuration" / RUN.run_id
+    folder.mkdir(parents=True)
+    write_secret(folder / "identity.key", A.to_bytes())
     assert app.run(["receipts", "verify", str(path), "--run-id", RUN.run_id]) == 0
     shown = capsys.readouterr().out
     assert A.peer_id in shown
+    assert f"{speakable_name(A.peer_id)} (yours)" in shown
+    assert shown.count("(yours)") == 1
     assert "15 rounds counted. Left out: 2, in the file twice or of a side history with less work." in shown
     assert "3 rounds of the run in between did not involve these machines." in shown
     with monkeypatch.context() as narrow:
         narrow.setenv("COLUMNS", "60")
         assert app.run(["receipts", "verify", str(path)]) == 0
     shown = capsys.readouterr().out
+    assert f"  {speakable_name(A.peer_id)} (yours)" in shown.splitlines()
     assert A.peer_id in shown.splitlines(), "a key that is cut cannot be copied"
-    assert re.search(r"^  \S+.* witnessed of .* tokens, 1?[0-9] rounds, [0-9] missed$", shown, re.MULTILINE)
+    assert re.search(r"^  \S+.* confirmed of .* tokens, 1?[0-9] rounds, [0-9] missed$", shown, re.MULTILINE)
     assert app.run(["receipts", "verify", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["receipts"] == 17

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -372,6 +373,37 @@ def test_the_page_of_a_local_run_is_found_at_any_port(
     for damaged in (b"\xff\xfe", b"", b"file:///etc/passwd", b"x" * 9999):
         (usual / "page.address").write_bytes(damaged)
         assert noted_pages(RUN) == []
+
+
+def test_open_says_when_no_browser_opened(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: PageSays(RUN, ()))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for has_browser in (False, True):
+        monkeypatch.setattr("webbrowser.open", lambda _, has_browser=has_browser: has_browser)
+        assert app.run(["open", RUN]) == 0
+        told = capsys.readouterr()
+        assert told.out == "http://127.0.0.1:8080\n"
+        assert ("No browser opened here." in told.err) is not has_browser
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_second_dashboard_of_a_run_names_the_first(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: PageSays(shown, ()))
+    monkeypatch.setattr("peer.observe.run_and_address.Target.look_first", lambda *_: None)
+    key = Identity.from_seed(bytes(32)).peer_id
+    with socket.create_server((host, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        begun = ["dashboard", RUN, "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{key}", "--host", host, "--port", port]
+        shown = RUN
+        assert app.run(begun) == 2
+        assert f"dashboard of this run is up at http://127.0.0.1:{port}/ already; open it" in capsys.readouterr().err
+        shown = "other." + "a" * 20
+        assert app.run(begun) == 2
+        assert f"ort {port} of {host} is taken by another program" in capsys.readouterr().err
 
 
 def test_the_page_of_a_run_in_a_folder_named_by_hand_is_found(home: Path) -> None:

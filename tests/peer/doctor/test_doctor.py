@@ -100,7 +100,7 @@ def test_other_peers_of_this_machine_are_named() -> None:
     (found,) = [one for one in diagnose(DoctorFacts(beside, step_seconds=5.0)) if one.subject == "peers"]
     assert found.level == "note"
     assert found.what.startswith("2 others of this machine run now: process 11 (peer join), process 12 (peer seed);")
-    assert "peer stop RUN" in found.remedy
+    assert "`kill NUMBER` lets one of yours leave" in found.remedy, "peer stop sees no other data home"
     many = dataclasses.replace(MACHINE, other_peers=tuple(f"process {number} (peer join)" for number in range(9)))
     (found,) = [one for one in diagnose(DoctorFacts(many)) if one.subject == "peers"]
     assert found.what.startswith("9 others of this machine run now: process 0 (peer join), process 1 (peer join), ")
