@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dht.errors import UsageFault
+from dht.fields import printable
 from dht.identity.keys import split_run_id
 from dht.regular_files import read_regular, write_whole
 from peer.folder_lock import last_use_of, told_holder_of
@@ -24,6 +25,8 @@ _MAX_BYTES: Final = 256 * 1024
 SEED: Final = "peer seed"
 COMMAND_NAME: Final = "return.command"
 """In the data folder of a seed: the line that starts it again."""
+NAME_NAME: Final = "given.name"
+"""In the data folder: the name with which its peer joined last; empty: none."""
 _MAX_COMMAND_BYTES: Final = 16 * 1024
 """Every flag with a long path."""
 
@@ -115,6 +118,19 @@ def kept_command(folder: Path) -> str | None:
         command = read_regular(folder / COMMAND_NAME, _MAX_COMMAND_BYTES).decode().rstrip("\n")
         return command if command.isprintable() and command else None
     return None
+
+
+def keep_name(folder: Path, name: str) -> None:
+    """Keep how the peer of a folder is called; a convenience, left out on a full disk."""
+    with contextlib.suppress(OSError):
+        write_whole(folder / NAME_NAME, f"{name}\n".encode())
+
+
+def given_name(folder: Path) -> str:
+    """The name that the peer of a folder was given when it joined last; empty: none, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return printable(read_regular(folder / NAME_NAME, _MAX_COMMAND_BYTES).decode().strip())
+    return ""
 
 
 def seed_command(run_id: str, folder: Path) -> str:

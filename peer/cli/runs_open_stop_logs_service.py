@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
-from peer.cli.arguments.named_run import Run, named_run
+from peer.cli.arguments.named_run import Run, named_run, names_run
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
@@ -86,12 +86,18 @@ def stop(
 ) -> int:
     """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has.
 
-    Of several, a terminal asks which one; elsewhere they are listed, and none is ended.
+    RUN may also be the name of a peer, as `peer runs` shows it. Of several, a terminal asks which one; elsewhere they
+    are listed, and none is ended.
     """
-    from peer.observe.running_peer import ask_to_leave, has_left, running_in_any
+    from peer.observe.running_peer import ask_to_leave, has_left, names_in, running_in_any
 
-    folders = _folders(named_run(run, run_id, None)[0], data_dir)
-    found = running_in_any(folders)
+    found = []
+    if run is not None and run_id is None and not names_run(run):
+        wanted = run.strip().casefold()
+        every = running_in_any(_folders(None, data_dir))
+        found = [one for one in every if wanted in (name.casefold() for name in names_in(one.folder))]
+    if not found:
+        found = running_in_any(_folders(named_run(run, run_id, None)[0], data_dir))
     if not found:
         named = f" of {run or run_id}" if run or run_id else ""
         where = f"in {data_dir}" if data_dir else "on this machine"

@@ -14,6 +14,7 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import ADDRESSES_NAME, read_cached_peers
 from peer.folder_lock import LOCK_NAME, holder_of, told_holder_of
+from peer.run_folders import given_name
 
 LOOK_SECONDS = 0.2
 
@@ -34,9 +35,15 @@ class Running:
 
 
 def name_in(folder: Path) -> str:
-    """The name under which panel and page show the peer of a data folder; empty: it has listened nowhere yet."""
+    """How panel and page show the peer of a data folder, and what its key is called; empty: neither is known yet."""
+    return " ".join(f"({name})" if number else name for number, name in enumerate(names_in(folder)))
+
+
+def names_in(folder: Path) -> list[str]:
+    """The name that the peer of a folder was given, and that of its key, which it has once it listened anywhere."""
     own = read_cached_peers(folder / ADDRESSES_NAME)
-    return speakable_name(parse_peer_multiaddr(own[0])[0]) if own else ""
+    spoken = speakable_name(parse_peer_multiaddr(own[0])[0]) if own else ""
+    return [name for name in (given_name(folder), spoken) if name]
 
 
 def running_in(folder: Path) -> Running | None:

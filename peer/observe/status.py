@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.table import Table
 
 from dht.identity.speakable import speakable_name
@@ -27,6 +28,7 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
 from peer.run_clock import usual_clock
+from peer.run_folders import given_name
 
 _FIGURES: Final = (
     *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
@@ -82,7 +84,8 @@ def local_lines(event_log: Path, now: float) -> list[str]:
     if logged is None:
         return []
     age = seconds_text(round(max(0.0, now - logged.at)))
-    who = f"The peer on this machine, {speakable_name(logged.peer_id)}, as it said {age} ago,"
+    given, spoken = given_name(event_log.parent), speakable_name(logged.peer_id)
+    who = f"The peer on this machine, {f'{given} ({spoken})' if given else spoken}, as it said {age} ago,"
     lines = []
     if logged.lone_rounds >= LONE_ROUNDS:
         verb = "saw one member in each of" if logged.is_seed else "was alone in"
@@ -98,6 +101,10 @@ def _logged(event_log: Path) -> LoggedRefusals | None:
     except OSError as error:
         print(f"peer: the event log {event_log} cannot be read ({error.strerror or error}).", file=sys.stderr)
         return None
+
+
+_NEEDLESS = ("device", "tokens/s", "rounds")
+"""Columns that a table does without where a terminal is too narrow, the first one first."""
 
 
 async def _read(target: Target, timeout_seconds: float, backend: HostBackend) -> tuple[RunManifest, list[PeerRecord]]:
@@ -175,25 +182,36 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         console.print(f"No peer is in the run now.{hint}", soft_wrap=True)
         return
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
-    table = Table(box=None, pad_edge=False)
-    for title in ("peer", "state", "device", "versions", "tokens", "tokens/s", "rounds", "train loss"):
-        is_text = title in ("peer", "state", "device", "versions")
-        # A name is what a reader looks for: where the table is too wide, other columns wrap.
-        table.add_column(title, justify="left" if is_text else "right", no_wrap=title == "peer")
-    for record in records:
-        table.add_row(
-            record.name or speakable_name(record.peer_id),
-            record.state,
-            record.device,
+    columns = {
+        "peer": [record.name or speakable_name(record.peer_id) for record in records],
+        "state": [record.state for record in records],
+        "device": [record.device for record in records],
+        "versions": [
             "/".join(
                 f"{version}{'!' * (fragment in differing[record.peer_id])}"
                 for fragment, version in enumerate(record.versions)
-            ),
-            count_text(record.tokens),
-            f"{record.tokens_per_second:.0f}",
-            str(record.rounds_contributed),
-            "-" if record.train_loss is None else f"{record.train_loss:.3f}",
+            )
+            for record in records
+        ],
+        "tokens": [count_text(record.tokens) for record in records],
+        "tokens/s": [f"{record.tokens_per_second:.0f}" for record in records],
+        "rounds": [str(record.rounds_contributed) for record in records],
+        "loss": ["-" if record.train_loss is None else f"{record.train_loss:.3f}" for record in records],
+    }
+    widths = {title: max(map(cell_len, (title, *cells))) + 1 for title, cells in columns.items()}
+    for title in _NEEDLESS:
+        if sum(widths.values()) > console.width:
+            del columns[title], widths[title]
+    table = Table(box=None, pad_edge=False)
+    for title in columns:
+        is_text = title in ("peer", "state", "device", "versions")
+        # What is still too wide continues below, where it is read whole.
+        fold = title == "versions"
+        table.add_column(
+            title, justify="left" if is_text else "right", no_wrap=not fold, overflow="fold" if fold else "ellipsis"
         )
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     console.print(table)
     if any(differing.values()):
         console.print("! another anchor than the one with most weight; that peer fetches the fragment again")

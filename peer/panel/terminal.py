@@ -30,6 +30,7 @@ from peer.panel.scene.key_bindings import Controls
 from peer.panel.scene.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
 from peer.panel.view_choice import EventView, make_view
+from peer.run_folders import keep_name
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
@@ -102,7 +103,9 @@ class Terminal:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
             self._log.append(to_json(event))
-        self._is_member |= isinstance(event.fact, JoinedRun)
+        if isinstance(event.fact, JoinedRun) and not self._is_member:
+            self._is_member = True
+            keep_name(self._config.data_dir, self._config.name)
         for listener in self._listeners:
             listener(event)
         self._waiting.append(event)

@@ -18,14 +18,15 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.cli import app
-from peer.config.peer_config import ADDRESSES_NAME, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, load_config, write_cached_peers
 from peer.events.event_log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
-from peer.events.peer_events import Event, LeftRun
+from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.folder_lock import FolderLock, holder_of
 from peer.observe.own_runs import note_page, noted_pages
 from peer.observe.run_page import PageSays
 from peer.observe.running_peer import Running
+from peer.panel.terminal import Terminal
 from peer.run_folders import known_places, remember_place
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
@@ -154,6 +155,33 @@ def test_of_several_one_must_be_named(
         assert (app.run(["stop"]), asked_to_leave) == (code, left)
     for lock in locks:
         lock.close()
+
+
+def test_a_peer_is_stopped_by_the_name_that_it_was_given_or_that_its_key_has(
+    home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = home / "second"
+    second.mkdir()
+    remember_place(RUN, second)
+    spoken = []
+    for number, (folder, name) in enumerate(((elsewhere, "Zoë"), (second, ""))):
+        config = load_config({"run_id": RUN, "data_dir": folder, "name": name, "output": "plain"})
+        terminal = Terminal(config)
+        terminal.show(Event(1.0, PeerId("12D3KooWMe"), JoinedRun(RUN, "cpu", 1, (0,))))
+        key = Identity.from_seed(bytes([number]) * 32).peer_id
+        write_cached_peers(folder / ADDRESSES_NAME, [f"/ip4/127.0.0.1/tcp/4001/p2p/{key}"])
+        spoken.append(speakable_name(key))
+    asked: list[Running] = []
+    monkeypatch.setattr("peer.observe.running_peer.ask_to_leave", lambda one: bool(asked.append(one) or True))
+    monkeypatch.setattr("peer.observe.running_peer.has_left", lambda one, seconds: True)
+    assert app.run(["runs"]) == 0
+    assert f"Zoë ({spoken[0]})" in capsys.readouterr().out
+    for typed, folder in (("Zoë", elsewhere), ("ZOË", elsewhere), (spoken[0], elsewhere), (spoken[1], second)):
+        assert app.run(["stop", typed]) == 0
+        assert asked.pop().folder == folder
+        assert f"{typed}".casefold() in capsys.readouterr().out.casefold()
+    assert app.run(["stop", "Zoe"]) == 2, "no run and no peer"
+    assert not asked
 
 
 def _leave_and_answer(

@@ -25,6 +25,7 @@ from peer.observe.status import local_facts, local_lines
 from peer.panel.scene.panel_state import PanelState, fold
 from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.screens.key_screens import details_screen
+from peer.run_folders import keep_name
 from tests.kit.panels import text_of
 from tests.kit.peer_events import committed
 
@@ -158,6 +159,8 @@ def test_status_says_that_the_peer_on_this_machine_trains_alone(tmp_path: Path) 
     name = speakable_name(ME)
     said = f"The peer on this machine, {name}, as it said 3 s ago, was alone in the last 8 rounds."
     assert local_lines(path, LONE_ROUNDS + 2.0) == [said]
+    keep_name(tmp_path, "Zoë")
+    assert local_lines(path, LONE_ROUNDS + 2.0) == [said.replace(name, f"Zoë ({name})")]
     path.write_text("".join(f"{to_json(event)}\n" for event in [*lone, joined(0.0)]))
     assert local_lines(path, LONE_ROUNDS + 2.0) == []
 

@@ -59,6 +59,27 @@ def test_a_name_stays_on_one_line_where_the_table_is_too_wide(
         assert any(line.startswith(speakable_name(record.peer_id)) for line in lines)
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_table_is_read_whole_on_any_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    versions = (1_234_565, 1_234_566)
+    records = [
+        dataclasses.replace(one, name="", versions=versions, device="cpu, 2 threads of 16", tokens=123_456_789)
+        for one in records_of(A=b"bbbb", B=b"bbbb")
+    ]
+    _print_table(RUN_ID, MANIFEST, records)
+    shown = capsys.readouterr().out
+    assert "\u2026" not in shown
+    heading = next(line for line in shown.splitlines() if line.startswith("peer"))
+    assert heading.split()[0] == "peer"
+    assert {"state", "versions", "tokens", "loss"} <= set(heading.split())
+    assert ("device" in heading) == (columns == 120)
+    rows = [line for line in shown.splitlines() if "1234565/1234566" in line and records[0].state in line]
+    assert len(rows) == len(records)
+
+
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
     model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32)
     code, command = f"https://example.org/team/code@{'0' * 40}", "python train.py"
