@@ -1,4 +1,4 @@
-"""Rounds of one member: how many of them a peer has had in a row. Pure."""
+"""Rounds of one member: how many of them a peer has seen in a row. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ def is_shared(fact: RoundCommitted) -> bool:
 
 
 def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:
-    """The newest rounds in a row that had one member: of a trainer's own, of all that a seed sees."""
+    """The newest rounds in a row that had one member, whoever that was; the run's page counts them so, too.
+
+    Of a machine with a thin line most are those of the others. A trainer's row ends with a round that it shared: what
+    others share without it says nothing of its own rounds.
+    """
     fact = event.fact
-    if not isinstance(fact, RoundCommitted) or not (is_seed or event.peer_id in fact.contributors):
-        return before  # what others did without this peer says nothing of its own rounds
-    return 0 if is_shared(fact) or not fact.contributors else before + 1
+    if not isinstance(fact, RoundCommitted):
+        return before
+    if fact.contributors and not is_shared(fact):
+        return before + 1
+    return 0 if is_seed or event.peer_id in fact.contributors else before

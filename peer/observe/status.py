@@ -88,7 +88,7 @@ def local_lines(event_log: Path, now: float) -> list[str]:
     who = f"The peer on this machine, {f'{given} ({spoken})' if given else spoken}, as it said {age} ago,"
     lines = []
     if logged.lone_rounds >= LONE_ROUNDS:
-        verb = "saw one member in each of" if logged.is_seed else "was alone in"
+        verb = "saw one member in each of" if logged.is_seed else "shared none of"
         lines.append(f"{who} {verb} the last {logged.lone_rounds} rounds.")
     if logged.refusals:
         lines += [f"{who} refused:", *(f"  {one.sentence(now)}" for one in logged.refusals)]

@@ -63,7 +63,7 @@ class PanelState:
     rounds_committed: int = 0
     rounds_contributed: int = 0
     lone_rounds: int = 0
-    """The newest rounds in a row that had one member: of this peer's own, of all for a seed."""
+    """The newest rounds in a row that had one member, as `lone_rounds_after` counts them."""
     earlier_inner_steps: int = 0
     earlier_tokens: int = 0
     earlier_rounds: int = 0

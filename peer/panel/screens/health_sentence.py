@@ -45,7 +45,7 @@ def health(scene: Scene, now: float) -> Text:
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
     if not scene.num_others and not scene.swarm.num_silent:
         if scene.last_round_at is None:
-            return part("Your machine is the first one here; others join while it trains", DIM)
+            return part(_alone_at_first(scene), DIM)
         return part(lone_words(scene) if scene.lone_rounds else "Others may join while your machine trains", DIM)
     if not scene.num_others:
         return part("Nobody else answers at the moment; training goes on meanwhile", CARE)
@@ -57,6 +57,15 @@ def health(scene: Scene, now: float) -> Text:
         how = "others reach this machine through a relay" if scene.relays else "nobody can dial this machine"
         return part(f"Up to date; {how} (i tells more)", GOOD)
     return part("Everything is up to date", GOOD)
+
+
+def _alone_at_first(scene: Scene) -> str:
+    """Of a trainer that sees nobody and has not been in a round: it may be new itself, or have come too late."""
+    if not scene.swarm.at:
+        return "Looking for the others; your machine trains meanwhile"
+    if scene.state.met or scene.state.run_tokens or any(scene.state.versions):
+        return "Nobody else is seen here now; others may join while your machine trains"
+    return "Your machine is the first one here; others join while it trains"
 
 
 def lone_words(scene: Scene) -> str:

@@ -138,7 +138,8 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
     progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
     others = scene.num_others
-    here = scene.others_here if others or swarm.num_silent else "nobody else here"
+    nobody = "nobody else here" if swarm.at else "looking for the others"
+    here = scene.others_here if others or swarm.num_silent else nobody
     if others and swarm.num_countries > 1:
         here += f", {swarm.num_countries} countries"
     num_resting = swarm.num_resting - scene.is_resting

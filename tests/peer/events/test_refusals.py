@@ -157,7 +157,7 @@ def test_status_says_that_the_peer_on_this_machine_trains_alone(tmp_path: Path) 
     lone = [replace(committed(float(at), (ME,)), peer_id=ME) for at in range(LONE_ROUNDS)]
     path.write_text("".join(f"{to_json(event)}\n" for event in [joined(0.0), *lone]))
     name = speakable_name(ME)
-    said = f"The peer on this machine, {name}, as it said 3 s ago, was alone in the last 8 rounds."
+    said = f"The peer on this machine, {name}, as it said 3 s ago, shared none of the last 8 rounds."
     assert local_lines(path, LONE_ROUNDS + 2.0) == [said]
     keep_name(tmp_path, "Zoë")
     assert local_lines(path, LONE_ROUNDS + 2.0) == [said.replace(name, f"Zoë ({name})")]

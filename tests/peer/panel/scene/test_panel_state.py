@@ -48,7 +48,7 @@ def test_rounds_of_one_member_are_counted_until_one_has_more() -> None:
     state = folded(joined(), *(committed(float(at), (ME,)) for at in range(3)))
     assert state.lone_rounds == 3
     state = fold(fold(state, committed(4.0, (OTHER,))), committed(5.0, (OTHER, PeerId("12D3KooWthird"))))
-    assert state.lone_rounds == 3  # what others did without this peer
+    assert state.lone_rounds == 4  # also that of another, but nothing that others shared
     of_cells = dataclasses.replace(committed(6.0, (ME,)).fact, num_cells=2)
     assert fold(state, Event(6.0, ME, of_cells)).lone_rounds == 0
     assert fold(state, committed(6.0)).lone_rounds == 0

@@ -117,6 +117,18 @@ def test_rounds_before_others_came_are_nobodys_fault() -> None:
     assert later.lone_rounds == LONE_ROUNDS
 
 
+def test_rounds_of_another_alone_are_not_shared_either() -> None:
+    """A machine with a thin line is in few rounds; the page says that those of the other have one member."""
+    others = SwarmSeen(1.0, num_others=1, num_other_trainers=1)
+    scene = with_update(with_update(after(JOINED), others), replace(others, at=2.0 + SETTLE_SECONDS))
+    for number in range(LONE_ROUNDS):
+        assert scene.lone_rounds == 0
+        scene = with_event(scene, committed(30.0 + number, ((KIRAN,), (ME,))[number == 3]))
+    assert scene.lone_rounds == LONE_ROUNDS
+    assert with_event(scene, committed(50.0, (KIRAN, JO))).lone_rounds == LONE_ROUNDS, "nothing of its own"
+    assert with_event(scene, committed(50.0, (KIRAN, ME))).lone_rounds == 0
+
+
 def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
     refused = RefusedPeer(KIRAN, "late", kinds=("late",), num_times=(1,))
     assert said(after(JOINED, Event(2.0, ME, refused)))[1:] == []

@@ -19,6 +19,7 @@ from peer.events.peer_events import (
     CheckpointFailed,
     CheckpointSaved,
     Event,
+    JoinedRun,
     LeftRun,
     NetworkRestarted,
     PeerJoined,
@@ -45,6 +46,7 @@ from tests.kit.panels import (
     KIRAN,
     ME,
     NOW,
+    RUN_ID,
     a_beginning,
     a_wait,
     an_evening,
@@ -124,6 +126,19 @@ def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: s
     assert told in picture_of(scene)
     assert "up to date" not in picture_of(scene)
     assert told not in picture_of(with_event(scene, committed(NOW + 1)))
+
+
+def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
+    looked = SwarmSeen(NOW)
+    new, late = (Event(NOW, ME, JoinedRun(RUN_ID, "cpu", 860_000, versions)) for versions in ((0, 0), (7, 7)))
+    came = with_event(a_beginning(), Event(NOW, ME, PeerJoined(KIRAN)))
+    for scene, told in (
+        (with_update(with_event(a_beginning(), new), looked), "Your machine is the first one here"),
+        (with_update(with_event(a_beginning(), late), looked), "Nobody else is seen here now"),
+        (with_update(with_event(came, new), looked), "Nobody else is seen here now"),
+        (with_event(a_beginning(), new), "Looking for the others"),
+    ):
+        assert told in picture_of(scene)
 
 
 def test_a_share_is_of_the_time_in_which_this_peer_was_here() -> None:
