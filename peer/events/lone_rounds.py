@@ -17,7 +17,7 @@ def is_shared(fact: RoundCommitted) -> bool:
 
 
 def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:
-    """The newest rounds in a row that had one member, whoever that was; the run's page counts them so, too.
+    """The newest rounds in a row that had one member, this peer or another; the run's page counts them so, too.
 
     Of a machine with a thin line most are those of the others. A trainer's row ends with a round that it shared: what
     others share without it says nothing of its own rounds.

@@ -182,7 +182,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         console.print(f"No peer is in the run now.{hint}", soft_wrap=True)
         return
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
-    columns = {
+    columns: dict[str, list[str]] = {
         "peer": [record.name or speakable_name(record.peer_id) for record in records],
         "state": [record.state for record in records],
         "device": [record.device for record in records],
@@ -210,8 +210,8 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         table.add_column(
             title, justify="left" if is_text else "right", no_wrap=not fold, overflow="fold" if fold else "ellipsis"
         )
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    for row in range(len(records)):
+        table.add_row(*(cells[row] for cells in columns.values()))
     console.print(table)
     if any(differing.values()):
         console.print("! another anchor than the one with most weight; that peer fetches the fragment again")
