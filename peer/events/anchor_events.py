@@ -50,10 +50,8 @@ class CaughtUp(Fact):
 
     def sentence(self) -> str:
         names = ", ".join(short_peer(donor) for donor in self.donors or (self.donor,))
-        return (
-            f"Caught up {plural(len(self.fragments), 'fragment')} from {names}: "
-            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
-        )
+        parts = f"{plural(len(self.fragments), 'part')} of the model from {names}"
+        return f"Caught up with {parts}: {bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
 
 
 @dataclass(frozen=True, slots=True)

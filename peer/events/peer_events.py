@@ -62,10 +62,10 @@ class JoinedRun(Fact):
     earlier_rounds: int = 0
 
     def sentence(self) -> str:
-        held = " ".join(map(str, self.versions)) or "none"
-        return (
-            f"Joined {self.run_id} on {self.device} with {count_text(self.num_parameters)} parameters; versions {held}."
-        )
+        place = "as a seed" if self.device == "seed" else f"on {self.device}"
+        num_rounds = sum(self.versions)
+        since = f"after {plural(num_rounds, 'round')} of the run" if num_rounds else "before the first round"
+        return f"Joined {self.run_id} {place} with {count_text(self.num_parameters)} parameters, {since}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +336,11 @@ class LeftRun(Fact):
     """What `tokens` are in this run: tokens or examples."""
 
     def sentence(self) -> str:
-        return (
-            f"Left the run ({bare(self.reason)}) after {plural(self.inner_steps, 'inner step')}, "
-            f"{count_text(self.tokens)} {self.counted} and {plural(self.rounds_contributed, 'round')} contributed to."
-        )
+        left = f"Left the run ({bare(self.reason)})"
+        if not (self.inner_steps or self.tokens or self.rounds_contributed):
+            return f"{left}."  # a seed, most often
+        done = f"{plural(self.inner_steps, 'step')}, {count_text(self.tokens)} {self.counted}"
+        return f"{left} after {done} and {plural(self.rounds_contributed, 'round')} contributed to."
 
 
 NOTED: Final = "the organiser notes: "

@@ -13,7 +13,7 @@ from types import FrameType
 from peer.console.interrupt_while_loading import AnswerBeside
 
 _WHILE_LOADING = "Leaving; what is being loaded ends first."
-_POLITELY = "leaving: finishing the step and the round; once more to leave at once"
+_POLITELY = "leaving: finishing what is under way; once more to leave at once"
 
 
 class LeaveRequest:

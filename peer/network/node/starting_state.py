@@ -172,7 +172,7 @@ class Start:
             await self._fetch_better()
             if self.trains or all(fragment.state.digest for fragment in self.fragments):
                 return
-            self.reporter.report(WaitingForPeers("no trainer has a state yet", self.reporter.clock() - began))
+            self.reporter.report(WaitingForPeers("no trainer has the model yet", self.reporter.clock() - began))
             await asyncio.sleep(self.look_seconds)
             await self.membership.look()
 

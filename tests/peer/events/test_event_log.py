@@ -23,6 +23,7 @@ from averaging.rounds.round_facts import (
     RoundStarted,
 )
 from dht.host import PeerId
+from peer.events.anchor_events import CaughtUp
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
 from peer.events.log_tail import last_events, work_in_log
 from peer.events.peer_events import (
@@ -444,3 +445,18 @@ def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(kind
     # What earlier software wrote.
     earlier = {name: value for name, value in json.loads(to_json(told)).items() if name != "is_training"}
     assert from_json(json.dumps(earlier)) == told
+
+
+@pytest.mark.parametrize(
+    ("fact", "sentence"),
+    [
+        (JoinedRun("x", "cpu", 9, (0, 0)), "Joined x on cpu with 9 parameters, before the first round."),
+        (JoinedRun("x", "cpu", 9, (1, 0)), "Joined x on cpu with 9 parameters, after 1 round of the run."),
+        (JoinedRun("x", "seed", 9, (9, 8)), "Joined x as a seed with 9 parameters, after 17 rounds of the run."),
+        (LeftRun("asked to stop", 0, 0, 0), "Left the run (asked to stop)."),
+        (LeftRun("x", 1, 64, 0), "Left the run (x) after 1 step, 64 tokens and 0 rounds contributed to."),
+        (CaughtUp((0, 1), PeerId("y"), 12, 0.5), "Caught up with 2 parts of the model from y: 12 B in 0.5 s."),
+    ],
+)
+def test_what_a_volunteer_reads_first_and_last_has_no_jargon(fact: Fact, sentence: str) -> None:
+    assert fact.sentence() == sentence

@@ -52,7 +52,7 @@ def test_plain_lines_are_for_people() -> None:
     view.tick(100.0 + HEARTBEAT_SECONDS)
     view.tick(100.0 + HEARTBEAT_SECONDS + 1)
     said = told_by(view, stream)
-    assert said[0] == "Joined demo.abc on cpu with 860 k parameters; versions 0 0 0."
+    assert said[0] == "Joined demo.abc on cpu with 860 k parameters, before the first round."
     assert said[1] == "You passed 100 k tokens."
     assert said[2] == "Kiran joined."
     assert said[3] == "The manifest is new"
@@ -99,7 +99,7 @@ def test_verbose_lines_are_one_for_each_event_and_a_heartbeat() -> None:
     view.tick(101.0 + HEARTBEAT_SECONDS)
     view.tick(102.0 + HEARTBEAT_SECONDS)
     first, second, third = stream.getvalue().splitlines()
-    assert first.endswith("Joined demo.abc on cpu with 860 k parameters; versions 0 0 0.")
+    assert first.endswith("Joined demo.abc on cpu with 860 k parameters, before the first round.")
     assert "Fragment 1 reached version 5" in second
     assert "Still training: inner step 101, loss 2.0000 nats per token, 1 k tokens/s, 0 others here" in third
 
@@ -154,13 +154,13 @@ def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> No
     view = PlainView(stream)
     waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 10.0, 35.0, 40.0)]
     view.tick(0.0)
-    for event in [*waits, Event(41.0, ME, WaitingForPeers("no trainer has a state yet", 41.2))]:
+    for event in [*waits, Event(41.0, ME, WaitingForPeers("no trainer has the model yet", 41.2))]:
         view.tick(event.at)
         view.show(event)
     assert told_by(view, stream) == [
         "Waiting for peers: nobody answers.",
         "Waiting for peers since 35 s: nobody answers.",
-        "Waiting for peers since 41 s: no trainer has a state yet.",
+        "Waiting for peers since 41 s: no trainer has the model yet.",
     ]
 
 
