@@ -185,6 +185,11 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     assert not lone_words(lone, [starts[0], max(row.seen_at for row in lone) - JOINING_SECONDS])
 
 
+def test_rounds_that_a_peer_counts_are_not_headed_as_those_that_were_signed() -> None:
+    assert "Own rounds" in render_sections(state_of(), NOBODY)["peers"]
+    assert "Own rounds" not in render_sections(state_of(), history_of_run())["contributors"]
+
+
 def test_an_anchor_of_one_peer_is_equal_to_nothing() -> None:
     state = state_of()
     html = render_sections(
