@@ -11,10 +11,14 @@ happens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+
+COUNTED: Final = "tokens"
+"""What work is counted in unless the run says otherwise: of a model that sorts, each `tokens` is one of "examples"."""
 
 
 class Effect:
@@ -62,12 +66,13 @@ class SentContribution(OfVersion):
     tokens: int
     steps: int
     staleness: int
+    counted: str = COUNTED
 
     def sentence(self) -> str:
         late = f", {plural(self.staleness, 'version')} late" if self.staleness else ""
         return (
             f"Sent {plural(self.steps, 'step')} of work on fragment {self.fragment} for version {self.version + 1} "
-            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} tokens{late})."
+            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} {self.counted}{late})."
         )
 
 
@@ -104,6 +109,7 @@ class RoundCommitted(OfVersion):
     result_values_received: int
     num_cells: int = 0
     """Of a two-level round, whose `contributors` are those of this peer's cell; 0 in a flat round."""
+    counted: str = COUNTED
 
     @property
     def has_own_work(self) -> bool:
@@ -119,8 +125,8 @@ class RoundCommitted(OfVersion):
             else ""
         )
         return (
-            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
-            f"{plural(len(self.contributors), 'peer' if self.has_own_work else 'other peer')}{moved}{void}."
+            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} {self.counted} "
+            f"from {plural(len(self.contributors), 'peer' if self.has_own_work else 'other peer')}{moved}{void}."
         )
 
 
@@ -229,10 +235,11 @@ class WorkDropped(OfVersion):
 
     staleness: int
     tokens: int
+    counted: str = COUNTED
 
     def sentence(self) -> str:
         return (
-            f"Dropped work of {count_text(self.tokens)} tokens on fragment {self.fragment}: it was "
+            f"Dropped work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}: it was "
             f"{plural(self.staleness, 'version')} late, more than the run allows."
         )
 
@@ -247,12 +254,13 @@ class WorkLost(OfVersion):
     tokens: int
     is_doubled: bool
     reason: str
+    counted: str = COUNTED
 
     def sentence(self) -> str:
         what = "counts twice in" if self.is_doubled else "is lost to"
         return (
-            f"Work of {count_text(self.tokens)} tokens {what} fragment {self.fragment} at version {self.version}: "
-            f"{bare(self.reason)}."
+            f"Work of {count_text(self.tokens)} {self.counted} {what} fragment {self.fragment} at version "
+            f"{self.version}: {bare(self.reason)}."
         )
 
 

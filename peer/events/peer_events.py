@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from averaging.rounds.round_facts import Fact, bare
+from averaging.rounds.round_facts import COUNTED, Fact, bare
 from dht.fields import printable
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
@@ -116,15 +116,17 @@ class TrainingProgressed(Fact):
     """The run's clock: tokens that the whole swarm has committed."""
     learning_rate: float | None = None
     """Of the last inner step."""
+    counted: str = COUNTED
 
     def sentence(self) -> str:
         if not self.inner_steps:
-            return f"No inner step of its own so far; the swarm has committed {count_text(self.run_tokens)} tokens."
+            done = f"{count_text(self.run_tokens)} {self.counted}"
+            return f"No inner step of its own so far; the swarm has committed {done}."
         loss = "loss not a number" if self.tokens_per_second else "no loss since the start so far"
         loss = loss if self.train_loss is None else f"loss {self.train_loss:.4f}"
         return (
-            f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} tokens, "
-            f"{count_text(self.tokens_per_second)} tokens/s, {self.wait_fraction:.2%} of the time waiting."
+            f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} {self.counted}, "
+            f"{count_text(self.tokens_per_second)} {self.counted}/s, {self.wait_fraction:.2%} of the time waiting."
         )
 
 
@@ -332,8 +334,7 @@ class LeftRun(Fact):
     inner_steps: int
     tokens: int
     rounds_contributed: int
-    counted: str = "tokens"
-    """What `tokens` are in this run: tokens or examples."""
+    counted: str = COUNTED
 
     def sentence(self) -> str:
         left = f"Left the run ({bare(self.reason)})"

@@ -91,7 +91,7 @@ class Node:
         self.codec = codec_of(manifest)
         self.rule = rule_of(manifest)
         self.limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
-        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
+        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit, manifest.counted_in)
         self._background = Background()
         self._leaving = asyncio.Event()
         self._moved = asyncio.Event()
@@ -220,7 +220,7 @@ class Node:
             await self.membership.look()
             # Asked to leave before its fragments are where it starts from: nobody knows this peer.
             if not await is_done_before(loop.create_task(self._start.run()), self._leaving):
-                self.reporter.left(self._leave_reason, self.manifest.counted_in)
+                self.reporter.left(self._leave_reason)
                 return
             self._state = "training" if self.who.role == "trainer" else "serving"
             self.exchange.sending.take_part(self.who.role == "trainer")
@@ -256,7 +256,7 @@ class Node:
             await self.exchange.close()
             await self.links.close()
         self.reporter.progress(self.links.traffic.sent_abroad_bytes)
-        self.reporter.left(self._leave_reason, self.manifest.counted_in)
+        self.reporter.left(self._leave_reason)
 
     async def _replay_missed(self) -> None:
         """Take the commits that were made while the anchors were fetched: nobody begins one version behind."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted, SentContribution
+from averaging.rounds.round_facts import COUNTED, CommitTaken, Fact, RoundStarted, SentContribution
 from dht.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
@@ -28,6 +28,8 @@ class Reporter:
     wall_clock: Callable[[], float]
     clock: Callable[[], float]
     emit: Callable[[Event], None]
+    counted: str = COUNTED
+    """What the run counts work in."""
 
     def __post_init__(self) -> None:
         self.last_send_step: dict[int, int] = {}
@@ -44,7 +46,9 @@ class Reporter:
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
-        """Report a fact as it is."""
+        """Report a fact, with what the run counts work in."""
+        changes = {field.name: self.counted for field in fields(fact) if field.name == "counted"}
+        fact = replace(fact, **changes) if self.counted != COUNTED else fact
         self.emit(Event(self.wall_clock(), self.me, fact))
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...], budget_tokens: int | None) -> None:
@@ -83,11 +87,11 @@ class Reporter:
         """This peer's speed, as others are told; 0 when its trainer has stopped."""
         return self._pulse.tokens_per_second(self.mailbox.trainer, self.clock())
 
-    def left(self, reason: str, counted: str) -> None:
-        """It is over; `counted` is what the run counts work in."""
+    def left(self, reason: str) -> None:
+        """It is over."""
         trainer = self.mailbox.trainer
         rounds_contributed = self.mailbox.network.rounds_contributed
-        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed, counted))
+        self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped, WorkLost
 from dht.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.events.peer_events import Event, JoinedRun, WaitedForData
+from peer.events.peer_events import Event, JoinedRun, PeerJoined, TrainingProgressed, WaitedForData
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import Reporter
 
@@ -29,6 +30,27 @@ def test_waits_for_data_are_reported_when_there_are_new_ones() -> None:
     assert waits()[1].sentence() == (
         "Waited for data: 2 times, 31 s in this session; 1 step read what is here once more."
     )
+
+
+@pytest.mark.parametrize("counted", ["tokens", "examples"])
+def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
+    """Each fact that says a number of tokens, whoever makes it, says it in the unit of the run."""
+    events = list[Event]()
+    reporter = Reporter(PeerId("me"), Mailbox.in_process([4]), lambda: 0.0, lambda: 0.0, events.append, counted)
+    reporter.progress()
+    reporter.report(TrainingProgressed(3, 700, 1.0, 5.0, 0.0))
+    reporter.report(SentContribution(0, 1, 10, 700, 1, 0))
+    reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
+    reporter.report(WorkDropped(0, 1, 2, 700))
+    reporter.report(WorkLost(0, 1, 700, False, "it is old"))
+    reporter.report(PeerJoined(PeerId("other")))
+    reporter.left("it was asked to")
+    told = [event.sentence() for event in events]
+    assert len(told) == 8
+    assert [counted in sentence for sentence in told] == [True] * 6 + [False, True]
+    other = {"tokens": "examples", "examples": "tokens"}[counted]
+    assert not [sentence for sentence in told if other in sentence]
+    assert f"700 {counted}, 5 {counted}/s" in told[1]
 
 
 @pytest.mark.parametrize(
