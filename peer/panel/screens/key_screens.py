@@ -141,7 +141,7 @@ def work(state: PanelState, counted: str) -> list[str]:
     """Of this session, and with earlier sessions also altogether."""
 
     def line(tokens: int, inner_steps: int, rounds: int) -> str:
-        return f"{count_text(tokens)} {counted} in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"
+        return f"{count_text(tokens)} {counted} in {plural(inner_steps, 'step')}, {plural(rounds, 'round')}"
 
     in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
     if not state.earlier_inner_steps and not state.earlier_rounds:

@@ -121,7 +121,7 @@ def test_the_panel_does_what_its_keys_say(board: Board) -> None:
     assert "Details" not in terminal.getvalue()
     board.type("d")
     view.tick(NOW + 0.1)  # at once, and not when the next picture is due
-    assert "inner steps" in terminal.getvalue()
+    assert " steps" in terminal.getvalue()
     board.type("pl2\r\r")
     view.tick(NOW + 0.2)
     board.type("q")
