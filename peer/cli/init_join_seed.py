@@ -224,8 +224,8 @@ def _built(folder: Path, manifest: Any) -> Any:
 
 @commands.command(
     cls=options.with_choices(),
-    epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
-    "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
+    epilog="\b\nExample:\n  peer join --device cuda \\\n"
+    "    murmuration://tinybytes.abcdefghij234567abcd@203.0.113.5:4001/12D3KooW...",
 )
 @exits_with_sentence
 def join(

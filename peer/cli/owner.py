@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from dht.quantities import plural
-from peer.cli.arguments.named_run import named_run
+from peer.cli.arguments.named_run import named_or_only_run, named_run
 from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -42,7 +42,10 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
 )
 @exits_with_sentence
 def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
-    """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
+    """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing.
+
+    Without RUN it is that of the only run that you take part in here.
+    """
     from dht.identity.keys import Identity
     from peer.config.peer_config import IDENTITY_NAME, load_config
     from peer.user_folders import expanded
@@ -54,7 +57,7 @@ def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, id
     elif run is not None and expanded(run).is_dir():
         path = expanded(run) / IDENTITY_NAME
     else:
-        path = load_config({"run_id": named_run(run, run_id, None)[0]}).identity
+        path = load_config({"run_id": named_or_only_run(run, run_id, None).run_id}).identity
     print(Identity.load_or_create(path).peer_id)
 
 

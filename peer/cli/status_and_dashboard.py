@@ -14,7 +14,7 @@ import typer
 
 from dht.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
 from dht.observer.host_choice import choose_backend
-from peer.cli.arguments.named_run import Run, named_run
+from peer.cli.arguments.named_run import Run, named_or_only_run, named_run
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -50,8 +50,12 @@ def status(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
-    named = named_run(run, run_id, peers)
+    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused.
+
+    Without RUN it shows the only run that you take part in here.
+    """
+    is_told = invite is not None or data_dir is not None
+    named = (named_run if is_told else named_or_only_run)(run, run_id, peers)
     target = checked_target(named.run_id, named.peers, invite, data_dir, named.end)
     backend = choose_backend(host_backend)
     target.look_first(timeout)

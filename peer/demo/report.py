@@ -29,10 +29,11 @@ def print_report(
 ) -> None:
     """The table of peers, the model's words, what the figures show, and what to type next."""
     table = Table(title="What each peer did", box=None, pad_edge=False, title_justify="left")
-    for title in ("peer", "steps", "tokens", "rounds", "fate"):
+    for title in ("peer", "steps", "tokens", "rounds", "loss", "fate"):
         table.add_column(title, justify="left" if title in ("peer", "fate") else "right")
     for row in summary.rows:
-        figures = (str(row.steps), count_text(row.tokens), str(row.rounds))
+        loss = "" if row.loss is None else f"{row.loss:.2f}"
+        figures = (str(row.steps), count_text(row.tokens), str(row.rounds), loss)
         table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.doing)
     console.print(table)
     console.print()

@@ -75,7 +75,7 @@ class PlainView(_Lines):
         self._is_verbose = is_verbose
         self._spoke_at: float | None = None
         self._told_at = -math.inf
-        self._now = 0.0
+        self._now = self._scene.began_at
         self._awaited = ""
         self._waited_at = -math.inf
         self._unnamed: list[tuple[float, NewsLine]] = []
@@ -106,11 +106,16 @@ class PlainView(_Lines):
         if isinstance(update, SwarmSeen):
             self._print_unnamed(update.at)
         if isinstance(update, LoadingStep) and (update.detail or update.is_done):
-            _write_line(self._stdout, f"{LABELS[update.name]}: {update.detail or 'ready'}")
+            self.note(f"{LABELS[update.name]}: {update.detail or 'ready'}")
         elif isinstance(update, Resting):
             self.note("paused; this machine serves others meanwhile" if update.is_resting else "training goes on")
         elif isinstance(update, RunFacts) and update.page:
             self.note(f"the run's page: {update.page}")
+
+    def note(self, sentence: str) -> None:
+        # Before the first event of a view without a clock nobody knows the time.
+        clock = f"{datetime.fromtimestamp(self._now):%H:%M:%S} " if self._now else ""
+        _write_line(self._stdout, f"{clock}{_capitalised(sentence)}")
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)

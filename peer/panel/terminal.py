@@ -76,7 +76,9 @@ class Terminal:
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),
             scene=replace(
-                scene_of(config.run_id, limits, is_seed=is_seed), same_again=partial(same_with, config, what)
+                scene_of(config.run_id, limits, is_seed=is_seed),
+                same_again=partial(same_with, config, what),
+                began_at=time.time(),
             ),
             act=self._act,
             keyboard=sys.stdin,

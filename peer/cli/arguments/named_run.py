@@ -73,6 +73,12 @@ def with_named_run(flags: Mapping[str, object], run: str | None) -> dict[str, ob
     return {**flags, "run_id": named.run_id, "peers": named.peers}
 
 
+def named_or_only_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> NamedRun:
+    """The same; where nothing is named, the only run that has a folder here."""
+    known = runs_here() if (run, run_id, peers or None) == (None,) * 3 else []
+    return named_run(known[0], None, None) if len(known) == 1 else named_run(run, run_id, peers)
+
+
 def names_run(text: str) -> bool:
     """Whether a word that may also be a file stands for a run."""
     from dht.identity.join_link import is_join_link

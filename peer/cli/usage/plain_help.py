@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -18,8 +19,28 @@ FIRST: Final = "Options"
 """The panel of flags without another one."""
 _PATHS: Final = ("FILE", "DIR", "PATH")
 """What help shows for a flag that takes a path."""
+_EXTRA: Final = re.compile(r"\.?\s*\[((?:default: |x[<>]=|[-0-9.]+<=x)[^\[\]]*)\]$")
+"""The default and the range that the library puts behind the help of a flag."""
+_WORDS: Final = (
+    (r"^default: (-?[0-9]+)\.0$", r"default \1"),
+    (r"^default: ", "default "),
+    (r"^([-0-9.]+)<=x<=([-0-9.]+)$", r"\1 to \2"),
+    (r"^x>=", "at least "),
+    (r"^x<=", "at most "),
+)
 ALL: Final = "peer.help_all"
 """Set in a context's `meta` to see the flags of every panel."""
+
+
+def _in_words(told: str) -> str:
+    """What a flag does, with its default and range as people say them: the library's brackets are for programmers."""
+    found = _EXTRA.search(told)
+    if found is None:
+        return told
+    said = found[1].split("; ")
+    for pattern, words in _WORDS:
+        said = [re.sub(pattern, words, one) for one in said]
+    return f"{told[: found.start()]}; {', '.join(reversed(said))}."
 
 
 class PlainCommand(TyperCommand):
@@ -66,7 +87,7 @@ class PlainCommand(TyperCommand):
         for one in parameters:
             row = None if one.param_type_name == "argument" else one.get_help_record(ctx)
             if row is not None:
-                panels.setdefault(self.panel_of(one.name), []).append(row)
+                panels.setdefault(self.panel_of(one.name), []).append((row[0], _in_words(row[1])))
         self._write_panels(panels, ctx, formatter)
 
     def panel_of(self, name: str) -> str:

@@ -62,7 +62,7 @@ class Checklist:
             return self
         match fact := event.fact:
             case events.WaitingForPeers():
-                since = f" ({seconds_text(round(fact.seconds))})" if fact.seconds >= 1 else ""
+                since = f" ({seconds_text(round(fact.seconds))} so far)" if fact.seconds >= 1 else ""
                 return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
             case events.PeerJoined():
                 # Whoever is here may know more than this seed.

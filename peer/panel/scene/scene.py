@@ -58,6 +58,8 @@ class Scene:
     """The command that brings this peer back as it is, with these limits, there; empty: a plain one does."""
     met_at: float = -math.inf
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
+    began_at: float = 0.0
+    """When this process began; a seed is up from then on, also before the first trainer came. 0: not known."""
     joined_at: float | None = None
     lone_fragment_tokens: int = 0
     """Own work of this session in rounds without anybody else, each fragment's for itself."""

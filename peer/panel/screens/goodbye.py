@@ -14,7 +14,8 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     """Sentences, one a line; none for a peer that never became a member."""
     if scene.joined_at is None:
         return []
-    took = seconds_text(round(max(0.0, now - scene.joined_at)))
+    began_at = (scene.began_at if scene.is_seed else 0.0) or scene.joined_at
+    took = seconds_text(round(max(0.0, now - began_at)))
     last = _last_words(scene)
     if scene.is_seed:
         state = scene.state

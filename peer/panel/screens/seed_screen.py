@@ -35,8 +35,10 @@ NUM_RELAYED_NAMES = 4
 def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """At most `height` lines. One of them may be longer than `width`: a command to be copied has no break in it."""
     state = scene.state
-    since = "" if scene.joined_at is None else f", up {seconds_text(round(max(0.0, now - scene.joined_at)))}"
+    up_since = scene.began_at or scene.joined_at
+    since = "" if up_since is None else f", up {seconds_text(round(max(0.0, now - up_since)))}"
     words = "seed" if state.phase in ("serving", "alone") else state.phase
+    words += ", leaving" if scene.leaving and state.phase != "left" else ""
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, GOOD)])
     lines = ends(left, part("open for newcomers; does not train", DIM), width)
     command = scene.join_command

@@ -101,6 +101,8 @@ def doing(scene: Scene) -> tuple[str, str]:
         return "ended", DIM
     if phase == "left":
         return "left", DIM
+    if scene.leaving:
+        return "leaving", CARE
     if scene.is_resting:
         return "paused", CARE
     if scene.is_compiling:

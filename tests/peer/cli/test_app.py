@@ -491,7 +491,7 @@ def test_errors_become_one_sentence_and_their_exit_code(
     assert app.run(["join", RUN_ID, "--peers", ADDRESS]) == code
     shown = capsys.readouterr()
     if code == 130:
-        assert shown.out.endswith("\nLeft before training began: nothing is lost\n")
+        assert shown.out.endswith(" Left before training began: nothing is lost\n")
         assert shown.err == ""
         return
     assert shown.err.startswith("peer: ")

@@ -6,6 +6,8 @@ import io
 import json
 import math
 import os
+from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -127,6 +129,23 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
     ]
     assert said[4] == "Training goes on"
     assert said[-4].startswith("Thank you, Ada.")
+
+
+def test_every_plain_line_has_its_time_from_the_first_one_on() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream, replace(Scene(), began_at=NOW))
+    view.tell(LoadingStep("key", "Ada", is_done=True))
+    view.tell(OwnAddresses((ADDRESS,)))
+    view.tell(Remark("soon of no use"))
+    view.note("the disk is full")
+    lines = stream.getvalue().splitlines()
+    assert [line[8:] for line in lines] == [
+        " Your key: Ada",
+        f" Listening on {ADDRESS}",
+        " Soon of no use",
+        " The disk is full",
+    ]
+    assert {line[:8] for line in lines} == {f"{datetime.fromtimestamp(NOW):%H:%M:%S}"}
 
 
 def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> None:

@@ -11,7 +11,7 @@ from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
-from peer.cli.arguments.named_run import named_run, names_run, to_name_again
+from peer.cli.arguments.named_run import named_or_only_run, named_run, names_run, to_name_again
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.doctor import doctor
@@ -183,3 +183,36 @@ def test_the_command_of_the_doctor_names_the_run_so_that_a_fresh_machine_finds_i
     assert told.pop() == f"peer join {RUN_ID}", "its address is known here"
     assert to_name_again(RUN_ID, RUN_ID, [ADDRESS], "in vite") == [RUN_ID, "--invite", f"{Path.cwd()}/in vite"]
     assert to_name_again(None, RUN_ID, [], "-") == [RUN_ID, "--invite", "-"]
+
+
+def test_the_only_run_here_needs_no_name_in_status_and_key(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["key"]) == 2, "no run is here"
+    config = config_here(None)
+    assert named_or_only_run(None, None, None).run_id == RUN_ID
+    assert named_or_only_run(None, None, [ADDRESS]).run_id is None, "addresses of which run?"
+    capsys.readouterr()
+    assert app.run(["key"]) == 0
+    assert capsys.readouterr().out.strip() == Identity.load_or_create(config.identity).peer_id
+    asked: list[str | None] = []
+
+    def look(run_id: str | None, *rest: object) -> None:
+        asked.append(run_id)
+        raise UsageFault("looked")
+
+    monkeypatch.setattr("peer.cli.status_and_dashboard.checked_target", look)
+    assert app.run(["status"]) == 2
+    assert asked == [RUN_ID]
+    (home / OTHER_ID).mkdir()
+    assert app.run(["status"]) == 2
+    assert asked == [RUN_ID, None], "of two it is asked which"
+
+
+def test_help_says_defaults_and_ranges_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["stop", "--help"]) == 0
+    assert "until it has left; 0 to 3600, default 120." in " ".join(capsys.readouterr().out.split())
+    assert app.run(["dashboard", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "default 127.0.0.1." in shown
+    assert "<=" not in shown

@@ -163,7 +163,7 @@ def test_the_checklist_says_what_it_waits_for() -> None:
     steps = Checklist.of(is_seed=False).with_step(LoadingStep("key", "Ada", is_done=True))
     waits = steps.after(Event(1.0, ME, WaitingForPeers("nobody answers", 12.0)))
     (run,) = (line for line in waits.lines if line.name == "run")
-    assert (run.text, run.is_waiting, run.is_done) == ("nobody answers (12 s)", True, False)
+    assert (run.text, run.is_waiting, run.is_done) == ("nobody answers (12 s so far)", True, False)
     found = waits.with_step(LoadingStep("run", "found", is_done=True))
     # What comes late does not take a tick away.
     late = found.after(Event(2.0, ME, WaitingForPeers("nobody answers", 13.0)))

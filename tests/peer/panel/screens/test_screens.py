@@ -243,6 +243,14 @@ def test_a_seed_says_that_others_train_alone() -> None:
     assert "had one member" not in picture_of(with_one)
 
 
+def test_a_seed_is_up_from_its_start_and_both_say_that_they_leave() -> None:
+    seed = replace(an_evening(is_seed=True), began_at=NOW - 9000.0)
+    assert "seed, up 2 h 30 min" in picture_of(seed)
+    assert "Your seed was up for 2 h 30 min" in goodbye(seed, NOW)[0]
+    assert "seed, leaving, up" in picture_of(replace(seed, leaving="finishing"))
+    assert "leaving 2 h 14 min" in picture_of(replace(an_evening(), began_at=NOW - 9000.0, leaving="finishing"))
+
+
 def test_a_seed_of_a_private_run_says_how_others_get_in() -> None:
     private = with_update(an_evening(is_seed=True), replace(FACTS, is_private=True))
     shown = text_of(lines_of(private, 60, 24))
