@@ -37,5 +37,11 @@ def put_right() -> None:
     os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: in a container perhaps fewer than the machine has."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return allowed or 1
+
+
 def _nowhere(mode: str) -> Any:
     return open(os.devnull, mode, encoding="utf-8")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dht.errors import UsageFault
+from dht.errors import Incompatible, UsageFault
 from peer.cli.arguments import options
 from peer.cli.arguments.named_run import Run, with_named_run
 from peer.cli.usage.exit_codes import exits_with_sentence
@@ -20,7 +20,7 @@ from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import notice
 from peer.console.progress import loading, tell_progress
 from peer.observe.run_names import owned_folders, runs_here
-from peer.user_folders import check_out
+from peer.user_folders import check_out, expanded
 
 commands = Commands()
 
@@ -142,17 +142,19 @@ def init(
         chosen = None
         if adapter is not None:
             chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, _names(targets))
-        described = describe_model(model, task, chosen, _names(freeze), tell_progress)
-    made = create_run(
-        *(name, config, out),
-        replace=force,
-        access=access,
-        page=page,
-        for_strangers=True,
-        files=file or (),
-        model=described,
-        built=None if model is None else partial(_built, Path(model)),
-    )
+        with _of_arguments():
+            described = describe_model(model, task, chosen, _names(freeze), tell_progress)
+    with _of_arguments():
+        made = create_run(
+            *(name, config, out),
+            replace=force,
+            access=access,
+            page=page,
+            for_strangers=True,
+            files=file or (),
+            model=described,
+            built=None if model is None else partial(_built, Path(model)),
+        )
     remember_place(made.run_id, made.folder)
     for other in same_name:
         if other != made.run_id:
@@ -208,6 +210,19 @@ def init(
         print(f"            The page answers once `peer dashboard` serves it at {page}.")
 
 
+@contextlib.contextmanager
+def _of_arguments() -> Iterator[None]:
+    """What does not fit is --model or another flag: there is no run yet that could need other software.
+
+    Raises:
+        UsageFault: in place of Incompatible.
+    """
+    try:
+        yield
+    except Incompatible as fault:
+        raise UsageFault(str(fault)) from fault
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
@@ -258,16 +273,18 @@ def seed(
 ) -> int:
     """Help a run without training: be an address to join at, and serve its state to newcomers.
 
-    Without RUN it seeds the run whose folder you are in, or which alone has a folder in it.
+    Without RUN it seeds the run of --data-dir, or else whose folder you are in, or which alone has a folder in it.
     """
     flags = _flags(context, run, as_json, plain, verbose)
-    if (flags.get("run_id"), flags.get("data_dir"), config, invite) == (None,) * 4:
-        flags |= _run_in_this_folder()
+    if (flags.get("run_id"), config, invite) == (None,) * 3:
+        flags |= _run_in_folder(flags.get("data_dir"))
     return _run_peer(flags, config, invite, seed_only=True)
 
 
-def _run_in_this_folder() -> dict[str, object]:
-    """Run id and data folder, told to the person, if the working folder is that of one run, or holds one such folder.
+def _run_in_folder(data_dir: object) -> dict[str, object]:
+    """Run id and data folder, told to the person: of the run in that folder.
+
+    Without one, the working folder may be that of a run, or hold a single such folder.
 
     Nothing is checked here: what is in the folder is, before anything is done with it.
     """
@@ -275,10 +292,11 @@ def _run_in_this_folder() -> dict[str, object]:
     from dht.regular_files import read_regular
     from peer.config.peer_config import RUN_RECORD_NAME
 
-    here = Path.cwd()
     found: dict[Path, str] = {}
     with contextlib.suppress(OSError):
-        for folder in (here, *sorted(one for one in here.iterdir() if one.is_dir())):
+        here = Path.cwd()
+        within = sorted(one for one in here.iterdir() if one.is_dir()) if data_dir is None else ()
+        for folder in (here if data_dir is None else expanded(str(data_dir)), *within):
             with contextlib.suppress(OSError):
                 run_id = claimed_run_id(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES))
                 found |= {} if run_id is None else {folder: run_id}

@@ -286,6 +286,7 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
         print(f"Change      {change}")
     if draft is not None:
         print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, manifest)}")
+        print(f"Or discard: {_to_discard(owned)}")
 
 
 @manifest_commands.command(
@@ -333,7 +334,10 @@ def edit(
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Add a change to the draft of the next revision; nothing counts before it is signed and published."""
+    """Add a change to the draft of the next revision; nothing counts before it is signed and published.
+
+    To begin the draft anew, remove the file manifest.draft in the owner's folder.
+    """
     from pydantic import ValidationError
 
     from peer.config.access_sections import ChangeSection
@@ -381,6 +385,7 @@ def edit(
         addresses = peers or owned.known_addresses()
         print(f"Ends        {end_in_words(owned, at_version or 0, addresses, min(timeout, LOOK_SECONDS))}")
     print(f"Next:       {_for_owner(owned, 'sign')}, then {_for_owner(owned, 'publish')}")
+    print(f"Or discard: {_to_discard(owned)}")
 
 
 @manifest_commands.command(
@@ -463,6 +468,12 @@ def _and_published(owned: Any, published: bool) -> str:
 def _for_owner(owned: Any, step: str) -> str:
     """The command for the next step with this run's manifest, as it is typed in the same working directory."""
     return shlex.join(["peer", "manifest", step, "--data-dir", str(owned.folder)])
+
+
+def _to_discard(owned: Any) -> str:
+    from peer.owner.owned_run import DRAFT_NAME
+
+    return f"{shlex.join(['rm', str(owned.folder / DRAFT_NAME)])} removes the whole draft; nothing of it was signed"
 
 
 def _day(seconds: float) -> str:

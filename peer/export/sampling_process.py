@@ -22,6 +22,7 @@ from dht.fields import printable
 from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written
+from peer.process_setup import usable_cores
 from peer.trainer.devices.rank_rendezvous import end_with
 
 NICENESS = 10
@@ -71,7 +72,7 @@ def main() -> int:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    torch.set_num_threads(max(1, usable_cores() // 2))
     try:
         found = answer_to(**json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001  a library's own: it must not end the page's log in a traceback

@@ -17,6 +17,7 @@ from typing import Any
 from dht.errors import UsageFault, writing
 from dht.quantities import bytes_text, count_text, plural, seconds_text
 from dht.regular_files import read_regular
+from peer.process_setup import usable_cores
 from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
@@ -64,7 +65,7 @@ def prepare_data(
     Args:
         sources: files and folders; ``jsonl:``, ``parquet:`` or ``text:`` in front says what they are.
         held_out_fraction: share of the documents that is never trained on, chosen by their content.
-        num_processes: None: one per core.
+        num_processes: None: one per core that this process may use.
         part_bytes: text per shard.
         examples: of rows with labels; None: they are text to write on.
 
@@ -86,7 +87,7 @@ def prepare_data(
         settings["examples"] = json.loads(json.dumps(asdict(examples)))
     with _alone_in(out):
         done = _begin(out, settings)
-        num_processes = num_processes or os.cpu_count() or 1
+        num_processes = num_processes or usable_cores()
         suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
         orders = [
             TokenizeOrder(
@@ -123,6 +124,10 @@ def prepare_data(
                 # Nothing is lost, and the same folder may be given with the right field.
                 (out / _STATE_NAME).unlink(missing_ok=True)
             raise
+        finally:
+            # The first worker that fails ends the others in the middle of theirs.
+            with writing(out):
+                _remove_drafts(out)
         for answer in done.values():
             complaints.counts.update(answer["complaints"])
         if complaints.counts:
@@ -248,8 +253,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         if not path.exists():
             write_new(path, (json.dumps(settings) + "\n").encode())
             return {}
-        for draft in out.glob(".*.u*.*"):  # of a worker that was killed
-            draft.unlink()
+        _remove_drafts(out)
         lines = read_regular(path, _MAX_STATE_BYTES).decode(errors="replace").splitlines()
     rows = []
     for line in lines:
@@ -297,6 +301,12 @@ def _meta_of(
         shards=tuple(shards),
         rows=rows,
     )
+
+
+def _remove_drafts(out: Path) -> None:
+    """Shards that a worker had begun when it was killed."""
+    for draft in out.glob(".*.u*.*"):
+        draft.unlink()
 
 
 class _Progress:

@@ -194,7 +194,7 @@ def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incom
     """What is said when a member does not let this peer in."""
     return Incompatible(
         f"member {remote[-8:]} of {run_id} {reason}; expected to be admitted with the key {own}; ask the owner of the "
-        "run for a new invite"
+        "run for an invite for that key (`peer invite --key`), which also admits a revoked one again"
     )
 
 

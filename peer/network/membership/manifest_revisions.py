@@ -16,6 +16,7 @@ from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
+from dht.quantities import count_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.averaging_rules import rule_of
@@ -122,10 +123,13 @@ def _phrase(change: ChangeSection) -> str:
     if change.outer_lr is not None:
         parts.append(f"outer_lr {change.outer_lr:g}")
     if change.cooldown_tokens is not None:
-        parts.append(
-            f"the learning rate falls to its floor over {change.cooldown_tokens} tokens from token "
-            f"{change.cooldown_from} on"
+        length = f"{count_text(change.cooldown_tokens)} tokens"
+        first = (
+            f"over {length} after the first {count_text(change.cooldown_from)}"
+            if change.cooldown_from
+            else (f"within the first {length}")
         )
+        parts.append(f"the learning rate falls to its floor {first}")
     if change.minimum_software is not None:
         parts.append(f"software {change.minimum_software} or newer")
     if change.page is not None:
@@ -137,7 +141,8 @@ def _phrase(change: ChangeSection) -> str:
         return noted
     if len(parts) == 1 and change.cooldown_tokens is not None and not change.at_version:
         return f"{parts[0]}{noted and f'; {noted}'}"  # the token says when
-    return f"{', '.join(parts) or 'nothing'} {when}{noted and f'; {noted}'}"
+    before = ", " if change.cooldown_tokens is not None else " "
+    return f"{', '.join(parts) or 'nothing'}{before}{when}{noted and f'; {noted}'}"
 
 
 @dataclass(eq=False)

@@ -321,6 +321,21 @@ def test_a_seed_takes_the_one_run_of_the_working_folder(
     assert len(calls) == 2
 
 
+def test_a_seed_takes_the_run_of_its_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        assert app.run(["init", name, "--out", str(tmp_path / name)]) == 0
+    calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
+    monkeypatch.chdir(tmp_path)
+    assert app.run(["seed", "--data-dir", "two"]) == 0
+    assert "Seeding two." in capsys.readouterr().err
+    ((config, _),) = calls
+    assert (config.run_id.partition(".")[0], config.data_dir.resolve()) == ("two", tmp_path / "two")
+    assert app.run(["seed", "--data-dir", str(tmp_path)]) == 2, "a folder of folders is none of a run"
+    assert "Which run?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -25,7 +25,9 @@ from dht.admission.tickets import (
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from peer.cli import app
+from peer.network.membership.address_check import not_admitted
 from peer.network.membership.invite_users import INVITE_USERS_NAME, InviteUsers
+from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
 from peer.owner.owner_connection import live_records
 from peer.owner.publish import publish
@@ -248,6 +250,20 @@ def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.Ca
     assert "has no draft" in sentence(capsys, ["manifest", "sign", "--data-dir", folder])
 
 
+def test_a_slip_in_a_draft_can_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    edit = ["manifest", "edit", "--data-dir", str(folder), "--at-version", "50", "--outer-lr"]
+    for command in ([*edit, "0.9"], ["manifest", "show", "--data-dir", str(folder)]):
+        capsys.readouterr()
+        assert app.run(command) == 0
+        assert f"rm {folder / DRAFT_NAME} removes the whole draft" in capsys.readouterr().out
+    (folder / DRAFT_NAME).unlink()
+    assert app.run([*edit, "0.3"]) == 0
+    assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
+    assert "0.9" not in capsys.readouterr().out.rpartition("Signed")[2]
+
+
 def test_a_cool_down_is_asked_for_with_a_length_and_a_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +275,33 @@ def test_a_cool_down_is_asked_for_with_a_length_and_a_beginning(
     assert "or give --cooldown-from TOKENS yourself" in sentence(capsys, [*edit, "--cooldown-tokens", "900"], 3)
     assert app.run([*edit, "--cooldown-tokens", "900", "--cooldown-from", "0", "--at-version", "7"]) == 0
     said = capsys.readouterr().out
-    assert "the learning rate falls to its floor over 900 tokens from token 0 on from version 7" in said
+    assert "the learning rate falls to its floor within the first 900 tokens, from version 7" in said
+
+
+def test_a_cool_down_that_begins_late_says_so_with_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "owner")
+    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
+    edit = ["manifest", "edit", "--data-dir", folder, "--cooldown-tokens", "100000", "--cooldown-from", "7168000000"]
+    assert app.run([*edit, "--at-version", "1000000"]) == 0
+    said = capsys.readouterr().out
+    assert "falls to its floor over 100 k tokens after the first 7.17 G, from version 1000000" in said
+
+
+def test_a_revoked_key_is_told_which_invite_admits_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    assert app.run(["revoke", "--key", FRIEND.peer_id, "--data-dir", str(folder)]) == 0
+
+    def is_revoked_after(*invited: str) -> bool:
+        arguments = ["--data-dir", str(folder), "--out", str(tmp_path / "again.invite")]
+        assert app.run(["invite", *invited, *arguments]) == 0
+        owned = open_owned_run(None, folder)
+        return FRIEND.peer_id in member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING).revoked
+
+    assert is_revoked_after("--one-time")
+    assert not is_revoked_after("--key", FRIEND.peer_id)
+    said = str(not_admitted("ours.x", FRIEND.peer_id, MEMBER.peer_id, "says: the owner of the run revoked this key"))
+    assert "an invite for that key (`peer invite --key`), which also admits a revoked one again" in said
 
 
 def test_an_older_draft_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

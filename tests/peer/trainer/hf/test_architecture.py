@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
+from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import trained_parameters
@@ -154,6 +155,19 @@ def test_wrong_frozen_parts_are_a_sentence(tmp_path: Path, names: tuple[str, ...
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))
     with pytest.raises(Incompatible, match=said):
         describe_model(tmp_path, None, None, names)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(["--freeze", "nosuch"], "no part of that name"), (["--task", "image-classification"], "no head for image")],
+)
+def test_wrong_flags_of_a_new_run_end_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))
+    assert app.run(["init", "tiny", "--model", str(tmp_path), *wrong, "--out", str(tmp_path / "owner")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "owner").exists()
 
 
 def test_masked_tokens_are_learned_and_measured_alike(tmp_path: Path) -> None:
