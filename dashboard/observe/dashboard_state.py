@@ -94,6 +94,11 @@ class DashboardState:
     problem: str = ""
 
     @property
+    def counted(self) -> str:
+        """What work is counted in: tokens, or examples of a model that sorts."""
+        return self.run.counted if self.run is not None else "tokens"
+
+    @property
     def join_link(self) -> JoinLink:
         """Run and addresses in one string, which `peer join` takes."""
         return join_link(self.run_id, self.join_addresses)

@@ -23,16 +23,16 @@ def run_badge(state: DashboardState) -> str:
     name = state.run_id.partition(".")[0]
     num_trainers = len(state.trainers)
     training = f"{count_text(num_trainers)} training" if num_trainers else state.phase
-    tokens = f" · {count_text(float(state.committed_tokens))} tokens" if state.committed_tokens else ""
+    tokens = f" · {count_text(float(state.committed_tokens))} {state.counted}" if state.committed_tokens else ""
     return badge(name, training + tokens, is_lit=num_trainers > 0)
 
 
-def contributor_badge(run_id: str, row: ContributorRow) -> str:
+def contributor_badge(run_id: str, row: ContributorRow, counted: str = "tokens") -> str:
     """The name, and what others witnessed. `row.name` is empty for those who chose none or withdrew it."""
     name = row.name or speakable_name(row.contributor_id)
     return badge(
         f"{name} · {run_id.partition('.')[0]}",
-        f"{whole_text(row.tokens_witnessed)} tokens · {plural(row.rounds, 'round')}",
+        f"{whole_text(row.tokens_witnessed)} {counted} · {plural(row.rounds, 'round')}",
         is_lit=row.is_here,
     )
 

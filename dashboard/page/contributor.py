@@ -38,7 +38,7 @@ def render_contributor(
     row = view.row
     values = _person(state, view) | round_values(state, view.rounds, contributors) | {"curve": work_curve(view.curve)}
     values |= {
-        "milestones": reached(view.days),
+        "milestones": reached(view.days, state.counted),
         "next": next_milestone(row.milli_witnessed, view.days, row.first_at, frame.now),
         "weeks": weeks(view.days, frame.now),
         "num_namesakes": num_namesakes,
@@ -78,5 +78,5 @@ def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
         "key": contributor_path(row.contributor_id).removeprefix("/c/"),
         "num_ranked": num_ranked,
         "percentile": percentile_words(row.rank, num_ranked),
-        "share_words": share_words(row.share),
+        "share_words": share_words(row.share, state.counted),
     }

@@ -42,7 +42,7 @@ NO_CURVE: Final = Curve("", (), ())
 """Of a part of the page that is not open."""
 
 
-def curves(history: HistoryView) -> dict[str, Curve]:
+def curves(history: HistoryView, counted: str = "tokens") -> dict[str, Curve]:
     """`losses`, `swarm` and `lines`, as of this history."""
     points = history.points
     has_losses = any(_is_plausible(loss) for point in points for loss in (point.held_out_loss, point.train_loss))
@@ -51,7 +51,7 @@ def curves(history: HistoryView) -> dict[str, Curve]:
     has_lines = any(point.upload_bits_per_second > 0 for point in points)
     return {
         "losses": Curve(
-            "tokens committed",
+            f"{counted} committed",
             tuple(_LOSSES),
             _rows(points, lambda point: count_text(float(point.tokens)), _LOSSES) if has_losses and has_tokens else (),
         ),

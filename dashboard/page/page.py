@@ -141,7 +141,11 @@ def render_page(
         is_wall: four large panels for a screen on the wall, in place of the tabs.
         found: of `render_people`: what somebody searched for, in place of the ranking.
     """
-    values: dict[str, Any] = {"state": state, "result": result_of(state, history), "curves": curves(history)}
+    values: dict[str, Any] = {
+        "state": state,
+        "result": result_of(state, history),
+        "curves": curves(history, state.counted),
+    }
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab and not is_wall:
         wanted = ("status", *TABS[tab])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dashboard.history_facts import ContributorRow, HistoryView, Period
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.number_formats import TEMPLATES, with_ages
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
@@ -16,6 +17,7 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("today", "Today"), ("week", "
 
 
 def render_people(
+    state: DashboardState,
     found: Sequence[ContributorRow],
     history: HistoryView,
     *,
@@ -28,7 +30,7 @@ def render_people(
 ) -> str:
     """The ranking as far as somebody searched for it: `limit` rows of `found`, which is sorted by `sort`."""
     values = ranking_values(found, history, by, sort, limit, search, offset)
-    values["num_contributors"] = len(history.contributors)
+    values |= {"state": state, "num_contributors": len(history.contributors)}
     return with_ages(TEMPLATES.get_template("people.html").render(values), now)
 
 

@@ -43,7 +43,7 @@ class NextMilestone:
     """Unix seconds at the speed of the last days; None: not within a year, or there is no speed."""
 
 
-def reached(days: Sequence[DayOfWork]) -> tuple[Milestone, ...]:
+def reached(days: Sequence[DayOfWork], counted: str = "tokens") -> tuple[Milestone, ...]:
     """Milestones that `days` (oldest first) came to, the newest first; of tokens only 1, 10, 100 and so on."""
     milli = rounds = streak = 0
     before = -2
@@ -62,7 +62,7 @@ def reached(days: Sequence[DayOfWork]) -> tuple[Milestone, ...]:
         streak = streak + 1 if one.day == before + 1 else 1
         before = one.day
         pass_by("rounds", ROUNDS, rounds, lambda step: "first round" if step == 1 else plural(step, "round"), one.day)
-        pass_by("tokens", powers, milli / 1000, lambda step: f"{words_text(step)} tokens", one.day)
+        pass_by("tokens", powers, milli / 1000, lambda step: f"{words_text(step)} {counted}", one.day)
         pass_by("streak", STREAKS, streak, lambda step: f"{step} days in a row", one.day)
     return tuple(reversed(found))
 

@@ -71,7 +71,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
 
     async def make() -> str:
         history = site.live.history
-        return render_people(found_contributors(history, query), history, now=site.clock(), **asked)
+        return render_people(site.live.state, found_contributors(history, query), history, now=site.clock(), **asked)
 
     return (await site.answer(f"people {asked}", make)).content.decode()
 

@@ -29,8 +29,12 @@ export function tickTimes(ticks, seconds) {
   return new Set(texts).size < texts.length ? ticks.map((tick) => tickTime(tick, 1)) : texts;
 }
 
+/** What the run counts work in. */
+export const counted = document.body.dataset.counted ?? "tokens";
+const learned = counted === "tokens" ? "text learned so far (tokens)" : `${counted} learned so far`;
+
 export const AXES = {
-  tokens: { label: "tokens", title: "text learned so far (tokens)", text: (value) => `${wholeText(value)} tokens` },
+  tokens: { label: counted, title: learned, text: (value) => `${wholeText(value)} ${counted}` },
   rounds: { label: "rounds", title: "exchanges so far", text: (value) => `${countText(value)} exchanges` },
   time: { label: "time", title: "your local time", text: momentText },
 };
@@ -80,8 +84,8 @@ export const CHARTS = {
     ],
     axes: ["time"],
     fromZero: true,
-    title: "tokens",
-    text: known((value) => `${wholeText(value)} tokens`),
+    title: counted,
+    text: known((value) => `${wholeText(value)} ${counted}`),
     tick: wholeText,
   },
 };

@@ -76,16 +76,16 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
     history = history_of_run(80)
     people = history.contributors
-    html = render_people(people[30:70], history, sort="name", limit=30, search="a b", now=NOW)
+    html = render_people(state_of(), people[30:70], history, sort="name", limit=30, search="a b", now=NOW)
     assert 'data-found="40 of 80 contributors"' in html
     assert html.count("<tr") == 1 + 30
     assert 'sort=name&amp;search=a%20b&amp;limit=75#contributors-title">Show all 40</a>' in html
     assert re.findall(r'data-sort="(\w+)" aria-sort="(\w+)"', html) == [("name", "ascending")]
-    last = render_people(people, history, sort="tokens", limit=75, offset=75, now=NOW)
+    last = render_people(state_of(), people, history, sort="tokens", limit=75, offset=75, now=NOW)
     assert last.count("<tr") == 1 + 5
     assert "76 to 80 of 80 contributors" in last
     assert "Next" not in last
-    nobody = render_people((), history, sort="tokens", limit=30, search="x", now=NOW)
+    nobody = render_people(state_of(), (), history, sort="tokens", limit=30, search="x", now=NOW)
     assert 'data-found="0 of 80 contributors"' in nobody
     assert "Nobody is called that" in nobody
 
@@ -93,12 +93,12 @@ def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
 def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
     history = history_of_run(12)
     today = [row for row in history.contributors if row.today.rank]
-    page = TextOnly(render_people(today, history, by="today", sort="tokens", limit=30, now=NOW))
+    page = TextOnly(render_people(state_of(), today, history, by="today", sort="tokens", limit=30, now=NOW))
     assert "5.22 M" in page.text
     assert "Rounds" not in page.text
     shares = re.findall(r"([0-9.]+) %", page.text)
     assert sum(map(float, shares)) == pytest.approx(100, abs=1)
-    whole = render_people(history.contributors, history, sort="tokens", limit=30, now=NOW)
+    whole = render_people(state_of(), history.contributors, history, sort="tokens", limit=30, now=NOW)
     assert re.findall(r'class="(up|down)" title="([^"]+)"', whole) == [
         ("up", "up 1 since yesterday"),
         ("down", "down 1 since yesterday"),
