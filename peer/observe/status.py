@@ -198,7 +198,8 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         "rounds": [str(record.rounds_contributed) for record in records],
         "loss": ["-" if record.train_loss is None else f"{record.train_loss:.3f}" for record in records],
     }
-    widths = {title: max(map(cell_len, (title, *cells))) + 1 for title, cells in columns.items()}
+    heads = {title: title.replace("tokens", manifest.counted_in) for title in columns}
+    widths = {title: max(map(cell_len, (heads[title], *cells))) + 1 for title, cells in columns.items()}
     for title in _NEEDLESS:
         if sum(widths.values()) > console.width:
             del columns[title], widths[title]
@@ -208,7 +209,10 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         # What is still too wide continues below, where it is read whole.
         fold = title == "versions"
         table.add_column(
-            title, justify="left" if is_text else "right", no_wrap=not fold, overflow="fold" if fold else "ellipsis"
+            heads[title],
+            justify="left" if is_text else "right",
+            no_wrap=not fold,
+            overflow="fold" if fold else "ellipsis",
         )
     for row in range(len(records)):
         table.add_row(*(cells[row] for cells in columns.values()))
