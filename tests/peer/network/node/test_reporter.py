@@ -35,9 +35,10 @@ def test_waits_for_data_are_reported_when_there_are_new_ones() -> None:
 @pytest.mark.parametrize("counted", ["tokens", "examples"])
 def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
     """Each fact that says a number of tokens, whoever makes it, says it in the unit of the run."""
-    events = list[Event]()
-    reporter = Reporter(PeerId("me"), Mailbox.in_process([4]), lambda: 0.0, lambda: 0.0, events.append, counted)
+    mailbox, events = Mailbox.in_process([4]), list[Event]()
+    reporter = Reporter(PeerId("me"), mailbox, lambda: 0.0, lambda: 0.0, events.append, counted)
     reporter.progress()
+    mailbox.trainer.inner_steps, mailbox.trainer.tokens = 3, 700
     reporter.report(TrainingProgressed(3, 700, 1.0, 5.0, 0.0))
     reporter.report(SentContribution(0, 1, 10, 700, 1, 0))
     reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
