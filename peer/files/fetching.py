@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +20,7 @@ from dht.compute import Compute
 from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.quantities import bytes_text, plural, short_peer
-from dht.task_ending import end_tasks
+from dht.waiting import in_turn
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import files_folder, missing_files, objection_to
@@ -137,18 +138,11 @@ class FileFetcher:
         digest = bytes.fromhex(file.digest)
         if file.chunks is None:
             return (digest,)
-        waiting, asking = list(donors), set[asyncio.Task[Sequence[bytes] | None]]()
-        try:
-            while waiting or asking:
-                if waiting:
-                    asking.add(asyncio.ensure_future(self._chunk_digests_of(waiting.pop(0), file, digest)))
-                seconds = HEADER_SECONDS if waiting else None
-                done, asking = await asyncio.wait(asking, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                for found in [task.result() for task in done]:
-                    if found is not None:
-                        return found
-        finally:
-            await end_tasks(asking)
+        calls = [partial(self._chunk_digests_of, donor, file, digest) for donor in donors]
+        async with contextlib.aclosing(in_turn(calls, HEADER_SECONDS)) as answers:
+            async for found in answers:
+                if found is not None:
+                    return found
         return None
 
     async def _chunk_digests_of(self, donor: PeerId, file: FileSection, digest: bytes) -> Sequence[bytes] | None:

@@ -8,11 +8,13 @@ and of equal ones that with more tokens in signed commits (`dht.records.lineages
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Literal, TypeVar
 
 from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_header
@@ -21,9 +23,12 @@ from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
+from dht.waiting import in_turn
 from peer.network.anchors.claimed_anchors import MAX_WITNESSES, Claims
 from peer.network.anchors.donors import Donors
 
+HEADER_SECONDS = 5.0
+"""Before one more donor is asked what it has: an honest one goes over its whole fragment for that."""
 CONFIRM_SECONDS = 1.0
 MAX_CONFIRM_ROUNDS = 5
 """Members that do not know a donor's version yet are asked again so often: they apply a round in less time."""
@@ -83,30 +88,45 @@ class Agreement:
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
             undecided: dict[bytes, Votes[Header]] = {}
-            for donor in candidates:
-                if self.donors.is_blamed(donor):
-                    continue
-                try:
-                    header = await fetch_header(self.host, self.handshake_policy, donor, fragment, num_values)
-                except PeerFault as fault:
-                    self.donors.note_fault(donor, fragment, fault)
-                    continue
-                if isinstance(header, str):
-                    num_busy += header == "busy"
-                    continue
-                if self.donors.is_outvoted(donor, fragment, header.digest) or header.digest in undecided:
-                    continue
-                found = await self.confirm(fragment, donor, header, voters)
-                if found.is_confirmed:
-                    return found
-                if not found.is_refuted and len(undecided) < MAX_CANDIDATES:
-                    undecided[header.digest] = found
+            calls = [
+                partial(self._header, fragment, num_values, donor)
+                for donor in sorted(candidates, key=self.donors.is_slow)
+            ]
+            async with contextlib.aclosing(in_turn(calls, HEADER_SECONDS)) as answers:
+                async for donor, header in answers:
+                    if header is None or isinstance(header, str):
+                        num_busy += header == "busy"
+                        continue
+                    if self.donors.is_outvoted(donor, fragment, header.digest) or header.digest in undecided:
+                        continue
+                    found = await self.confirm(fragment, donor, header, voters)
+                    if found.is_confirmed:
+                        return found
+                    if not found.is_refuted and len(undecided) < MAX_CANDIDATES:
+                        undecided[header.digest] = found
             if undecided:
                 return await self._choose(fragment, list(undecided.values()), voters)
             if not num_busy or voters:
                 return None
             await asyncio.sleep(BUSY_SECONDS)
         return None
+
+    async def _header(
+        self, fragment: int, num_values: int, donor: PeerId
+    ) -> tuple[PeerId, Header | Literal["none", "busy"] | None]:
+        """What a donor says that it has; None when it is not asked, or does not answer."""
+        if self.donors.is_blamed(donor):
+            return donor, None
+        try:
+            header = await fetch_header(self.host, self.handshake_policy, donor, fragment, num_values)
+        except PeerFault as fault:
+            self.donors.note_fault(donor, fragment, fault)
+            return donor, None
+        except asyncio.CancelledError:
+            self.donors.note_answer(donor, in_time=False)
+            raise
+        self.donors.note_answer(donor, in_time=True)
+        return donor, header
 
     async def confirm(self, fragment: int, donor: PeerId, held: Held, voters: frozenset[PeerId]) -> Votes[Held]:
         """Members that have what a donor has; what others refute is not voted on again for a while."""

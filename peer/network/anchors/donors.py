@@ -44,6 +44,7 @@ class Donors:
 
     def __post_init__(self) -> None:
         self._blamed = Newest[PeerId, float](MAX_REMEMBERED)
+        self._slow = Newest[PeerId, None](MAX_REMEMBERED)
         self._outvoted = Newest[tuple[PeerId, int], tuple[bytes, float]](MAX_REMEMBERED)
 
     def givers(self, fragment: int) -> list[PeerRecord]:
@@ -89,6 +90,16 @@ class Donors:
     def is_blamed(self, peer_id: PeerId) -> bool:
         """Whether it gave something wrong not long ago."""
         return peer_id in self._blamed and asyncio.get_running_loop().time() < self._blamed[peer_id]
+
+    def note_answer(self, donor: PeerId, *, in_time: bool) -> None:
+        """It said what it has, or others had said so before it did."""
+        self._slow.pop(donor, None)
+        if not in_time:
+            self._slow[donor] = None
+
+    def is_slow(self, donor: PeerId) -> bool:
+        """Whether others were faster when it was asked last: it is asked after them."""
+        return donor in self._slow
 
     def outvote(self, donor: PeerId, fragment: int, digest: bytes) -> None:
         """Others have another anchor than a donor's of that digest."""

@@ -75,6 +75,22 @@ def test_a_donor_that_falls_silent_is_left_for_the_others(num_donors: int) -> No
     assert in_scene(num_donors, play) < alone + 5.0
 
 
+def test_donors_that_do_not_say_what_they_have_are_not_waited_for_one_after_the_other() -> None:
+    async def play(scene: Scene) -> None:
+        silent = scene.fetcher.donors.best_first(0)[:6]
+        for donor in scene.donors:
+            if donor.peer_id in silent:
+                donor.server._send_header = lambda *_: asyncio.sleep(1000)  # type: ignore[method-assign]
+        began = now()
+        await scene.fetch()
+        assert now() - began < 40.0  # 185 s while each had 30 s
+        began = now()
+        await scene.fetch(1)
+        assert now() - began < 10.0
+
+    in_scene(15, play)
+
+
 def test_donors_that_confirm_and_then_say_nothing_hold_up_one_fragment_and_not_each() -> None:
     async def play(scene: Scene) -> None:
         silent = scene.fetcher.donors.in_own_order([donor.peer_id for donor in scene.donors])[:DONORS_AT_ONCE]
