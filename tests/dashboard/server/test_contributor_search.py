@@ -11,9 +11,11 @@ from dashboard.server import contributor_search
 from dashboard.server.api_queries import ContributorsQuery
 from dashboard.server.contributor_search import found_contributors
 from dht.identity.speakable import speakable_name
-from tests.kit.dashboard.records import NOW, PEERS
+from tests.kit.dashboard.records import NOW
+from tests.kit.network.memory_networks import named
 
-IDS = [identity.peer_id for identity in PEERS[:3]]
+IDS = [named(number) for number in range(3)]
+"""The same in each process: they are in the names of tests."""
 
 
 def person(number: int, name: str, **changes: object) -> ContributorRow:
