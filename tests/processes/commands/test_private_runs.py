@@ -47,7 +47,11 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             )
             assert reused.returncode == 4
             assert "Listening on" not in reused.stderr
-            assert_one_sentence(reused.stderr, "one-time invite was used by another key before", "new invite")
+            assert_one_sentence(
+                reused.stderr,
+                "one-time invite was used by another key before",
+                "ask the owner of the run for an invite for that key",
+            )
 
         stranger = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),

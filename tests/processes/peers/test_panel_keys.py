@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_keys_pause_and_leave_and_the_terminal_is_as_before(swarm: ProcessSwarm)
     screen.type("p")
     wait_until(lambda: screen.steps() > stopped_at, "it goes on")
     screen.type("d")
-    wait_until(lambda: "inner steps" in screen.text, "details")
+    wait_until(lambda: re.search(r"tokens in \S.* steps?, ", screen.text) is not None, "details")
     screen.type("l50\r\r")  # up, and no limit down
     screen.type("q")
     assert screen.process.wait(WAIT_SECONDS) == 0
