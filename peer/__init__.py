@@ -16,7 +16,6 @@ The files of this folder stand under all rooms, but for the entry point:
     dates.py               dates as page and panel tell them
     data_folder_choice.py  the one a peer had last, or a further one beside it, as RUN-2
     hf_model_section.py    an architecture of transformers as a manifest has it
-    service_files.py       what keeps a peer running without a terminal (pure)
     __main__.py            entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:

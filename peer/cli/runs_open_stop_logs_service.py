@@ -190,8 +190,8 @@ def service(
     """Keep a peer running without a terminal: a user service of systemd or launchd for the exact command."""
     if shown and install:
         raise UsageFault("--print and --install are given together; expected one of them.")
+    from peer.cli.service_files import NICENESS, service_file
     from peer.import_path import python_command
-    from peer.service_files import NICENESS, service_file
 
     what = "seed" if seed else "join"
     found, peers, _ = named_run(run, None, None)
