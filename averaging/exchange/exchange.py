@@ -15,6 +15,7 @@ from typing import Any
 from averaging.exchange.applying import Applying
 from averaging.exchange.audit import AUDIT_MESSAGES, Audits
 from averaging.exchange.cell_exchange import CellExchange
+from averaging.exchange.commit_questions import CommitQuestions
 from averaging.exchange.exchange_ports import Context, ExchangePorts
 from averaging.exchange.reducing import Averaging
 from averaging.exchange.sending import Sending
@@ -24,28 +25,15 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.rounds import machine_events
 from averaging.rounds.machine_events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
 from averaging.rounds.round_facts import AppliedCommit, Fact
-from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard
-from averaging.wire import frames, messages
-from averaging.wire.cell_messages import CellOffer
-from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, CommitRequest, Message, Offer
-from dht.allowances import Allowances
+from averaging.wire import messages
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
 from dht.background import Background
 from dht.host import PeerId
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 """(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine hears it too."""
 Perform = Callable[[FragmentRuntime, Any], None]
-QUESTIONS_AT_ONCE = 256
-"""Of one remote, which are answered with commits: those of all fragments, for one that was away for some rounds."""
-QUESTION_SECONDS = 1 / 8
-"""Until one more is answered. The commit of a large round takes a thousand times the bytes of a question."""
-ANSWER_BYTES_AT_ONCE, SECONDS_PER_ANSWER_BYTE = 64 * 1024 * 1024, 1e-6
-"""Of commits to all remotes together, who may be one with many keys: 1200 of rounds of 256 members, then 20 a second.
-A member without an answer fetches the fragment in the end."""
-EVERYBODY = PeerId("")
-_ASKING = (Offer, messages.Plan, CellOffer)
-"""What is answered with the commit of its round when that is over."""
 
 
 class Exchange:
@@ -68,8 +56,7 @@ class Exchange:
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
         self._views: dict[int, View] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._questions = Allowances(QUESTIONS_AT_ONCE, QUESTION_SECONDS)
-        self._answer_bytes = Allowances(ANSWER_BYTES_AT_ONCE, SECONDS_PER_ANSWER_BYTE)
+        self._questions = CommitQuestions()
         self._closed = False
         self._background = Background()
         context = Context(
@@ -137,7 +124,7 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
-        if self._is_one_question_too_many(fragment.machine, sender, message):
+        if self._questions.is_one_too_many(fragment.machine, sender, message, asyncio.get_running_loop().time()):
             return
         if reason := self.guard.objection(sender, message, fragment.machine):
             self._refuse(fragment, sender, message, reason)
@@ -155,23 +142,6 @@ class Exchange:
         await self._background.close()
 
     # ------------------------------------------------------------------------------------------------------ details
-
-    def _is_one_question_too_many(self, machine: RoundMachine, sender: PeerId, message: Message) -> bool:
-        """Whether a message is answered with a commit, and its sender, or all, had as many as anybody needs."""
-        # Offers for the version whose commit is applied now are answered with that.
-        version = machine.version + (machine.applying is not None)
-        asks = (
-            isinstance(message, CommitRequest)
-            or (isinstance(message, _ASKING) and message.version < version)
-            or (isinstance(message, Commit) and machine.outweighs(message))
-        )
-        if not asks:
-            return False
-        now = asyncio.get_running_loop().time()
-        answer = machine.known_commit(message.version) or machine.history.get(message.version)
-        return not self._questions.spend(sender, now) or (
-            answer is not None and not self._answer_bytes.spend(EVERYBODY, now, len(frames.encode(answer)))
-        )
 
     def _refuse(self, fragment: FragmentRuntime, sender: PeerId, message: Message, reason: str) -> None:
         if isinstance(message, Offer):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from averaging.exchange.applying import MAX_DOUBTS, stored_result
-from averaging.exchange.exchange import QUESTIONS_AT_ONCE
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
@@ -19,20 +18,14 @@ from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted
 from averaging.wire import frames
 from averaging.wire.messages import (
     DIGEST_BYTES,
-    Commit,
-    CommitRequest,
     Contribution,
-    Offer,
     Result,
     ResultRequest,
-    RosterEntry,
     VersionIs,
 )
-from dht.allowances import Allowances
 from dht.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
-from tests.kit.notaries import notary_of
 from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
 
 
@@ -325,67 +318,6 @@ def test_nothing_is_left_behind_after_many_rounds():
                 assert len(fragment.digests) <= 5
                 assert len(fragment.store._inbound) <= 2
         assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
-        return swarm
-
-    scenario(play)
-
-
-@pytest.mark.parametrize("asked_by", ["request", "old offer", "offer while the commit is applied", "lighter commit"])
-def test_a_remote_gets_so_many_commits_and_no_more(asked_by):
-    """A question has 23 bytes, a commit of one member 200, and the commit of a round of 256 members 80,000."""
-
-    async def play():
-        swarm = Swarm(2)
-        await swarm.train(3)
-        await swarm.settle()
-        peer, remote = swarm.live()[0], named(66)
-        machine, version = peer.fragments[0].machine, peer.fragments[0].state.version - 1
-        commit = machine.known_commit(version)
-        if asked_by == "offer while the commit is applied":
-            version += 1
-            machine.applying = commit = replace(commit, version=version)
-        offer = Offer(0, version, 0, bytes(DIGEST_BYTES), 0, 1, 1, 1, 0.0, True)
-        lighter = notary_of(remote).sign_commit(
-            Commit(0, version, 0, remote, commit.anchor_digest, (RosterEntry(remote, 1, 1, version, 1),), ())
-        )
-        questions = {"request": CommitRequest(0, version), "lighter commit": lighter}
-        sent = []
-        peer.links.send = lambda to, message, payload=(): sent.append(message) or 0
-
-        def ask():
-            peer.exchange.on_message(remote, questions.get(asked_by, offer), memoryview(b""), 23)
-
-        for _ in range(2 * QUESTIONS_AT_ONCE):
-            ask()
-        assert sent == [commit] * QUESTIONS_AT_ONCE
-        await asyncio.sleep(1.0)
-        ask()
-        assert len(sent) == QUESTIONS_AT_ONCE + 1
-        return swarm
-
-    scenario(play)
-
-
-def test_many_keys_together_get_so_many_bytes_of_commits_and_no_more(monkeypatch):
-    """In an open run somebody has as many keys as they like, and each of them may ask."""
-
-    async def play():
-        swarm = Swarm(2)
-        await swarm.train(3)
-        await swarm.settle()
-        peer = swarm.live()[0]
-        version = peer.fragments[0].state.version - 1
-        num_bytes = len(frames.encode(peer.fragments[0].machine.known_commit(version)))
-        peer.exchange._answer_bytes = Allowances(10 * num_bytes, 0.1 / num_bytes)
-        sent = []
-        peer.links.send = lambda to, message, payload=(): sent.append(to) or 0
-        for number in range(100):
-            peer.exchange.on_message(named(100 + number), CommitRequest(0, version), memoryview(b""), 23)
-        assert sent == [named(100 + number) for number in range(10)]
-        await asyncio.sleep(1.05)
-        for number in range(200):
-            peer.exchange.on_message(named(200 + number), CommitRequest(0, version), memoryview(b""), 23)
-        assert len(sent) == 20
         return swarm
 
     scenario(play)
