@@ -23,7 +23,9 @@ from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, RunId, spread
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
+from peer.console.first_lines import notice
 from peer.console.plain_output import reader_has_left
+from peer.console.word_wrap import fitting
 from peer.observe.run_names import every_run_here
 
 commands = Commands()
@@ -44,7 +46,7 @@ def runs(as_json: AsJson = False) -> int:
         print(json.dumps([one.facts() for one in found]))
         return 0
     if not found:
-        print("You take part in no run here. Join one: peer join https://PAGE. Try it alone: peer demo.")
+        _tell("You take part in no run here. Join one: `peer join https://PAGE`. Try it alone: `peer demo`.")
         return 0
     print("\n".join(run_lines(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)))
     return 0
@@ -70,7 +72,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     page = find_page(named, PAGE_PORT)
     print(page)
     if sys.stdout.isatty() and not webbrowser.open(page):
-        print("No browser opened here. Open this address in one yourself.", file=sys.stderr)
+        notice("No browser opened here. Open this address in one yourself.")
     return 0
 
 
@@ -101,7 +103,7 @@ def stop(
     if not found:
         named = f" of {run or run_id}" if run or run_id else ""
         where = f"in {data_dir}" if data_dir else "on this machine"
-        print(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
+        _tell(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
         return 0
     chosen = found[0] if len(found) == 1 else _chosen(found)
     if chosen is None:
@@ -110,7 +112,7 @@ def stop(
     if not ask_to_leave(chosen):
         print(f"It has already left: {chosen.named}.")
         return 0
-    print(f"Asked {chosen.named} to leave: it finishes its step and its round.", flush=True)
+    _tell(f"Asked {chosen.named} to leave: it finishes its step and its round.")
     if not has_left(chosen, timeout):
         raise LocalFault(
             f"it still runs after {timeout:g} s; expected it to leave; `peer stop` once more ends it without a goodbye"
@@ -147,12 +149,12 @@ def logs(
     if len(folders) > 1 and not running:
         newest = max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)
         where = shlex.join(["--data-dir", str(newest)])
-        print(f"Shown is the newest of {len(folders)} logs here: {where}", file=sys.stderr)
+        notice(f"Shown is the newest of {len(folders)} logs here: {where}")
         folders = [newest]
     labels = _labels(list(running) or folders)
     if len(labels) > 1:
         for folder, label in labels.items():
-            print(f"{label}: {running[folder]}, {folder}", file=sys.stderr)
+            notice(f"{label}: {running[folder]}, {folder}")
     try:
         reader = LogReader([folder / "events.jsonl" for folder in labels])
         _print(reader.last(lines), labels)
@@ -230,7 +232,7 @@ def service(
     print(f"Look:       {made.look}")
     print(f"End it:     {made.end}")
     if sys.platform.startswith("linux"):
-        print("It runs while you are logged in; `loginctl enable-linger` keeps it after you log out.")
+        _tell("It runs while you are logged in; `loginctl enable-linger` keeps it after you log out.")
     return 0
 
 
@@ -305,4 +307,8 @@ def _print(events: Any, labels: dict[Path, str]) -> None:
     for path, event in events:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
         label = f"{labels[path.parent]}  " if len(labels) > 1 else ""
-        print(f"{clock}  {label}{event.sentence()}", flush=True)
+        _tell(f"{clock}  {label}{event.sentence()}")
+
+
+def _tell(sentence: str) -> None:
+    print(fitting(sentence, sys.stdout), flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from peer.cli.arguments.named_run import Run, named_or_only_run, named_run
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.console.first_lines import notice
 from peer.observe.run_and_address import Target, checked_target
 from peer.user_folders import folder_fault
 
@@ -250,9 +250,9 @@ def _say_who_answers(target: Target) -> None:
     try:
         target.look_first(FIRST_LOOK_SECONDS)
     except NobodyReachable:
-        print("Nobody of the run answers yet; the page goes on looking.", file=sys.stderr, flush=True)
+        notice("Nobody of the run answers yet; the page goes on looking.")
     except Incompatible as fault:
-        print(f"{fault} The page shows what its history has.", file=sys.stderr, flush=True)
+        notice(f"{fault} The page shows what its history has.")
 
 
 def _line_of(install: str | None) -> str | None:

@@ -7,6 +7,8 @@ import contextlib
 import os
 import sys
 
+from peer.console.word_wrap import fitting
+
 LABELS = {"key": "Your key", "program": "Program", "run": "The run", "model": "Model", "state": "State"}
 """Steps of the checklist, in their order."""
 OF_A_SEED = ("key", "run", "state")
@@ -43,4 +45,4 @@ def say(sentence: str) -> None:
 def notice(sentence: str) -> None:
     """The same with what is good to know and no fault: "peer:" before a line says that something is wrong."""
     clear_first_lines()
-    print(sentence, file=sys.stderr, flush=True)
+    print(fitting(sentence, sys.stderr), file=sys.stderr, flush=True)

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from types import FrameType
 
 from dht.errors import EXIT_INTERRUPTED
+from peer.console.word_wrap import fitting
 
 
 def tell_progress(sentence: str) -> None:
     """Print it at once; in a pipe nothing is printed."""
     if sys.stderr.isatty():
-        print(f"... {sentence}", file=sys.stderr, flush=True)
+        print(fitting(f"... {sentence}", sys.stderr), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

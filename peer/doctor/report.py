@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole, console_of_output
+from peer.console.word_wrap import wrapped
 from peer.doctor.doctor_facts import DoctorFacts, ReportedRun
 from peer.doctor.findings import Finding, Level, pace_in_words
 
@@ -65,9 +64,7 @@ class Report:
 
     def _lines(self, text: str, first: str = "", rest: str = "") -> list[str]:
         """The text in lines as wide as the console; what is longer, a word or a command in `...`, has its own line."""
-        kept = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
-        wrapper = textwrap.TextWrapper(self._console.width, first, rest, break_long_words=False, break_on_hyphens=False)
-        return [line.replace("\0", " ") for line in wrapper.wrap(kept)]
+        return wrapped(text, self._console.width, first, rest)
 
 
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:

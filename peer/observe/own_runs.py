@@ -17,7 +17,7 @@ from peer.folder_lock import last_use_of, read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.run_names import has_owner_key
-from peer.observe.run_page import MAX_URL_LENGTH, ask_page, is_page
+from peer.observe.run_page import MAX_URL_LENGTH, TokenAsked, ask_page, is_page
 from peer.observe.running_peer import name_in
 from peer.run_folders import SEED, folders_of, known_places
 
@@ -123,13 +123,17 @@ def _folders_of(run_id: str) -> list[Path]:
 
 
 def page_here(run_id: str, address: str) -> str | None:
-    """The address, if a dashboard of this run answers there; None: another run, a token is asked for, or not up.
+    """The address, if a dashboard of this run answers there; None: another run, or not up.
+
+    A private page does not say which run it shows. It is taken for that of the run whose dashboard was last there.
 
     Args:
         address: of this machine.
     """
     try:
         return address if ask_page(address, PAGE_HERE_SECONDS).run_id == run_id else None
+    except TokenAsked:
+        return address if address in noted_pages(run_id) else None
     except LocalFault:
         return None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dht.errors import UsageFault
-from peer.observe.run_page import MAX_ANSWER_BYTES, no_answer, unreachable
+from peer.observe.run_page import MAX_ANSWER_BYTES, TokenAsked, no_answer, unreachable
 from peer.version import SOFTWARE
 
 
@@ -65,7 +65,7 @@ def get(place: str, url: str, timeout_seconds: float) -> bytes | None:
             if error.code in (404, 405, 410):
                 return None
             if error.code in (401, 403):
-                raise UsageFault(
+                raise TokenAsked(
                     f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
                     "for the run id and an address, and give --peers."
                 ) from error

@@ -33,6 +33,10 @@ _NUM_PARENTS: Final = 3
 """The page of a person, or of a tab, lies so far below that of its run."""
 
 
+class TokenAsked(UsageFault):
+    """A page is private: it says nothing without its token."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageSays:
     """Which run the page at `url` means, and where it can be joined."""
@@ -67,7 +71,7 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS) -> PageSays:
     """What the page at `url` says; its path names one of several runs. Blocks.
 
     Raises:
-        UsageFault: this is not the address of a run's page, or it asks for a token.
+        UsageFault: this is not the address of a run's page, or it asks for a token (`TokenAsked`).
         NobodyReachable: nobody answers there, or the certificate is not that of the page.
     """
     from peer.observe.page_request import get, within  # with HTTP, which most command lines have no need of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.learning_rate_schedule import progress_of, rate_factor
 from peer.config.manifest import RunManifest
+from peer.console.first_lines import say
 from peer.console.plain_console import console_of_output
 from peer.console.progress import tell_progress
 from peer.events.lone_rounds import LONE_ROUNDS
@@ -99,7 +99,7 @@ def _logged(event_log: Path) -> LoggedRefusals | None:
     try:
         return refusals_in_log(event_log)
     except OSError as error:
-        print(f"peer: the event log {event_log} cannot be read ({error.strerror or error}).", file=sys.stderr)
+        say(f"The event log {event_log} cannot be read ({error.strerror or error}).")
         return None
 
 

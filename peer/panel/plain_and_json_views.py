@@ -9,6 +9,7 @@ from typing import TextIO
 from dht.fields import printable
 from dht.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
+from peer.console.word_wrap import fitting
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.event_log import to_json
@@ -46,7 +47,7 @@ class _Lines:
                 self.note(sentence)
 
     def note(self, sentence: str) -> None:
-        _write_line(self._notes, _capitalised(sentence))
+        _write_sentence(self._notes, _capitalised(sentence))
 
     def tick(self, now: float) -> None:
         pass
@@ -115,7 +116,7 @@ class PlainView(_Lines):
     def note(self, sentence: str) -> None:
         # Before the first event of a view without a clock nobody knows the time.
         clock = f"{datetime.fromtimestamp(self._now):%H:%M:%S} " if self._now else ""
-        _write_line(self._stdout, f"{clock}{_capitalised(sentence)}")
+        _write_sentence(self._stdout, f"{clock}{_capitalised(sentence)}")
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
@@ -130,7 +131,7 @@ class PlainView(_Lines):
     def close(self) -> None:
         self._print_unnamed(math.inf)
         for line in goodbye(self._scene, self._now):
-            _write_line(self._stdout, line)
+            _write_sentence(self._stdout, line)
 
     def _print_unnamed(self, until: float) -> None:
         """News from before `until` that waited for names."""
@@ -147,7 +148,7 @@ class PlainView(_Lines):
     def _print(self, at: float, sentence: str) -> None:
         if self._is_verbose or self._spoke_at is None:
             self._spoke_at = at
-        _write_line(self._stdout, f"{datetime.fromtimestamp(at):%H:%M:%S} {sentence}")
+        _write_sentence(self._stdout, f"{datetime.fromtimestamp(at):%H:%M:%S} {sentence}")
 
 
 class JsonView(_Lines):
@@ -158,7 +159,7 @@ class JsonView(_Lines):
         self._stdout = stdout
 
     def show(self, event: events.Event) -> None:
-        _write_line(self._stdout, to_json(event))
+        _write_line(self._stdout, printable(to_json(event)))
 
 
 def summary(scene: Scene, now: float) -> str:
@@ -216,11 +217,16 @@ def _capitalised(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
+def _write_sentence(stream: TextIO, text: str) -> None:
+    """In lines of a terminal's width. Text of others is cleaned first: it begins no line."""
+    _write_line(stream, fitting(printable(text), stream))
+
+
 def _write_line(stream: TextIO, text: str) -> None:
     """Write and flush; a reader that has gone away (`| head`) or a full disk must not stop the training."""
     encoding = stream.encoding or "utf-8"
     try:
-        stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except (OSError, ValueError):
         return

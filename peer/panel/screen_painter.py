@@ -9,6 +9,7 @@ from typing import TextIO
 from rich.text import Text
 
 from peer.console.plain_console import PlainConsole
+from peer.console.word_wrap import fitting
 from peer.panel.screens.text_lines_that_fit import num_rows, without_signs
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J\x1b[?2004h"
@@ -80,7 +81,8 @@ class Painter:
         """Plain lines that stay, on the screen that was there before."""
         self.close()
         for line in lines:
-            self._write(self._inked(Text(line)) + "\r\n")
+            for part in fitting(line, self._stream).split("\n"):
+                self._write(self._inked(Text(part)) + "\r\n")
 
     def _inked(self, line: Text) -> str:
         self._console.print(line, end="", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,7 @@ from peer.config.model_shapes import seed_layout
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.plain_console import PlainConsole, console_of_output
+from peer.console.word_wrap import fitting
 from peer.memory.base_bits import check_base_bits
 from peer.plan.homes import PlanProfile, load_profile, with_bits
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
@@ -54,7 +56,8 @@ def run_plan(
     else:
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
-        print("\n".join([*lines_for_a_home(plan, default if is_kept else None), reckoned_for(profile)]))
+        lines = [*lines_for_a_home(plan, default if is_kept else None), reckoned_for(profile)]
+        print(fitting("\n".join(lines), sys.stdout))
     if manifest.training.schedule.batch_warmup_tokens and not as_json:
         print(f"Batch       {manifest.training.batch_in_words}")
     return 0

@@ -155,11 +155,16 @@ def test_the_model_of_an_ended_run_comes_home_as_it_does_from_a_live_one() -> No
 
 
 def test_an_address_of_this_machine_alone_is_said_to_be_one() -> None:
-    words = "works on this machine alone"
+    """Before the command, where it is read, and nothing is mailed to another machine."""
+    words = "works only on the machine that"
     assert words not in text(live())
+    assert "mailto:" in render_sections(live(), NOBODY)["way-in"]
     local = replace(live(), join_addresses=(ADDRESS.replace("203.0.113.5", "127.0.0.1"),))
     assert words in text(local)
-    assert words in render_sections(local, NOBODY)["way-in"]
+    way_in = render_sections(local, NOBODY)["way-in"]
+    assert way_in.index(words) < way_in.index("peer join")
+    assert "mailto:" not in way_in
+    assert text(local).index(words) < text(local).index("peer doctor")
     assert words not in text(replace(local, join_addresses=(*local.join_addresses, ADDRESS)))
     assert words not in text(replace(local, join_addresses=()))
 
