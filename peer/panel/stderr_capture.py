@@ -17,8 +17,8 @@ MAX_BYTES = 1 << 20
 """Read so far, after which the file begins anew."""
 MAX_LINE_BYTES = 4096
 """Of a line that is said; the rest of a longer one is left out."""
-_LOGGER = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL) (?:averaging|dht|peer)(?:\.[a-z0-9_]+)+: ")
-"""Which of our modules logged a line: no word for the person at the panel."""
+_CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
+"""Before a line of the network process (`peer/network/process/main.py`): news of a panel have a time of their own."""
 
 
 class KeptErrors:
@@ -60,7 +60,7 @@ class KeptErrors:
         *whole, self._begun = (self._begun + new).split(b"\n")
         self._begun = self._begun[:MAX_LINE_BYTES]
         texts = (line[:MAX_LINE_BYTES].decode("utf-8", "replace") for line in whole if line.strip())
-        return [_LOGGER.sub("", text) for text in texts]
+        return [_CLOCK.sub("", text) for text in texts]
 
     def close(self) -> None:
         """Standard error is the terminal again; what was not read yet is written there."""

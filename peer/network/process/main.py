@@ -30,6 +30,7 @@ from dht.waiting import is_done_before
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_output import make_plain
+from peer.console.word_wrap import fitting
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
@@ -38,6 +39,7 @@ from peer.network.process.child_start import OWNERS_SIGNALS, send_line
 MAX_LINE_BYTES = 1 << 20
 END_SECONDS = 30.0
 """To close everything when all is said. A task or a thread that does not end holds nobody up for longer."""
+_OUR_ROOMS = ("averaging", "dht", "peer")
 ORDERS = ("leave", "limits")
 """What the owner may say at any time."""
 
@@ -46,7 +48,9 @@ def main() -> int:
     """Entry point; returns the exit code."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     sys.stderr = make_plain(sys.stderr)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
     # trainer's process decides what it means, and when it ends, this one does.
     for number in OWNERS_SIGNALS:
@@ -55,6 +59,19 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
     # Rounds of four peers on two cores over lines of 400 Mbit/s take a sixth less time than with asyncio's own loop.
     return uvloop.run(_run(connection, _end_soon))
+
+
+class LogLines(logging.Formatter):
+    """Warnings among the plain lines of a peer, in their form: the time and a sentence; of others with their module."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        said = record.message
+        if record.name.partition(".")[0] not in _OUR_ROOMS:
+            said = f"{record.levelname} {record.name}: {said}"
+        return fitting(f"{record.asctime} {said[:1].upper()}{said[1:]}", sys.stderr)
 
 
 def _end_soon(code: int) -> None:

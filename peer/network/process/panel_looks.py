@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
@@ -81,7 +81,9 @@ class PanelLooks:
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)
-            self.on_seen(watch.look([*members, node.own_record()], time.time(), relayed, node.membership.suspected()))
+            now, announces = time.time(), node.membership
+            here = [by_now(one, now, announces.life_seconds, announces.announce_seconds) for one in members]
+            self.on_seen(watch.look([*here, node.own_record()], now, relayed, announces.suspected()))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
     async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
@@ -94,3 +96,16 @@ class PanelLooks:
         except LocalFault as fault:
             log.debug("nobody says who is reached through this peer: %s", fault)
             return ()
+
+
+def by_now(record: PeerRecord, now: float, life_seconds: float, announce_seconds: float) -> PeerRecord:
+    """The record with the work that its machine has done since, at the speed that it says.
+
+    A peer knows its own work of this second, and that of others as of their last announcement. So of two that are
+    equally far each saw itself first.
+    """
+    if not record.is_training:
+        return record
+    announced_at = record.expires_at - record.longer_seconds - life_seconds
+    since = min(max(0.0, now - announced_at), announce_seconds)
+    return replace(record, tokens=record.tokens + int(record.tokens_per_second * since))

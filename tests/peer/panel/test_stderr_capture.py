@@ -74,10 +74,10 @@ def test_an_error_output_that_is_no_terminal_is_left_alone() -> None:
     assert os.fstat(2).st_ino == before
 
 
-def test_a_sentence_is_said_without_the_module_that_logged_it() -> None:
+def test_a_line_is_said_without_the_time_that_news_have_anyway() -> None:
     with a_terminal():
         kept = KeptErrors()
         kept.open()
-        os.write(2, b"WARN peer.network.node.node: the disk is slow\nWARNING: of others\nERROR numpy.core: theirs\n")
-        assert kept.lines() == ["the disk is slow", "WARNING: of others", "ERROR numpy.core: theirs"]
+        os.write(2, b"11:16:06 The disk is slow\nWARNING: of others\n11:16:06 ERROR numpy.core: theirs\n")
+        assert kept.lines() == ["The disk is slow", "WARNING: of others", "ERROR numpy.core: theirs"]
         kept.close()
