@@ -473,8 +473,9 @@ class Audits:
         ):
             self._post(sender, *share)
 
-    def _is_member(self, commit: Commit, peer_id: PeerId) -> bool:
-        return own_entry(commit.roster, peer_id) is not None or peer_id in self._context.members()
+    def _is_member(self, commit: Commit | None, peer_id: PeerId) -> bool:
+        is_in_round = commit is not None and own_entry(commit.roster, peer_id) is not None
+        return is_in_round or peer_id in self._context.members()
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
         """What this peer sent for the values of a shard of that version."""
@@ -528,10 +529,11 @@ class Audits:
         defence = Defence(*mean, inputs)
         # Once for each accuser: it is much longer than an accusation. More than once to all, because a member may hear
         # it before the commit; and one that lacks it asks in the end.
-        key = (fragment.index, said.version, said.shard, said.digest)
+        # Without the commit anybody may say any digest: they are all of the one mean that was made here.
+        key = (*mean, b"" if held is None else said.digest)
         accusers = self._answered.get(key, frozenset())
         place = (fragment.index, fragment.machine.version, num_members)
-        is_member = held is None or self._is_member(held[0], sender)
+        is_member = self._is_member(None if held is None else held[0], sender)
         if sender in accusers or not self._answers.spend(sender, *place, BUDGET, is_member=is_member):
             return
         self._answered[key] = accusers | {sender}
