@@ -46,7 +46,7 @@ def usual_clock(lineages: Iterable[Sequence[int]]) -> int:
     Args:
         lineages: of each member its `lineage_tokens` per fragment; those without any do not count.
     """
-    clocks = [committed_tokens(tokens) for tokens in lineages if tokens]
+    clocks = [clock for tokens in lineages if (clock := committed_tokens(tokens))]
     return median_low(clocks) if clocks else 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from itertools import zip_longest
-from statistics import median_high
+from statistics import median_high, median_low
 
 from dht.errors import NobodyReachable, UsageFault
 from dht.records.peer_record import PeerRecord
@@ -38,7 +38,8 @@ def first_token(records: Sequence[PeerRecord], at_version: int) -> int | None:
     if not known:
         return None
     tokens = usual_clock(record.lineage_tokens for record in known)
-    version = version_of(known)
+    # The lower one of two, as of the clock: the tokens of one and the version of another are no pace.
+    version = median_low(min(record.versions) for record in known)
     return tokens if not version or at_version <= version else tokens * at_version // version
 
 

@@ -216,18 +216,22 @@ async def _answers(
     from dht.p2pd.host import P2pdHost
 
     is_local = all("/127.0.0.1/" in address for address in addresses)
+    said: dict[str, Answer] = {}
     try:
         async with P2pdHost(identity, [f"/ip4/{'127.0.0.1' if is_local else '0.0.0.0'}/tcp/0"]) as host:
 
-            async def ask_at(address: str) -> Answer | None:
+            async def ask_at(address: str) -> None:
                 try:
                     await host.connect(address, ASK_SECONDS)
                 except PeerFault:
-                    return None
-                return await ask(host, address)
+                    return
+                if (answer := await ask(host, address)) is not None:
+                    said[address] = answer
 
             async with asyncio.timeout(ASK_SECONDS):
-                answers = await asyncio.gather(*map(ask_at, addresses))
-    except (TimeoutError, LocalFault):
+                await asyncio.gather(*map(ask_at, addresses))
+    except TimeoutError:
+        pass  # one that says nothing takes nothing from what others have said
+    except LocalFault:
         return []  # what comes next says what is wrong
-    return [answer for answer in answers if answer is not None]
+    return [said[address] for address in addresses if address in said]

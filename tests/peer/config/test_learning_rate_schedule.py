@@ -104,6 +104,8 @@ def test_the_clock_is_that_of_the_fragment_with_most_and_of_the_middle_member() 
     assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
     assert usual_clock([(5, 9), (), (4, 8), (2**60, 0)]) == 9
     assert usual_clock([()]) == 0
+    # Who has nothing yet says nothing about the run.
+    assert usual_clock([(5, 9), (0, 0)]) == 9
 
 
 def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
@@ -111,6 +113,9 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
     records += [make_record("C", versions=(10**6, 10**6), lineage_tokens=(2**50, 2**50)), make_record("D")]
     assert [first_token(records, version) for version in (0, 10, 15)] == [1000, 1000, 1500]
     assert first_token([make_record("D")], 5) is None
+    # Of two it is the same one whose tokens and version are taken.
+    late = make_record("E", versions=(2, 2), lineage_tokens=(200, 200))
+    assert [first_token([records[0], late], version) for version in (2, 10, 15)] == [200, 1000, 1500]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.errors import Incompatible, NobodyReachable, UsageFault
 from dht.identity.keys import Identity
-from peer.network.membership import way_out
-from peer.network.membership.address_check import knock, look_first, nobody_answered, why_nobody
+from dht.records.signed_manifest import RunRecord
+from peer.network.membership import address_check, way_out
+from peer.network.membership.address_check import ask_as_invited, knock, look_first, nobody_answered, why_nobody
 from peer.observe.run_page import unreachable
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
@@ -99,6 +101,38 @@ def test_why_nobody_counts_the_others() -> None:
 
 def test_several_addresses_are_counted() -> None:
     assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, [address(1)] * 7, 20, {})
+
+
+def test_what_one_member_says_counts_also_when_another_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lets this key in, one has not heard of that yet, and a third takes no connection and refuses none."""
+    given = RunRecord(RUN, b'{"revision": 2}', bytes(32), bytes(64))
+
+    class Dialler:
+        def __init__(self, *_: object) -> None: ...
+
+        async def __aenter__(self) -> Dialler:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def connect(self, dialled: str, _: float) -> None:
+            if dialled == address(2):
+                await asyncio.Event().wait()
+
+    async def ask(_: object, __: object, asked: list[str], on_refused: Callable[[str, str], None]) -> RunRecord | None:
+        if asked == [address(1)]:
+            on_refused(PEER, "refused us: the owner of the run revoked this key")
+            return None
+        return given
+
+    monkeypatch.setattr("dht.p2pd.host.P2pdHost", Dialler)
+    monkeypatch.setattr(address_check, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(address_check, "ask_for_run", ask)
+    asked = [address(port) for port in (1, 2, 3)]
+    assert ask_as_invited(RUN, asked, Identity.generate(), b"") is given
+    with pytest.raises(Incompatible, match="revoked this key; expected to be admitted"):
+        ask_as_invited(RUN, asked[:2], Identity.generate(), b"")
+    assert ask_as_invited(RUN, asked[1:2], Identity.generate(), b"") is None
 
 
 def test_a_machine_without_a_network_is_told_that_first(monkeypatch: pytest.MonkeyPatch) -> None:
