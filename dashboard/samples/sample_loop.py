@@ -54,7 +54,7 @@ async def follow_samples(
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):
-            # Its anchors say the tokens of the fragment that has most; the page counts the mean of all fragments.
+            # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
             keep(kept((*samples(), replace(found, tokens=min(found.tokens, state().committed_tokens)))))
             again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
             continue

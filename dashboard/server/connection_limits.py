@@ -107,12 +107,48 @@ class _Place:
 
 
 @dataclass
+class Viewers:
+    """Open event streams of all runs that are shown. When all are taken, the address with most of them makes room for
+    one with fewer.
+    """
+
+    num_of: Counter[str] = field(default_factory=Counter)
+    """By who reads them."""
+    _open: dict[asyncio.Transport, str] = field(default_factory=dict)
+    """Oldest first."""
+
+    def admit(self, client: str, stream: asyncio.Transport, most: int) -> bool:
+        """Whether `client` may read one more, where there may be `most`; who is let in is to `leave` in any case."""
+        if client and self.num_of[client] >= max(1, most // PARTS_PER_ADDRESS):
+            return False
+        if len(self._open) >= most:
+            largest, num = self.num_of.most_common(1)[0]
+            if num <= self.num_of[client] + 1:
+                return False
+            oldest = next(other for other, of in self._open.items() if of == largest)
+            self.leave(oldest)
+            oldest.abort()
+        self._open[stream] = client
+        self.num_of[client] += 1
+        return True
+
+    def leave(self, stream: asyncio.Transport) -> None:
+        """It is over."""
+        client = self._open.pop(stream, None)
+        if client is not None:
+            self.num_of[client] -= 1
+            if not self.num_of[client]:
+                del self.num_of[client]
+
+
+@dataclass
 class Doors:
     """Counts connections and requests. `clock` gives seconds that only grow."""
 
     limits: DoorLimits
     clock: Callable[[], float]
     proxies: Sequence[Network] = ()
+    viewers: Viewers = field(default_factory=Viewers)
     _places: dict[asyncio.BaseTransport, _Place] = field(default_factory=dict)
     _num_of: Counter[str] = field(default_factory=Counter)
     _buckets: Newest[str, tuple[float, float]] = field(default_factory=lambda: Newest(MAX_CLIENTS))
@@ -214,39 +250,6 @@ class Doors:
         self.leave(longest.transport)
         longest.transport.abort()
         return True
-
-
-@dataclass
-class Viewers:
-    """Open event streams. When all are taken, the address with most of them makes room for one with fewer."""
-
-    num_of: Counter[str] = field(default_factory=Counter)
-    """By who reads them."""
-    _open: dict[asyncio.Transport, str] = field(default_factory=dict)
-    """Oldest first."""
-
-    def admit(self, client: str, stream: asyncio.Transport, most: int) -> bool:
-        """Whether `client` may read one more, where there may be `most`; who is let in is to `leave` in any case."""
-        if client and self.num_of[client] >= max(1, most // PARTS_PER_ADDRESS):
-            return False
-        if len(self._open) >= most:
-            largest, num = self.num_of.most_common(1)[0]
-            if num <= self.num_of[client] + 1:
-                return False
-            oldest = next(other for other, of in self._open.items() if of == largest)
-            self.leave(oldest)
-            oldest.abort()
-        self._open[stream] = client
-        self.num_of[client] += 1
-        return True
-
-    def leave(self, stream: asyncio.Transport) -> None:
-        """It is over."""
-        client = self._open.pop(stream, None)
-        if client is not None:
-            self.num_of[client] -= 1
-            if not self.num_of[client]:
-                del self.num_of[client]
 
 
 class _Door(asyncio.Protocol):

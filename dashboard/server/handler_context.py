@@ -20,7 +20,7 @@ from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_queries import Problem
 from dashboard.server.conditional_answers import Body, encoded
-from dashboard.server.connection_limits import Doors, Viewers, own_limits
+from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live_updates import Live
 from dashboard.share.card_cache import CardCache
 from dht.bounded_dictionary import Newest
@@ -55,7 +55,6 @@ class Site:
     assets: Assets = field(default_factory=load_assets)
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
-    viewers: Viewers = field(default_factory=Viewers)
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
     num_requests: Counter[str] = field(default_factory=Counter)

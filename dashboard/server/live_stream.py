@@ -38,8 +38,9 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     is_whole = request.query.get("whole", "") == "1"
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
-    most, stream = min(MAX_VIEWERS, site.doors.limits.num_viewers), request.transport
-    if live.is_closed or stream is None or not site.viewers.admit(site.doors.client_of(request), stream, most):
+    doors, stream = site.doors, request.transport
+    most = min(MAX_VIEWERS, doors.limits.num_viewers)
+    if live.is_closed or stream is None or not doors.viewers.admit(doors.client_of(request), stream, most):
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
     try:
         await response.prepare(request)
@@ -62,7 +63,7 @@ async def send_events(request: web.Request) -> web.StreamResponse:
     except (ConnectionResetError, TimeoutError):
         log.debug("a viewer went away")
     finally:
-        site.viewers.leave(stream)
+        doors.viewers.leave(stream)
     return response
 
 

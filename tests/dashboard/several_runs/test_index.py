@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dashboard.page.assets import load_assets
 from dashboard.page.page import Frame, rooted
 from dashboard.page_access import PageAccess
+from dashboard.server.connection_limits import DoorLimits, Doors
 from dashboard.server.live_updates import Live
 from dashboard.several_runs.cards import RunCard, render_index, run_path
 from dashboard.several_runs.index import make_index
@@ -30,13 +32,15 @@ OTHER = f"other.{RUN_ID.partition('.')[2]}"
 GONE = f"gone.{RUN_ID.partition('.')[2]}"
 
 
-def in_index(check: Callable[[Client, list[Live]], Awaitable[None]], access: PageAccess | None = None) -> None:
+def in_index(
+    check: Callable[[Client, list[Live]], Awaitable[None]], access: PageAccess | None = None, **shared: Any
+) -> None:
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:
             apps, lives = [], []
             for run_id in (RUN_ID, OTHER):
                 state, base = replace(state_of(), run_id=run_id), run_path(run_id)
-                choices: dict[str, Any] = {"base": base, "clock": lambda: NOW + 3, "access": access}
+                choices: dict[str, Any] = {"base": base, "clock": lambda: NOW + 3, "access": access, **shared}
                 live, app = await stack.enter_async_context(in_memory(state, history_of_run(), **choices))
                 apps.append(app)
                 lives.append(live)
@@ -44,6 +48,17 @@ def in_index(check: Callable[[Client, list[Live]], Awaitable[None]], access: Pag
             await check(await stack.enter_async_context(TestClient(TestServer(root))), lives)
 
     asyncio.run(run())
+
+
+def test_streams_are_counted_over_all_runs() -> None:
+    """Counted for each run, those of four addresses would take every connection, and nobody else got a page."""
+
+    async def check(client: Client, lives: list[Live]) -> None:
+        paths = [f"{run_path(run_id)}/events/stream" for run_id in (RUN_ID, OTHER)]
+        async with client.get(paths[0]) as first, client.get(paths[1]) as second:
+            assert (first.status, second.status) == (200, 503)
+
+    in_index(check, doors=Doors(DoorLimits(num_connections=8, num_per_address=6), time.monotonic))
 
 
 def test_each_run_has_a_card_and_pages_of_its_own() -> None:
