@@ -50,6 +50,11 @@ class HolePunching:
         else:
             self._relayed.pop(peer_id, None)
 
+    def forget_all_but(self, members: set[PeerId]) -> None:
+        """Who has left is not dialled any more."""
+        for gone in self._relayed.keys() - members:
+            del self._relayed[gone]
+
     async def punch(self) -> None:
         """Hang up on those whose time has come, and dial again."""
         now = self._clock()

@@ -282,6 +282,7 @@ class Paths:
             if self._kinds.get(record.peer_id) != kind:
                 self.report(PathFound(remote=record.peer_id, path=kind))
             self._holes.note(record.peer_id, is_relayed=kind == "relayed")
+        self._holes.forget_all_but({record.peer_id for record in members})
         # A path that is down for a moment is not told again when it comes back as it was.
         self._kinds = {**{peer: kind for peer, kind in self._kinds.items() if peer in connections}, **kinds}
         trainers = [record.peer_id for record in members if record.role == "trainer"]

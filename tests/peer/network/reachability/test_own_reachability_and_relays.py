@@ -427,6 +427,21 @@ def test_a_hole_is_tried_for_while_nothing_moves() -> None:
     scene.play(script)
 
 
+def test_who_has_left_is_not_dialled_any_more() -> None:
+    """Each such dial takes up to 15 s, in which nobody watches this peer's own relay."""
+    scene = with_home(Scene())
+
+    async def script(scene: Scene) -> None:
+        await pause(PUNCH_AFTER_SECONDS[-1] + 10)
+        assert len(scene.host.redials) == 2
+        scene.members.pop()
+        del scene.host.paths[HOME]
+        await pause(4 * PUNCH_AGAIN_SECONDS)
+        assert len(scene.host.redials) == 2
+
+    scene.play(script)
+
+
 def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_an_hour() -> None:
     scene = with_home(Scene())
 
