@@ -51,7 +51,7 @@ class HolePunching:
             self._relayed.pop(peer_id, None)
 
     def forget_all_but(self, members: set[PeerId]) -> None:
-        """Who has left is not dialled any more."""
+        """A peer that has left is not dialled any more."""
         for gone in self._relayed.keys() - members:
             del self._relayed[gone]
 
