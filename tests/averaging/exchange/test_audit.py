@@ -244,7 +244,8 @@ def test_an_accused_reducer_answers_each_accuser_of_a_mean_once():
         fragment, answered = accused.fragments[commit.fragment], []
         accused.exchange.audits._post = lambda to, message, payload=b"": answered.append(to)
 
-        def accuse(name, digest=frames.commit_digest(commit)):
+        def accuse(name, digest=None):
+            digest = digest or frames.commit_digest(commit)
             said = Accusation(fragment.index, commit.version, 0, digest, bytes(64))
             said = replace(said, signature=notary_of(name).sign_accusation(said))
             accused.exchange.audits.hear(fragment, name, said, memoryview(b""), 0)
