@@ -267,7 +267,7 @@ def test_samples_come_and_are_kept() -> None:
 
 
 def test_a_sample_counts_no_more_tokens_than_the_page_does() -> None:
-    """Its anchors tell the clock of the run: that of the fragment that has most, where the page has the mean."""
+    """Its anchors are those with most tokens, where the page goes by the middle member."""
     young = replace(STATE, committed_tokens=600)
     history, _, _ = followed([answer(versions=[n, n]) for n in range(1, 90)], lambda now: young, 100.0)
     assert {one.tokens for one in history.samples} == {600}
