@@ -1,6 +1,6 @@
-"""Makes the pictures of docs/images from a real demo swarm on this machine, in about five minutes.
+"""Makes the pictures of docs/images from a real demo swarm on this machine, in about two minutes.
 
-    python -m docs.pictures            trains for three minutes, and takes the page in light and dark
+    python -m docs.pictures            trains for a minute, and takes the page in light and dark
 
 It needs Chromium: that of the system, or `playwright install chromium`.
 """
@@ -33,7 +33,7 @@ LINE = "s of"
 def main() -> None:
     """Run a demo and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0, help="of training")
+    parser.add_argument("--minutes", type=float, default=1.2, help="of training; the goal of longer ones is reached")
     minutes = parser.parse_args().minutes
     port = free_port()
     command = python_command("peer", "demo", "--minutes", f"{minutes:g}", "--port", str(port), "--json")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dht.fields import printable
 from peer.console.plain_output import LAYOUT
+from peer.console.word_wrap import wrapped
 
 PIPE_COLUMNS = 4096
 """Of a pipe or a file, which has no width: nothing in it is cut or broken."""
@@ -40,6 +41,11 @@ class PlainConsole(Console):
             super().print(*objects, **options)
         text = re.sub(r"[ \t]+\n", "\n", captured.get())
         super().print(Text(text), end="", no_wrap=True, overflow="ignore", crop=False)
+
+    def tell(self, sentence: str, **options: Any) -> None:
+        """Print it in lines that break between words, and not in a command; options as of `print`."""
+        for line in wrapped(sentence, self.width):
+            self.print(line, soft_wrap=True, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

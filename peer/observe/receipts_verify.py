@@ -116,7 +116,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             console.print(f"  {confirmed} confirmed of {reported} tokens, {rounds}")
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
-    print(_closing(num_counted, num_left_out, num_missing))
+    console.tell(_closing(num_counted, num_left_out, num_missing), highlight=False)
 
 
 def _own_peers(run_id: str) -> set[PeerId]:

@@ -56,7 +56,7 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
     else:
         _print_table(run_id, manifest, records)
         for line in local_lines(event_log, time.time()):
-            console_of_output().print(line, style="dim", highlight=False, soft_wrap=True)
+            console_of_output().tell(line, style="dim", highlight=False)
     return 0
 
 
@@ -176,10 +176,10 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"
     )
     if manifest.own_code_hint:
-        console.print(f"Its model is from its owner's own code: {manifest.own_code_hint}", soft_wrap=True)
+        console.tell(f"Its model is from its owner's own code: {manifest.own_code_hint}")
     if not records:
         hint = "" if manifest.own_code_hint else f" Start one with: peer join --run-id {run_id}"
-        console.print(f"No peer is in the run now.{hint}", soft_wrap=True)
+        console.tell(f"No peer is in the run now.{hint}")
         return
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
     columns: dict[str, list[str]] = {

@@ -17,6 +17,7 @@ from typing import TextIO
 
 import pytest
 
+from peer.console.plain_console import PlainConsole
 from peer.console.word_wrap import fitting, wrapped
 from peer.import_path import python_command, python_environment
 from peer.panel.plain_and_json_views import PlainView
@@ -72,6 +73,12 @@ def test_plain_lines_and_goodbyes_keep_their_words() -> None:
         assert shown(ours) == wrapped(SENTENCE, 60)
         Painter(stream, {"TERM": "dumb"}).say([SENTENCE])
         assert shown(ours) == wrapped(SENTENCE, 60)
+
+
+def test_a_console_tells_whole_words_beside_its_tables() -> None:
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=40).tell(f"No peer is in the run now. {SENTENCE}")
+    assert stream.getvalue().splitlines() == wrapped(f"No peer is in the run now. {SENTENCE}", 40)
 
 
 def test_a_refused_command_keeps_its_words(tmp_path: Path) -> None:
