@@ -125,6 +125,19 @@ def test_texts_with_labels_are_learned(tmp_path: Path, model_type: str) -> None:
             assert torch.allclose(one, model(held[:1]), atol=1e-5)
 
 
+def test_what_is_held_out_of_several_parts_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is a group: its examples do not follow on those of the one before."""
+    monkeypatch.setattr("peer.trainer.data.text_fetching.SMALLEST_PART_BYTES", 1000)
+    manifest = run_of(tmp_path)
+    with contextlib.closing(open_here(manifest, f"jsonl:{rows(tmp_path / 'rows.jsonl')}", tmp_path)) as corpus:
+        places = [corpus.held_out.group_range(group) for group in range(corpus.held_out.num_groups)]
+        positions = [first + index for first, length in filter(None, places) for index in range(length)]
+        assert len(places) > 2
+        assert len(positions) == corpus.held_out.num_tokens
+        found = next(corpus.held_out_batches(1, len(positions), 0))
+        assert all(map(torch.equal, found, corpus.held_out.batch(np.array(positions), 0)))
+
+
 def test_prepared_examples_are_those_of_the_text(tmp_path: Path) -> None:
     manifest = run_of(tmp_path)
     path, rules = rows(tmp_path / "rows.jsonl"), rules_of(manifest)
