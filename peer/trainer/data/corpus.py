@@ -75,8 +75,19 @@ class Corpus:
         # Of examples with labels `context` is 0, and every one of them can be chosen.
         room = self.held_out.num_tokens - context - 1
         for first in range(0, num_batches * batch_size, batch_size):
-            positions = [room * block // last_block for block in range(first, first + batch_size)]
+            positions = [
+                self._held_out_position(room * block // last_block) for block in range(first, first + batch_size)
+            ]
             yield self.held_out.batch(np.array(positions, np.int64), context)
+
+    def _held_out_position(self, index: int) -> int:
+        """Where number `index` of what is held out is: examples of several files are in several groups."""
+        for place in filter(None, map(self.held_out.group_range, range(self.held_out.num_groups))):
+            first, length = place
+            if index < length:
+                return first + index
+            index -= length
+        raise IndexError(f"{index} more than is held out")
 
 
 def open_run_corpus(
