@@ -2,8 +2,8 @@
 
 The files, each built on those above it:
 
-    plain_output.py             text of others: nothing that a terminal would obey
     word_wrap.py                sentences in lines of a terminal's width, broken between words
+    plain_output.py             text of others: nothing that a terminal would obey
     plain_console.py            the same for tables and panels
     first_lines.py              the checklist in the first moment of `peer join`
     interrupt_while_loading.py  Ctrl+C while something is loaded that lets no Python code run

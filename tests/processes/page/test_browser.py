@@ -39,6 +39,11 @@ LOOKS: list[tuple[Literal["light", "dark"], dict[str, int]]] = [
     ("light", {"width": 320, "height": 700}),
 ]
 """Schemes and sizes of windows; every fourth is looked at in `make test`."""
+BARE_NUMBERS = """() => [...document.querySelectorAll('.stack td:not(.rank)')].filter((cell) => {
+    const heading = cell.closest('table').tHead, unit = getComputedStyle(cell, '::after').content;
+    return cell.checkVisibility() && heading.offsetWidth < 2 && /^[0-9]/.test(cell.innerText) && !/ [a-z]/.test(unit);
+}).map((cell) => cell.innerText)"""
+"""Numbers of tables whose headings are not shown, as on a phone, that do not say what they count."""
 FIRST_SCREEN = """[...document.querySelectorAll("h1, .goal, .quickly, .writes-card, .figures > :first-child")]
     .map((each) => Math.round(each.getBoundingClientRect().bottom))"""
 """Where the parts end that say what the run is, how far it is, how to join, what it writes, and how well it guesses."""
@@ -187,6 +192,7 @@ def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "d
                 await expect(page.locator("#peers tbody tr").first).to_be_visible()
             assert await accessibility_faults(page) == []
             assert await width_of(page) <= size["width"]
+            assert await page.evaluate(BARE_NUMBERS) == []
             if size == TALL:
                 height = await page.evaluate("document.documentElement.scrollHeight")
                 assert height <= MAX_SCREENS * TALL["height"], tab
