@@ -17,9 +17,11 @@ exception (`SystemExit`), unless the script has a handler of its own.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,7 +34,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.optim import Optimizer
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
@@ -55,9 +57,10 @@ from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.join.python_error_words import faults_in_python, in_python
 from peer.join.run_connection import READY_SECONDS, RunConnection
-from peer.owner.custom_module import check_frozen_digest
+from peer.owner.custom_module import check_frozen_digest, check_has_values, check_trained
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.several_optimizers import Optimizers
 
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
@@ -68,6 +71,8 @@ log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 _CLAIMED: set[int] = set()
 """Ids of the parameters that sessions of this process train now."""
+_HERE: weakref.WeakSet[Swarm] = weakref.WeakSet()
+"""Those that were made in this process, or in one that it is a fork of."""
 
 
 def join(
@@ -112,10 +117,10 @@ def join(
             f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
             f"network; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
         )
-    _check_arguments(module, state, on_event, stop)
+    _check_arguments(module, optimizer, state, on_event, stop)
     fields = {"run_id": run_id, "peers": tuple(peers) if isinstance(peers, list) else peers, **choices}
     if data_dir is not None:
-        fields["data_dir"] = Path(data_dir)
+        fields["data_dir"] = Path(data_dir) if isinstance(data_dir, str) else data_dir
     try:
         with faults_in_python():
             config = PeerConfig.model_validate(fields)
@@ -126,9 +131,6 @@ def join(
 
 class Swarm:
     """This peer's place in a run, inside the `with` block of `join`."""
-
-    manifest: RunManifest
-    """What all peers of the run agree on."""
 
     def __init__(
         self,
@@ -151,10 +153,13 @@ class Swarm:
         self._held: HeldFolder | None = None
         self._restore_signal: Callable[[], object] = lambda: None
         self._connection: RunConnection | None = None
+        self._manifest: RunManifest | None = None
         self._training: LocalTraining | None = None
         self._has_left = False
+        self._is_copy = False
         self._claimed: set[int] = set()
         self._schedulers: RunSchedulers | None = None
+        _HERE.add(self)
 
     @faults_in_python()
     def __enter__(self) -> Self:
@@ -184,6 +189,12 @@ class Swarm:
             raise
         return self
 
+    def become_copy(self) -> None:
+        """This process is a fork: where the other one has joined, training here tells it nothing, and nobody leaves."""
+        self._is_copy = self._connection is not None or self._training is not None
+        if self._training is not None:
+            self._training.let_go()
+
     @property
     def files(self) -> Path:
         """The folder with the files of the run and nothing else, after each was checked against the manifest.
@@ -197,10 +208,8 @@ class Swarm:
         manifest = connection.open(self._stop)
         if manifest is None:
             raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
-        self.manifest = manifest
+        self._manifest = manifest
         parameters, buffers = averaged_parts(self._module, manifest)
-        if not parameters:
-            raise Incompatible("the module has no parameter with requires_grad; expected something to train")
         check_frozen_digest(manifest, self._module)
         self._claim([parameter for _, parameter in parameters])
         if warning := warn_of_room(manifest, self._config.data_dir, self._config.checkpoints_path):
@@ -229,8 +238,9 @@ class Swarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        connection = self._connection
-        assert connection is not None
+        if self._is_copy:
+            return
+        connection = self._entered(self._connection)
         try:
             reason = "its loop ended" if kind is None else f"its loop ended with {kind.__name__}"
             if self._training is not None:
@@ -262,6 +272,11 @@ class Swarm:
         if self._held is not None:
             has_trained = self._training is not None or self._config.checkpoints_path.exists()
             self._held.let_go(has_trained=has_trained)
+
+    @property
+    def manifest(self) -> RunManifest:
+        """What all peers of the run agree on."""
+        return self._entered(self._manifest)
 
     @property
     def peer_id(self) -> PeerId:
@@ -298,6 +313,11 @@ class Swarm:
 
     @property
     def _open_training(self) -> LocalTraining:
+        if self._is_copy:
+            raise UsageFault(
+                "this Swarm was entered before this process was forked, and is the other one's; expected its use there "
+                "alone; call join() here, with a data_dir of its own, for another peer"
+            )
         if self._has_left:
             raise UsageFault(
                 "this Swarm's with block is over, and nothing follows a loop outside it; call join() again for another "
@@ -347,8 +367,9 @@ class Swarm:
         Raises:
             UsageFault: it was not given to `join`.
         """
+        training = self._open_training
         scheduler = self._entered(self._schedulers).of(optimizer)
-        self.training.follow_run()
+        training.follow_run()
         return scheduler
 
     @property
@@ -436,10 +457,24 @@ class Swarm:
             self._is_told_of_on_event = True
 
 
-def _check_arguments(module: Any, state: Any, on_event: Any, stop: Any) -> None:
-    """What type checkers would find, for the many loops that have none."""
+def _after_fork() -> None:
+    """In the new process."""
+    for swarm in [*_HERE]:
+        swarm.become_copy()
+    _CLAIMED.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, stop: Any) -> None:
+    """What type checkers would find, for the many loops that have none, and what needs no network to be seen."""
     if not isinstance(module, nn.Module):
         raise UsageFault(f"module is a {type(module).__name__}; expected the torch.nn.Module that is trained.")
+    check_trained(module)
+    for name, parameter in module.named_parameters():
+        check_has_values(name, parameter)
+    Optimizers(optimizer, module)
     if not isinstance(state, Mapping | None):
         raise UsageFault(
             f"state is a {type(state).__name__}; expected a mapping of names to what is kept, such as "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from blake3 import blake3
 
@@ -23,23 +23,40 @@ def check_module(module: OwnModule) -> None:
     Raises:
         UsageFault: it is no module, it trains nothing, or its parameters cannot be averaged or are no numbers.
     """
+    check_trained(module)
+    for name, parameter in trained_parameters(module):
+        if not (parameter.is_meta or bool(parameter.isfinite().all())):
+            raise UsageFault(f"parameter {name!r} has values that are NaN or infinite; expected numbers to begin with.")
+
+
+def check_trained(module: OwnModule) -> None:
+    """Can its parameters be averaged, whatever their values are?
+
+    Raises:
+        UsageFault: it is no module, it trains nothing, or its parameters cannot be averaged.
+    """
     if not hasattr(module, "named_parameters"):
         raise UsageFault(f"module is a {type(module).__name__}; expected a torch.nn.Module.")
-    found = trained_parameters(module)
-    if not found:
-        raise UsageFault("the module has no parameter with requires_grad; expected something to train.")
-    for name, parameter in found:
+    for name, parameter in module.named_parameters():
         if type(parameter).__name__ == "UninitializedParameter":
             raise UsageFault(
                 f"parameter {name!r} has no shape yet; expected all of them; call the module once on an example."
             )
+    found = trained_parameters(module)
+    if not found:
+        raise UsageFault("the module has no parameter with requires_grad; expected something to train.")
+    for name, parameter in found:
         if not parameter.dtype.is_floating_point:
             raise UsageFault(
                 f"parameter {name!r} is {parameter.dtype}, which cannot be averaged; expected real numbers; keep it as "
                 "one of these, or as a buffer."
             )
-        if not (parameter.is_meta or bool(parameter.isfinite().all())):
-            raise UsageFault(f"parameter {name!r} has values that are NaN or infinite; expected numbers to begin with.")
+
+
+def check_has_values(name: str, parameter: Any) -> None:
+    """Raises UsageFault for a parameter of the device meta, as those are that a library keeps on disk."""
+    if parameter.is_meta:
+        raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
 
 
 def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
@@ -62,11 +79,15 @@ def frozen_digest(module: OwnModule) -> str | None:
     """BLAKE3 (64 hexadecimal digits) of names, shapes and values of what is not trained; None when all is.
 
     Values count as float32, so a base that is held at 16 bits has the digest of the same values at 32.
+
+    Raises:
+        UsageFault: one that is not trained has no values.
     """
     digest, has_any = blake3(), False
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             continue
+        check_has_values(name, parameter)
         has_any = True
         digest.update(repr((bare_name(name, module), tuple(parameter.shape))).encode())
         flat = parameter.detach().reshape(-1)
@@ -86,9 +107,11 @@ def check_frozen_digest(manifest: RunManifest, module: OwnModule) -> None:
         return
     found = frozen_digest(module)
     if found != expected:
-        got = "no frozen parameter" if found is None else f"other frozen parameters ({found[:16]})"
+        got = (
+            f"other frozen parameters ({found[:16]}) than" if found else "no frozen parameter, but frozen ones are what"
+        )
         raise Incompatible(
-            f"this module has {got} than the run was made with ({expected[:16]}); expected the same base model, frozen "
-            "in the same places; what is trained beside another one is worth nothing: load the base that the run's "
-            "owner names"
+            f"this module has {got} the run was made with ({expected[:16]}); expected the same base model, frozen "
+            "in the same places; what is trained beside another one is worth nothing: load the base that "
+            "the run's owner names"
         )

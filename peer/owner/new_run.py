@@ -141,13 +141,12 @@ def create_custom_run(
         UsageFault: name, settings, module, buffers or a file are wrong, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
+    _check_kinds(name, folder, files)
     make_run_id(name, bytes(32))
     if not isinstance(settings, Mapping | None):
         raise UsageFault(
             f"settings is {settings!r}; expected a mapping, such as {{'averaging': {{'sync_every': 10}}}}."
         )
-    if isinstance(files, str | Path):
-        raise UsageFault(f"files is {str(files)!r}; expected a list of paths.")
     check_module(module)
     paths, place = [Path(path) for path in files], None if folder is None else Path(folder)
     if "model" in (settings or {}):
@@ -183,6 +182,20 @@ def create_custom_run(
         except ValueError as error:
             raise UsageFault(f"run {name!r} cannot be made: {error}") from error
         return _write_run(manifest, place, replace, paths, is_combine_chosen_here=is_chosen_here)
+
+
+def _check_kinds(name: Any, folder: Any, files: Any) -> None:
+    """What type checkers would find, for the many scripts that have none."""
+    if not isinstance(name, str):
+        raise UsageFault(f"name is {name!r}; expected text, such as 'my-run'.")
+    if not isinstance(folder, str | Path | None):
+        raise UsageFault(f"folder is {folder!r}; expected a path, or None for the usual place.")
+    if (
+        not isinstance(files, Sequence)
+        or isinstance(files, str)
+        or not all(isinstance(one, str | Path) for one in files)
+    ):
+        raise UsageFault(f"files is {files!r}; expected a list of paths.")
 
 
 def _with_flag(flag: str, fields: dict[str, Any]) -> RunManifest:

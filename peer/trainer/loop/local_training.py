@@ -14,11 +14,12 @@ Everything else happens in a hook after the optimizers' steps: counting, sending
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -44,6 +45,10 @@ FLUSH_SECONDS = 5.0
 """On leaving, for the network side to take the last work. It is many times what it needs for as many messages as there
 are fragments, unless it is just being restarted.
 """
+
+
+MAX_STEP_TOKENS = 2**30
+"""That one step may count. A contribution has the tokens of many steps, and others refuse one of more than 2^40."""
 
 
 class StoppedWaiting(LocalFault):
@@ -101,7 +106,7 @@ class LocalTraining:
         self._num_rereads = 0
         self._num_tokens = 0
         self._reported_tokens = 0
-        self._losses: list[float] = []
+        self._losses: list[float | torch.Tensor] = []
         self._keeper: TrainerKeeper | None = None
         self._follows_run = False
         self._has_stepped = False
@@ -137,6 +142,10 @@ class LocalTraining:
         if kind is None:
             self.link.flush(FLUSH_SECONDS)
         self.link.finish()
+
+    def let_go(self) -> None:
+        """From now on the optimizers are stepped without a word to the network side."""
+        self._optimizers.unhook()
 
     def idle(self) -> None:
         """While the network side leaves, after this block: take what still comes, keep what it asks to keep."""
@@ -228,16 +237,12 @@ class LocalTraining:
                 this peer's work in the mean.
 
         Raises:
-            UsageFault: `tokens` is no whole number from 1 on, or `loss` no number.
+            UsageFault: `tokens` is no whole number from 1 on, or of too many for a step, or `loss` is no number.
         """
         if tokens is not None:
-            if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-                raise UsageFault(f"tokens is {tokens!r}; expected a whole number from 1 on; give how many were read.")
-            self._reported_tokens += tokens
+            self._reported_tokens += _counted(tokens, self._reported_tokens)
         if loss is not None:
-            if not hasattr(loss, "__float__"):
-                raise UsageFault(f"loss is {loss!r}; expected one number; give loss.item().")
-            self._losses.append(loss)
+            self._losses.append(_noted(loss))
 
     def skip_step(self) -> None:
         """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
@@ -300,10 +305,38 @@ class LocalTraining:
         if not self._has_stepped and not self._follows_run:
             warn_of_schedule(self._state, self._optimizers.all)
         self._has_stepped = True
-        loss = sum(self._losses) / len(self._losses) if self._losses else None
+        loss = float(sum(self._losses) / len(self._losses)) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self.skip_step()
         self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate)
         if self._keeper is not None:
             self._keeper.after_step()
+
+
+def _counted(tokens: Any, earlier: int) -> int:
+    """What was reported, as a number: libraries count in numbers of their own, such as numpy's."""
+    try:
+        number = 0 if isinstance(tokens, bool) else operator.index(tokens)
+    except (TypeError, ValueError, RuntimeError):
+        number = 0
+    if number < 1:
+        raise UsageFault(f"tokens is {tokens!r:.80}; expected a whole number from 1 on; give how many were read.")
+    if earlier + number > MAX_STEP_TOKENS:
+        raise UsageFault(
+            f"{earlier + number} tokens are reported for one step; expected {MAX_STEP_TOKENS} at most, since others "
+            "refuse work of more; give what this step read."
+        )
+    return number
+
+
+def _noted(loss: Any) -> float | torch.Tensor:
+    """A loss without what it was computed from. A tensor stays one: reading it would wait for its device."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not (loss.is_complex() or loss.is_meta):
+        return loss.detach()
+    try:
+        if hasattr(loss, "__float__"):
+            return float(loss)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise UsageFault(f"loss is {loss!r:.80}; expected one number; give loss.item().")

@@ -328,7 +328,7 @@ class TrainerLink:
             found = evaluate()
         try:
             loss = float(found)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise UsageFault(
                 f"what evaluate got returned {found!r}; expected one number; have it return loss.item()."
             ) from error

@@ -52,7 +52,7 @@ class LoneSwarm(Swarm):
             with mailbox.states[fragment.index].changing():
                 link.ranks.gather_live(link.portion, fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
                 mailbox.states[fragment.index].version = 1
-        self.manifest = MANIFESTS[-1]
+        self._manifest = MANIFESTS[-1]
         self._training = LocalTraining(
             self._module, self._optimizer, link, seed=0, peer_id="lone", stop=self._stop, state=self._state
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from peer.export.formats.custom_module import fill_module
 from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import named_shapes
 from peer.join.run_connection import fitting_layout
-from peer.join.session import NOT_OF_AN_OWN_LOOP, join
+from peer.join.session import NOT_OF_AN_OWN_LOOP, Swarm, join
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
 from peer.trainer.loop.several_optimizers import innermost
@@ -40,6 +41,10 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
 
 def small_module() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def frozen_on_meta() -> nn.Linear:
+    return nn.Linear(3, 3, device="meta").requires_grad_(False)
 
 
 def shapes_of(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
@@ -247,7 +252,7 @@ def test_frozen_parameters_are_those_of_the_run(tmp_path: Path) -> None:
     check_frozen_digest(manifest, with_base(0.5).to(torch.bfloat16))
     with pytest.raises(Incompatible, match=r"other frozen parameters .* load the base"):
         check_frozen_digest(manifest, with_base(0.25))
-    with pytest.raises(Incompatible, match="no frozen parameter"):
+    with pytest.raises(Incompatible, match=r"has no frozen parameter, but frozen ones are what the run was made with"):
         check_frozen_digest(manifest, small_module())
     check_frozen_digest(create_custom_run("own", small_module(), None, tmp_path / "all").manifest, with_base(1.0))
 
@@ -302,6 +307,13 @@ def test_an_export_brings_running_statistics_home(tmp_path: Path) -> None:
         ({"module": nn.ParameterList([nn.Parameter(torch.tensor([1.0, torch.nan]))])}, "'0' has values that are NaN"),
         ({"settings": "run.toml"}, "settings is 'run.toml'; expected a mapping"),
         ({"files": "tokenizer.json"}, "files is 'tokenizer.json'; expected a list"),
+        ({"files": [3]}, r"files is \[3\]; expected a list"),
+        ({"folder": 3}, "folder is 3; expected a path"),
+        (
+            {"module": nn.ParameterList([torch.ones(3), nn.UninitializedParameter(requires_grad=False)])},
+            "'1' has no sh",
+        ),
+        ({"module": nn.Sequential(small_module(), frozen_on_meta())}, "'1.weight' is on the device meta"),
     ],
 )
 def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -318,6 +330,14 @@ def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: di
         ({"on_event": 3}, "on_event is 3; expected a function"),
         ({"stop": True}, "stop is True; expected a function"),
         ({"peers": "/ip4/127.0.0.1/tcp/1"}, "peers is .*; expected a list"),
+        ({"data_dir": 5}, "data_dir is 5; expected"),
+        ({"module": nn.LazyLinear(3)}, "'weight' has no shape yet"),
+        ({"module": nn.Linear(3, 3, device="meta")}, "'weight' is on the device meta"),
+        ({"module": small_module().requires_grad_(False)}, "no parameter with requires_grad"),
+        ({"module": nn.Linear(3, 3, dtype=torch.complex64)}, "'weight' is torch.complex64, which cannot be averaged"),
+        ({"module": nn.Linear(3, 3)}, "the optimizer does not hold parameter 'weight'"),
+        ({"optimizer": "sgd"}, "the optimizer is a str"),
+        ({"optimizer": []}, "there is no optimizer"),
     ],
 )
 def test_wrong_arguments_of_join_are_told_before_anything_starts(wrong: dict[str, Any], said: str) -> None:
@@ -330,7 +350,11 @@ def test_wrong_arguments_of_join_are_told_before_anything_starts(wrong: dict[str
 def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Path) -> None:
     module = small_module()
     swarm = LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {})
-    for use in (lambda: swarm.tokens, lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.peer_id):
+    for use in (
+        *(lambda: swarm.tokens, lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.peer_id),
+        *(lambda: swarm.manifest, lambda: swarm.files, lambda: swarm.progress, lambda: swarm.accumulation_steps),
+        lambda: Swarm.__exit__(swarm, None, None, None),
+    ):
         with pytest.raises(UsageFault, match="was not entered"):
             use()
     with swarm:
@@ -339,6 +363,10 @@ def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Pa
             lambda: swarm.samples(2, 0): "num_samples is 0",
             lambda: swarm.positions(2, 8, 8): "num_tokens is 8 and context 8",
             lambda: swarm.report("low"): "loss is 'low'; expected one number",  # type: ignore[arg-type]
+            lambda: swarm.report(torch.zeros(3)): "loss is tensor.*; expected one number",  # type: ignore[arg-type]
+            lambda: swarm.report(np.zeros(3)): "loss is array.*; expected one number",  # type: ignore[arg-type]
+            lambda: swarm.report(10**400): "loss is 1000.*; expected one number",
+            lambda: swarm.report(tokens=2**30 + 1): "1073741825 tokens .* for one step; expected 1073741824 at most",
         }.items():
             with pytest.raises(UsageFault, match=said):
                 wrong()
@@ -346,9 +374,35 @@ def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Pa
         assert len(next(swarm.positions(2, 7, 8))) == 2
     swarm._end()
     assert swarm.inner_steps == 0
-    for use in (lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.should_stop, swarm.anchor):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for use in (
+        *(lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.should_stop, swarm.anchor),
+        lambda: swarm.scheduler(optimizer),
+    ):
         with pytest.raises(UsageFault, match="with block is over"):
             use()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_trains_by_itself_and_leaves_the_session_alone() -> None:
+    module = small_module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def is_told_nothing(swarm: LoneSwarm) -> bool:
+        module[0].weight.grad = torch.ones_like(module[0].weight)
+        optimizer.step()
+        Swarm.__exit__(swarm, None, None, None)  # says no goodbye for the other process
+        for use in (lambda: swarm.report(1.0), swarm.anchor, lambda: swarm.scheduler(optimizer)):
+            with pytest.raises(UsageFault, match=r"before this process was forked.* call join\(\) here"):
+                use()
+        return swarm.inner_steps == 0
+
+    with LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, optimizer, {}) as swarm:
+        if (process := os.fork()) == 0:
+            os._exit(0 if is_told_nothing(swarm) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+        optimizer.step()
+        assert swarm.inner_steps == 1
 
 
 def test_a_module_is_in_one_session_at_a_time() -> None:

@@ -356,7 +356,11 @@ def test_a_loop_with_its_own_order_of_data_says_how_many_tokens_it_read(corpus):
         training.skip_step()
         step()
         assert link.mailbox.trainer.tokens == 524
-        for wrong in (0, -1, 1.5, True):
+        for count in (np.int64(3), torch.tensor(3)):  # as libraries count
+            training.report(torch.tensor(2.5, requires_grad=True) * 1, tokens=count)
+        step()
+        assert link.mailbox.trainer.tokens == 530
+        for wrong in (0, -1, 1.5, True, torch.ones(3)):
             with pytest.raises(UsageFault, match="expected a whole number from 1 on"):
                 training.report(tokens=wrong)
 
