@@ -48,7 +48,7 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("trainers", "Peers that train now.", len(state.trainers))
     yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
-    yield _gauge("tokens_per_second", "Sum of what trainers report.", state.tokens_per_second)
+    yield _gauge("tokens_per_second", "Tokens or examples: sum of what trainers report.", state.tokens_per_second)
     upload = sum(row.record.upload_bits_per_second for row in state.here)
     yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
     for name, loss in (("held_out_loss", state.held_out_loss), ("train_loss", state.train_loss)):
@@ -57,7 +57,7 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     rows = state.fragments
     yield _gauge("largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in rows), default=0))
     yield _gauge("forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in rows), default=0))
-    yield _counter("committed_tokens", "Tokens in the anchors, as peers report.", state.committed_tokens)
+    yield _counter("committed_tokens", "Tokens or examples in the anchors, as peers say.", state.committed_tokens)
     yield _counter("rounds", "Rounds of all fragments, as peers report.", state.num_rounds)
 
 
@@ -67,7 +67,11 @@ def _history(history: HistoryView) -> Iterator[Metric]:
     yield _gauge("contributors", "Contributors with a row.", here, "here")
     yield _gauge("unverified_peers", "Peers that no commit lists, without a row.", history.num_unverified)
     yield _counter("witnessed_rounds", "Rounds whose signed commits are kept here.", history.num_rounds)
-    yield _counter("witnessed_tokens", "Tokens that others in the round signed.", history.tokens_witnessed)
+    yield _counter(
+        "witnessed_tokens",
+        "Tokens or examples that others in the round signed.",
+        history.tokens_witnessed,
+    )
     yield _counter("moved_bytes", "Encoded values that went from member to member.", history.bandwidth.upload_bytes)
     yield _gauge("history_failing", "1 while the history cannot be written.", float(bool(history.problem)))
     missing = sum(row.last_version - row.first_version + 1 for row in history.missing)

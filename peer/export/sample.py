@@ -68,7 +68,7 @@ def written(
     if opened.manifest.model.task not in (None, "causal-lm"):
         raise Incompatible(
             f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected one that writes on from a "
-            "text (causal-lm); export it"
+            "text (causal-lm); load its folder with transformers"
         )
 
     def drawn(begin: Sequence[int], num_choices: int) -> Iterator[int]:

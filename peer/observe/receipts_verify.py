@@ -92,7 +92,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
     own = _own_peers(receipts.run_id)
     names = {row.peer_id: speakable_name(row.peer_id) + (" (yours)" if row.peer_id in own else "") for row in rows}
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "machine", "tokens confirmed", "tokens reported", "rounds", "missed"):
+    for title in ("name", "machine", "confirmed", "reported", "rounds", "missed"):
         table.add_column(title, justify="left" if title in ("name", "machine") else "right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -104,6 +104,8 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             str(row.rounds_missed),
         )
     console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
+    # A receipt does not say which.
+    console.print("Work is counted in tokens, or in examples if the run's data has labels.")
     if console.measure(table, options=console.options.update(width=PIPE_COLUMNS)).maximum <= console.width:
         console.print(table)
     else:
@@ -113,7 +115,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             console.print(row.peer_id, soft_wrap=True)
             rounds = f"{row.rounds} rounds, {row.rounds_missed} missed"
             console.print(f"  {names[row.peer_id]}")
-            console.print(f"  {confirmed} confirmed of {reported} tokens, {rounds}")
+            console.print(f"  {confirmed} confirmed of {reported} reported, {rounds}")
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
     console.tell(_closing(num_counted, num_left_out, num_missing), highlight=False)

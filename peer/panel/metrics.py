@@ -65,7 +65,7 @@ class PeerMetrics(Collector):
         yield phase
         for name, text, count in (
             ("inner_steps", "Inner steps of this session.", state.inner_steps),
-            ("tokens", "Tokens trained on in this session.", state.tokens),
+            ("tokens", "Tokens, or examples, trained on in this session.", state.tokens),
             ("rounds_committed", "Rounds that closed here.", state.rounds_committed),
             ("rounds_contributed", "Those with own work in them.", state.rounds_contributed),
             ("upload_bytes", "Sent in rounds.", state.bytes_up),
@@ -73,8 +73,8 @@ class PeerMetrics(Collector):
         ):
             yield CounterMetricFamily(f"murmuration_peer_{name}", text, value=count)
         for name, text, value in (
-            ("tokens_per_second", "Speed of training.", state.tokens_per_second),
-            ("run_tokens", "Tokens that the whole swarm has committed.", state.run_tokens),
+            ("tokens_per_second", "Speed of training, in tokens or examples.", state.tokens_per_second),
+            ("run_tokens", "Tokens, or examples, that the whole swarm has committed.", state.run_tokens),
             ("run_budget_tokens", "Those at which the run's schedule ends.", state.budget_tokens),
             ("learning_rate", "Of the last inner step.", state.learning_rate),
             ("wait_fraction", "Part of the time in which training waited.", state.wait_fraction),

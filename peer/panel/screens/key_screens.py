@@ -24,6 +24,7 @@ WORDS = (
     ),
     ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
     ("token", "a piece of text: a letter, or a few of them"),
+    ("example", "a text or a picture with its label; runs of a model that sorts count these"),
     (
         "rank",
         "place among those that this machine has met; the page ranks all, by confirmed work",
@@ -31,8 +32,12 @@ WORDS = (
 )
 
 
-def help_screen(width: int, *, can_rest: bool) -> list[Text]:
-    """The keys that there are, and the words of the panel."""
+def help_screen(width: int, *, can_rest: bool, counted: str = "tokens") -> list[Text]:
+    """The keys that there are, and the words of the panel.
+
+    Args:
+        counted: what the run's work is counted in; of token and example only that word is explained.
+    """
     lines = [part("Keys", "bold")]
     for key, what in HELP:
         if key == "p" and not can_rest:
@@ -40,6 +45,8 @@ def help_screen(width: int, *, can_rest: bool) -> list[Text]:
         lines += labelled(key, [part(what)], width)
     lines += [Text(), part("Words", "bold")]
     for word, what in WORDS:
+        if word in ("token", "example") and word not in counted:
+            continue
         lines += labelled(word, [part(what)], width)
     return lines
 

@@ -187,18 +187,9 @@ def check_weights(text: str, task: str, folder: Path) -> Collection[str]:
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: they are not of the config's architecture and sizes, as from `load_architecture`, or lack some of
-            what is below its head.
+        Incompatible: as from `load_architecture`.
     """
-    module, lacking = _loaded(text, task, folder, {"device_map": "meta"})
-    if below := sorted(name for name in lacking if _is_below_head(module, name)):
-        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
-        raise Incompatible(
-            f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {len(module.state_dict())} tensors of "
-            f"{type(module).__name__}; expected all but those of a new head, as the rest would begin with random "
-            "values; take whole weights, or a config.json with as many layers as they have"
-        )
-    return lacking
+    return _loaded(text, task, folder, {"device_map": "meta"})[1]
 
 
 def _is_below_head(module: nn.Module, name: str) -> bool:
@@ -253,6 +244,13 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"the weights in {folder} have {num_tensors - len(lacking)} of the {num_tensors} tensors of "
             f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
             "to them"
+        )
+    if below := sorted(name for name in lacking if _is_below_head(module, name)):
+        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+        raise Incompatible(
+            f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {num_tensors} tensors of "
+            f"{type(module).__name__}; expected all but those of a new head, as the rest would begin with random "
+            "values; take whole weights, or a config.json with as many layers as they have"
         )
     return module, lacking
 

@@ -104,9 +104,12 @@ def read_base(folder: Path) -> tuple[str, int]:
 
 def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
     # A mask's single constant, which files of GPT-NeoX have, is minus infinity in 16 bits.
-    # Types of 8 bits have no such operation; their scales are of others.
-    if not tensor.is_floating_point() or tensor.element_size() < 2 or not tensor.dim() or not tensor.numel():
+    if not tensor.is_floating_point() or not tensor.dim() or not tensor.numel():
         return
+    if tensor.element_size() == 1:
+        if "float8" not in str(tensor.dtype):
+            return  # Of fewer bits none is infinite or no number.
+        tensor = tensor.bfloat16()  # Exactly; 8 bits have no `aminmax`.
     low, high = tensor.aminmax()  # Not `isfinite`, which takes a second copy.
     if not math.isfinite(low) or not math.isfinite(high):
         what = "values that are not numbers" if math.isnan(low) else "infinite values"

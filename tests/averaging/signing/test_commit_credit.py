@@ -218,6 +218,7 @@ def test_the_command_says_what_a_file_proves(
     assert A.peer_id in shown
     assert f"{speakable_name(A.peer_id)} (yours)" in shown
     assert shown.count("(yours)") == 1
+    assert "Work is counted in tokens, or in examples if the run's data has labels." in shown
     assert "15 rounds counted. Left out: 2, in the file twice or of a side history with less work." in shown
     assert "3 rounds of the run in between did not involve these machines." in shown
     with monkeypatch.context() as narrow:
@@ -226,7 +227,7 @@ def test_the_command_says_what_a_file_proves(
     shown = capsys.readouterr().out
     assert f"  {speakable_name(A.peer_id)} (yours)" in shown.splitlines()
     assert A.peer_id in shown.splitlines(), "a key that is cut cannot be copied"
-    assert re.search(r"^  \S+.* confirmed of .* tokens, 1?[0-9] rounds, [0-9] missed$", shown, re.MULTILINE)
+    assert re.search(r"^  \S+.* confirmed of .* reported, 1?[0-9] rounds, [0-9] missed$", shown, re.MULTILINE)
     assert app.run(["receipts", "verify", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["receipts"] == 17

@@ -38,6 +38,7 @@ from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
+from peer.panel.screens.key_screens import help_screen
 from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
 from peer.run_clock import arrival
 from tests.kit.panels import (
@@ -231,6 +232,15 @@ def test_help_explains_the_keys_that_there_are() -> None:
     keys = [[line.plain[:1] for line in lines_of(an_evening(is_seed=seed), 80, 40, "help")] for seed in (False, True)]
     assert ["p" in one for one in keys] == [True, False]
     assert all({"q", "l", "d", "i", "?"} <= set(one) for one in keys)
+
+
+def test_help_explains_the_word_that_the_run_counts_in() -> None:
+    for counted, other in (("tokens", "example"), ("examples", "token")):
+        words = [
+            line.plain.split()[0] for line in help_screen(80, can_rest=True, counted=counted) if line.plain.split()
+        ]
+        assert counted[:-1] in words
+        assert other not in words
 
 
 def test_a_seed_says_that_others_train_alone() -> None:

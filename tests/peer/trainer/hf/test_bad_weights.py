@@ -13,9 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.hf_config import canonical_config
+from peer.config.manifest import RunManifest
+from peer.owner.new_run import create_run
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.base_weights import has_weights, read_base
 from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
+from peer.trainer.hf.run_model import build_run_model
 
 LLAMA = {
     "model_type": "llama",
@@ -99,6 +102,17 @@ def test_weights_that_lack_a_layer_are_refused(model: Path) -> None:
         describe_model(model, None, AdapterChoice("lora", 4))
 
 
+def test_a_volunteer_s_peer_refuses_weights_that_lack_a_layer(model: Path, tmp_path: Path) -> None:
+    """Of a manifest by hand, which `peer init` never saw."""
+    manifest = RunManifest.from_bytes(
+        create_run("tiny", None, tmp_path, model=describe_model(model)).manifest.to_bytes()
+    )
+    tensors = in_one_file(model)
+    in_one_file(model, {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name})
+    with pytest.raises(Incompatible, match=r"lack model\.layers\.1\.input_layernorm\.weight, .* whole weights"):
+        build_run_model(manifest, model)
+
+
 @pytest.mark.parametrize("adapter", [None, AdapterChoice("lora", 4)])
 def test_a_new_head_is_told(model: Path, adapter: AdapterChoice | None) -> None:
     notes = describe_model(model, "sequence-classification", adapter).notes
@@ -115,6 +129,13 @@ def test_weights_that_are_no_numbers_are_refused(model: Path, dtype: torch.dtype
     tensors["model.norm.weight"][3] = float(value)
     in_one_file(model, tensors)
     with pytest.raises(UsageFault, match=rf"model\.norm\.weight has .*{said}"):
+        read_base(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_weights_of_8_bits_that_are_no_numbers_are_refused(model: Path, dtype: torch.dtype) -> None:
+    in_one_file(model, {"few_bits": torch.tensor([1.0, float("nan")]).to(dtype), **in_one_file(model)})
+    with pytest.raises(UsageFault, match="few_bits has values that are not numbers"):
         read_base(model)
 
 
