@@ -358,6 +358,8 @@ class HistoryView:
     """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
     points: tuple[HistoryPoint, ...] = ()
     """Oldest first, thinned to about a thousand over the whole history."""
+    first_held_out: tuple[float, int] | None = None
+    """The first loss that was seen, and after how many tokens; `points` lose it as they are thinned."""
     marks: tuple[ChartMark, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """Newest first."""

@@ -41,8 +41,9 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     if state.held_out is not None:
         loss, measured_at = state.held_out.loss, state.held_out.at
     tokens = max(state.committed_tokens, points[-1].tokens if points else 0)
-    began = next((point for point in points if point.held_out_loss is not None), None)
-    first = began.held_out_loss if began is not None and began.tokens <= EARLY_SHARE * tokens else None
+    seen = ((point.held_out_loss, point.tokens) for point in points if point.held_out_loss is not None)
+    first, first_tokens = history.first_held_out or next(seen, (None, 0))
+    first = first if first_tokens <= EARLY_SHARE * tokens else None
     has_fallen = first is not None and loss is not None and loss < first
     train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
     if train_loss is None:

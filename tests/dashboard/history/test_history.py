@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import aiosqlite
@@ -23,11 +24,13 @@ from dashboard.history.reading import HistoryReader
 from dashboard.history.retention import forget_old
 from dashboard.history.writing import CheckCommit, load, points_between, prepare, rebuild, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import fold
+from dashboard.observe.dashboard_state import HeldOut, fold
 from dashboard.observe.listed_peers import Look
+from dashboard.page.run_result import result_of
 from dht.errors import LocalFault, PeerFault, UsageFault
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
+from tests.kit.dashboard.scene import state_of
 
 
 def no_warning(sentence: str) -> None:
@@ -484,6 +487,25 @@ def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
             kept = (before.tokens, before.rounds, before.held_out_loss)
             assert (after.tokens, after.rounds, after.held_out_loss) == kept
             assert (after.num_trainers, after.train_loss) == (0, None)
+
+    asyncio.run(check())
+
+
+def test_the_first_loss_that_was_seen_stays_the_first_however_long_it_goes_on(tmp_path: Path) -> None:
+    """Curves are thinned, minute by minute and then by the hour; "215 when first seen" became 20 within the hour."""
+
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            state = state_of(num_peers=1)
+            for number in range(2000):
+                measured = None if number < 2 else HeldOut(5.3 if number < 4 else 2.0, number, NOW)
+                history.look(replace(state, now=NOW + 60 * number, held_out=measured, committed_tokens=100 * number))
+            losses = [point.held_out_loss for point in history.view.points]
+            assert 5.3 not in losses
+            assert history.view.first_held_out == (5.3, 200)
+        async with opened(tmp_path / "run.sqlite", NOW + 130_000) as (history, _):
+            assert history.view.first_held_out == (5.3, 200)
+            assert result_of(empty_state(NOW + 130_000), history.view).first_held_out_loss == 5.3
 
     asyncio.run(check())
 
