@@ -28,6 +28,8 @@ _MAX_BYTES = 200
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = logging.getLogger(__name__)
+_HELD_HERE: set[tuple[int, int]] = set()
+"""Device and inode of each lock file that this process holds. Its number would not do: containers have equal ones."""
 
 
 class FolderInUse(LocalFault):
@@ -80,6 +82,7 @@ class FolderLock:
         """Let go; may be called twice."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
+            _HELD_HERE.discard(_file_of(descriptor))
             os.close(descriptor)
 
     def _take(self) -> None:
@@ -95,7 +98,7 @@ class FolderLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _said_in(descriptor)
+            holder, is_here = _said_in(descriptor), _file_of(descriptor) in _HELD_HERE
             os.close(descriptor)
             if error.errno in _NO_LOCKS:
                 self._warn(error)
@@ -105,11 +108,15 @@ class FolderLock:
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
                     "give another --data-dir"
                 ) from error
+            way_out = (
+                "that process is this one: leave the session that is open in it" if is_here else "end that process"
+            )
             raise FolderInUse(
                 f"the data folder {self._folder} is in use by {holder}; expected a folder for each peer, because two "
-                "in one would lose each other's work; end that process, or give this one another --data-dir"
+                f"in one would lose each other's work; {way_out}, or give this one another --data-dir"
             ) from error
         self._descriptor = descriptor
+        _HELD_HERE.add(_file_of(descriptor))
         if self._what is None:
             return
         started = time.strftime("%Y-%m-%d %H:%M")
@@ -121,6 +128,11 @@ class FolderLock:
     def _warn(self, error: OSError) -> None:
         if self._what is not None:  # whoever only looks whether it is free starts no peer
             log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def holder_of(folder: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dht.errors import UsageFault
 from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,12 +59,24 @@ def test_what_lora_and_the_trainer_leave_is_read_by_their_libraries(
 
 def test_the_notebook_runs_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    codes = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] for cell in codes)
     names: dict[str, Any] = {}
     sessions: list[LoneSwarm]
+
+    class Second(LoneSwarm):
+        def __enter__(self) -> Any:
+            raise UsageFault("a session is open already")
+
     with joining_alone(monkeypatch, "murmuration.join") as sessions:
-        for cell in cells:
-            if cell["cell_type"] == "code":
-                assert cell["outputs"] == []
-                exec("".join(cell["source"]), names)  # our own file, as a notebook would run it
+        for cell in codes:
+            code = "".join(cell["source"])
+            if cell is codes[-1]:
+                # The cell that joins, run again: the open session can still be left.
+                with monkeypatch.context() as again:
+                    again.setattr("murmuration.join", lambda run_id, **given: Second(run_id, None, None, given))
+                    with pytest.raises(UsageFault):
+                        exec("".join(codes[2]["source"]), names)
+            exec(code, names)  # our own file, as a notebook would run it
     assert sessions[0].inner_steps == 50
     assert sessions[0].left == [None]
