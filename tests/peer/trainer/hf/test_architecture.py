@@ -157,6 +157,16 @@ def test_wrong_frozen_parts_are_a_sentence(tmp_path: Path, names: tuple[str, ...
         describe_model(tmp_path, None, None, names)
 
 
+def test_the_run_file_to_begin_with_goes_with_a_given_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))
+    assert app.run(["init", "--example"]) == 0
+    (tmp_path / "run.toml").write_text(capsys.readouterr().out)
+    given = ["--model", str(tmp_path), "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "owner")]
+    assert app.run(["init", "tiny", *given]) == 0
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [(["--freeze", "nosuch"], "no part of that name"), (["--task", "image-classification"], "no head for image")],
