@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import time
+import weakref
 from pathlib import Path
 
 from dht.errors import LocalFault, unwritable
@@ -28,8 +29,8 @@ _MAX_BYTES = 200
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = logging.getLogger(__name__)
-_HELD_HERE: set[tuple[int, int]] = set()
-"""Device and inode of each lock file that this process holds. Its number would not do: containers have equal ones."""
+_HERE: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+"""Those that this process made. Its number would not do to tell them: containers have equal ones."""
 
 
 class FolderInUse(LocalFault):
@@ -52,6 +53,7 @@ class FolderLock:
         self._what = what
         self._descriptor: int | None = None
         self._take()
+        _HERE.add(self)
 
     def what_happened(self) -> str | None:
         """A sentence, once, when the folder was deleted or replaced since; a new one in its place is locked instead."""
@@ -82,8 +84,11 @@ class FolderLock:
         """Let go; may be called twice."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            _HELD_HERE.discard(_file_of(descriptor))
             os.close(descriptor)
+
+    def holds(self, descriptor: int) -> bool:
+        """Whether this is the lock of that file."""
+        return self._descriptor is not None and os.path.sameopenfile(self._descriptor, descriptor)
 
     def _take(self) -> None:
         path = self._folder / LOCK_NAME
@@ -98,7 +103,7 @@ class FolderLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder, is_here = _said_in(descriptor), _file_of(descriptor) in _HELD_HERE
+            holder, is_here = _said_in(descriptor), any(lock.holds(descriptor) for lock in _HERE)
             os.close(descriptor)
             if error.errno in _NO_LOCKS:
                 self._warn(error)
@@ -116,7 +121,6 @@ class FolderLock:
                 f"in one would lose each other's work; {way_out}, or give this one another --data-dir"
             ) from error
         self._descriptor = descriptor
-        _HELD_HERE.add(_file_of(descriptor))
         if self._what is None:
             return
         started = time.strftime("%Y-%m-%d %H:%M")
@@ -130,9 +134,13 @@ class FolderLock:
             log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
-def _file_of(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+def _after_fork() -> None:
+    """In the new process, such as a data loader's worker: it would hold the folder when its parent was killed."""
+    for lock in [*_HERE]:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def holder_of(folder: Path) -> str | None:

@@ -77,6 +77,27 @@ def test_two_in_one_process_are_two(tmp_path: Path) -> None:
     Terminal(config, view)  # it has let go
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_does_not_hold_the_folder(tmp_path: Path) -> None:
+    """As the workers of a data loader, which live on for seconds when their parent is killed."""
+    held = FolderLock(tmp_path, "a training loop")
+    (reader, writer), (is_there, there) = os.pipe(), os.pipe()
+    if (process := os.fork()) == 0:
+        os.close(writer)
+        os.write(there, b"1")
+        os.read(reader, 1)  # until the other one has looked
+        os._exit(0)
+    os.read(is_there, 1)
+    with pytest.raises(LocalFault, match="in use by"):  # the fork has let go of it for itself alone
+        FolderLock(tmp_path, "a training loop")
+    held.close()
+    FolderLock(tmp_path, "a training loop").close()
+    os.close(writer)
+    os.waitpid(process, 0)
+    for descriptor in (reader, is_there, there):
+        os.close(descriptor)
+
+
 def test_another_spelling_of_the_folder_is_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
