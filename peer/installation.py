@@ -49,6 +49,26 @@ def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
     return ""
 
 
+def with_extra(command: str, extra: str) -> str:
+    """`command` with an optional part of this software too, such as ``hf``; one of another form stays as it is."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    if len(words) != 3 or words[:2] != ["pip", "install"] or "[" in words[2]:
+        return command
+    what = words[2]
+    if "://" in what:
+        what = f"{DISTRIBUTION}[{extra}] @ {what}"
+    elif what.startswith(f"{DISTRIBUTION}=="):
+        what = what.replace("==", f"[{extra}]==", 1)
+    elif what.startswith("./"):
+        what = f"{what}[{extra}]"
+    else:
+        return command
+    return f"pip install {shlex.quote(what)}"
+
+
 def _is_for_everybody(url: str) -> bool:
     """Whether anybody can fetch it, without a user's name or password in it."""
     parts = urlsplit(url)

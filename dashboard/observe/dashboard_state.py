@@ -20,6 +20,7 @@ from dashboard.observe.run_phase import Phase, phase_with_peers, phase_without_p
 from dashboard.observe.shown_manifest import ShownManifest
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
+from peer.installation import with_extra
 from peer.run_clock import usual_clock
 
 MAX_ROUNDS: Final = 60
@@ -92,6 +93,12 @@ class DashboardState:
     install: str = ""
     """How a visitor gets `peer`: a line for a shell. Empty: nobody knows a line that works for everybody."""
     problem: str = ""
+
+    @property
+    def install_line(self) -> str:
+        """`install`, or the line for a folder, with what this run's model needs of the software."""
+        line = self.install or "pip install ./FOLDER"
+        return with_extra(line, "hf") if self.run is not None and self.run.model_kind == "hf" else line
 
     @property
     def counted(self) -> str:

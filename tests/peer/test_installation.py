@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.installation import command_for
+from peer.installation import command_for, with_extra
 from peer.version import VERSION
 
 REPOSITORY = ["Homepage, https://example.org", "Repository, https://example.org/code"]
@@ -32,3 +32,22 @@ def test_the_command_gets_what_this_copy_came_from(
     direct_url: str | None, project_urls: list[str], command: str
 ) -> None:
     assert command_for(direct_url, project_urls) == command
+
+
+@pytest.mark.parametrize(
+    ("command", "with_it"),
+    [
+        ("pip install murmuration-swarm==0.1.0", "pip install 'murmuration-swarm[hf]==0.1.0'"),
+        (
+            "pip install git+https://example.org/c@v1",
+            "pip install 'murmuration-swarm[hf] @ git+https://example.org/c@v1'",
+        ),
+        ("pip install ./FOLDER", "pip install './FOLDER[hf]'"),
+        ("pip install './FOLDER[hf]'", "pip install './FOLDER[hf]'"),
+        ("pip install it", "pip install it"),
+        ("sh get.sh; pip install it", "sh get.sh; pip install it"),
+        ("pip install 'it", "pip install 'it"),
+    ],
+)
+def test_a_run_of_transformers_needs_that_part_too(command: str, with_it: str) -> None:
+    assert with_extra(command, "hf") == with_it

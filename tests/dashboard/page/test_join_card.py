@@ -86,6 +86,13 @@ def test_every_system_has_its_own_commands_and_all_are_in_the_page() -> None:
     assert words.count("pip install ./FOLDER") == 4
 
 
+def test_a_visitor_of_a_run_of_transformers_installs_what_it_needs() -> None:
+    assert text(live(model_kind="hf")).count("pip install './FOLDER[hf]'") == 4
+    state = replace(live(model_kind="hf"), install="pip install git+https://example.org/code")
+    wanted = "pip install 'murmuration-swarm[hf] @ git+https://example.org/code'"
+    assert text(state).count(wanted) == 4
+
+
 def test_an_organiser_says_how_visitors_get_the_program() -> None:
     words = text(replace(live(), install="pip install git+https://example.org/code"))
     assert words.count("pip install git+https://example.org/code") == 4
