@@ -170,7 +170,7 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
     if not found:
         raise UsageFault(
             f"{tokenizer.path} has none of {', '.join(MASKS)}; expected a token that stands for hidden ones, as task "
-            "masked-lm needs it; take a tokenizer that has one."
+            "masked-lm needs it; take a tokenizer that has one (`peer data tokenizer` makes none)."
         )
     return found[0]
 

@@ -19,6 +19,7 @@ from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.base_weights import has_weights, read_base
 from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_model
+from tests.kit.trainer.prepared_data import small_tokenizer
 
 LLAMA = {
     "model_type": "llama",
@@ -193,3 +194,10 @@ def test_a_file_that_git_lfs_did_not_fetch_is_named(model: Path) -> None:
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5000\n")
     with pytest.raises(UsageFault, match=rf"{path.name} is no whole safetensors file"):
         describe_model(model)
+
+
+def test_hidden_words_need_a_token_that_stands_for_them(tmp_path: Path) -> None:
+    small_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 300}))
+    with pytest.raises(UsageFault, match=r"has none of \[MASK\], <mask>; .* \(`peer data tokenizer` makes none\)"):
+        describe_model(tmp_path, "masked-lm")
