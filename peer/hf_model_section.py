@@ -108,7 +108,8 @@ class DescribedModel:
         """Fields on buffers: averaged as the run file says, or where they are few; a frozen base keeps its own."""
         num_values = sum(math.prod(shape) for _, shape in self.buffer_shapes)
         if asked.get("buffers") == "mean" and not num_values:
-            raise ValueError("model.buffers is 'mean', and the model has none of real numbers that are saved")
+            what = "model.buffers is 'mean', and the model has none of real numbers that are saved"
+            raise ValueError(f"{what}; expected 'local', or leave it out")
         is_usual = self.adapter is None and averages_few_buffers(num_values, num_parameters)
         if asked.get("buffers", "mean" if is_usual else "local") != "mean":
             return {}

@@ -123,7 +123,7 @@ def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, An
     if manifest.model.task not in (None, "causal-lm"):
         raise Incompatible(
             f"run {facts['run_id']} trains a model for {manifest.model.task}; expected one that writes on from a text "
-            "(causal-lm), which tasks of lm-eval ask for; export it, and measure it with its own library"
+            "(causal-lm), which tasks of lm-eval ask for; load its export with transformers, and measure it there"
         )
     if not (folder / TOKENIZER_NAME).is_file():
         raise Incompatible(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from torch.nn import functional as F
 
 from dht.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
+from peer.export import opened_model
 from peer.export.evaluate import evaluate_tasks
 from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
+from peer.export.formats.model_reading import read_model
 from peer.export.model_source import ModelFileSource
 from peer.export.task_scores import score_tasks
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model
@@ -108,4 +111,17 @@ def test_a_run_without_a_tokenizer_has_no_text_to_be_scored(tmp_path: Path) -> N
     manifest = RunManifest.model_validate({"name": "tiny", "model": MODEL, "data": {"source": "tokens:"}})
     write_folder(anchors_of(trained_model(manifest), manifest), tmp_path / "model", NOW, replace=False)
     with pytest.raises(Incompatible, match=r"reads tokens of its own .* brings no tokenizer"):
+        evaluate_tasks(ModelFileSource(tmp_path / "model"), "any", None, "cpu", False)
+
+
+def test_a_model_that_does_not_write_is_measured_with_its_own_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(anchors_of(trained_model()), tmp_path / "model", NOW, replace=False)
+    found = read_model(tmp_path / "model")
+    model = found.manifest.model.model_copy(update={"task": "sequence-classification"})
+    classifier = replace(found, manifest=found.manifest.model_copy(update={"model": model}))
+    monkeypatch.setattr(opened_model, "read_model", lambda path: classifier)
+    # The folder is an export already: another one would not help.
+    with pytest.raises(Incompatible, match=r"for sequence-classification; .*lm-eval.*; load its export with transform"):
         evaluate_tasks(ModelFileSource(tmp_path / "model"), "any", None, "cpu", False)
