@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
+from dht.kademlia import dht_node
 from dht.kademlia.dht_guards import key_id_of, node_id_of, pack_value
 from dht.kademlia.dht_node import NUM_REPLICAS
 from dht.kademlia.dht_store import HivemindStore
@@ -175,12 +177,12 @@ class RecordSwarm:
         store = HivemindStore(QuietHost(identity.peer_id))  # type: ignore[arg-type]
         store._records._verified = self.verified
 
-        async def open_line() -> MemoryLine:
+        async def open_line(host: QuietHost) -> MemoryLine:
             return line
 
         store._member._serves = True  # which no host without a daemon does
-        store._member._open_line = open_line
-        await store.start()
+        with patch.object(dht_node, "open_line", open_line):
+            await store.start()
         self.stores.append(store)
 
     def _introduce(self) -> None:
