@@ -46,7 +46,7 @@ class Report:
             self._print(Text.assemble((mark, STYLES[finding.level]), first[len(mark) :]))
             for line in rest:
                 self._print(Text(line))
-            for line in self._lines(finding.remedy, "  -> ", "     "):
+            for line in self._lines(finding.remedy, "  -> ", "     ") if finding.remedy else ():
                 self._print(Text(line, style="bold"))
 
     def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int, then: str = "") -> None:

@@ -523,3 +523,12 @@ def test_a_folder_that_cannot_be_written_stops() -> None:
         "give another --data-dir",
     )
     assert exit_code_of([stop]) == 1
+
+
+def test_what_is_well_has_no_arrow_to_a_remedy():
+    shown = io.StringIO()
+    Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).show(
+        [Finding("memory", "ok", "there is room")]
+    )
+    assert "there is room" in shown.getvalue()
+    assert "->" not in shown.getvalue()
