@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import os
 import re
@@ -54,6 +55,7 @@ class FolderLock:
         self._descriptor: int | None = None
         self._take()
         _HERE.add(self)
+        _watch_forks()
 
     def what_happened(self) -> str | None:
         """A sentence, once, when the folder was deleted or replaced since; a new one in its place is locked instead."""
@@ -134,13 +136,16 @@ class FolderLock:
             log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
+@functools.cache
+def _watch_forks() -> None:
+    """From the first lock on."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _after_fork() -> None:
     """In the new process, such as a data loader's worker: it would hold the folder when its parent was killed."""
     for lock in [*_HERE]:
         lock.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def holder_of(folder: Path) -> str | None:

@@ -16,6 +16,7 @@ exception (`SystemExit`), unless the script has a handler of its own.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -160,6 +161,7 @@ class Swarm:
         self._claimed: set[int] = set()
         self._schedulers: RunSchedulers | None = None
         _HERE.add(self)
+        _watch_forks()
 
     @faults_in_python()
     def __enter__(self) -> Self:
@@ -457,14 +459,17 @@ class Swarm:
             self._is_told_of_on_event = True
 
 
+@functools.cache
+def _watch_forks() -> None:
+    """From the first session on."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _after_fork() -> None:
     """In the new process."""
     for swarm in [*_HERE]:
         swarm.become_copy()
     _CLAIMED.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, stop: Any) -> None:
