@@ -17,8 +17,6 @@ from tests.repo.room_table import (
     LIBRARY_OBJECTS,
     MAX_LEVEL_CHECKS,
     MAX_LINES,
-    MAX_ROOM_LINES,
-    MAX_ROOM_MODULES,
     OWN_FILES,
     PACKAGES,
     PURE_FILES,
@@ -404,20 +402,11 @@ def own_attributes(sources: Sequence[Source]) -> Iterator[str]:
 
 
 def size(sources: Sequence[Source]) -> Iterator[str]:
-    """A file of 600 lines holds more than one concept, and a room of many files more than one topic."""
-    held = defaultdict(list)
+    """A file of more than 600 lines holds more than one concept."""
     for source in sources:
         num_lines = source.text.count("\n")
         if num_lines > MAX_LINES:
             yield f"{source.module} has {num_lines} lines; at most {MAX_LINES}: split it by concept"
-        if source.package in PACKAGES and source.module not in ROOMS:
-            held[source.module.rpartition(".")[0]].append(num_lines)
-    for room, counts in held.items():
-        if len(counts) > MAX_ROOM_MODULES or sum(counts) > MAX_ROOM_LINES:
-            yield (
-                f"{room} has {len(counts)} files and {sum(counts)} lines; at most {MAX_ROOM_MODULES} and "
-                f"{MAX_ROOM_LINES}: split it by topic"
-            )
 
 
 def names(sources: Sequence[Source]) -> Iterator[str]:

@@ -9,8 +9,6 @@ PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 MAX_LINES = 600
 MAX_LEVEL_CHECKS = 5
 """`isinstance` of messages, commits or scopes of two-level rounds, in the whole product."""
-MAX_ROOM_MODULES = 15
-MAX_ROOM_LINES = 2500
 FRONT = "murmuration"
 """Its `__init__` gives the public names."""
 GROUND = "dht"

@@ -156,8 +156,6 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (levels_by_scope, {"averaging.x": "isinstance(scope, Flat | CellScope)\n" * 6}),
     (levels_by_scope, {"averaging.cells.x": "class Scope:\n    def f(self):\n        self._rounds._effects.pop()"}),
     (levels_by_scope, {"averaging.cells.x": "class Machine(RoundMachine): ..."}),
-    (size, {f"dht.records.x{number}": "" for number in range(16)}),
-    (size, {f"dht.records.x{number}": "\n" * 500 for number in range(6)}),
     (names, {"averaging.utils": ""}),
     (one_meaning, {"dht.a": "class Line: ...", "peer.panel.b": "class Line: ..."}),
     (mirror, {"tests.dht.attic.test_x": ""}),
