@@ -9,14 +9,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dht.errors import UsageFault
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
-from peer.config.validation_sentences import explain, read_toml
+from peer.config.validation_sentences import explain, read_toml, shown
 from peer.secret_files import make_secret_folder
 from peer.user_folders import expanded, user_data_dir_here
 
@@ -132,6 +132,17 @@ def _own(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return _with_ports(addresses)
 
 
+def _with_kind(source: object) -> object:
+    """A data source as it is; a bare path lacks the kind of its files in front."""
+    if isinstance(source, str) and ":" not in source:
+        kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(Path(source).suffix.lower(), "text")
+        raise ValueError(
+            f"{shown(source)} has no kind in front; expected text:, jsonl:, parquet: or tokens: and a path, or "
+            f"hf:ORG/NAME@REVISION; for a file or folder of this machine put {kind}: in front"
+        )
+    return source
+
+
 def _dialable(addresses: tuple[str, ...]) -> tuple[str, ...]:
     for address in _with_ports(addresses):
         if parse_multiaddr(address).port == 0:
@@ -198,7 +209,7 @@ class PeerConfig(BaseModel):
         strict=False,
         description="addresses to give to others, for a forwarded port; default: found out",
     )
-    data: Annotated[str | None, Shown("SOURCE"), ChoiceMark.TRAINING] = Field(
+    data: Annotated[str | None, Shown("SOURCE"), BeforeValidator(_with_kind), ChoiceMark.TRAINING] = Field(
         default=None,
         pattern=OWN_PATTERN,
         max_length=4096,

@@ -222,7 +222,7 @@ def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UsageFault(f"{path} is not a TOML file: it is no text; expected one, or a whole run.record.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error
+        raise UsageFault(f"{path} is not a TOML file ({error}); expected TOML; correct that line.") from error
     found = _kind_of(fields)
     if kind is not None and found not in (None, kind):
         raise UsageFault(f"{path} is a {found}, for {_KINDS[found][1]}; expected a {kind}: {_KINDS[kind][0]}.")

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from peer.cli.usage.other_tools_words import command_here, flag_here
+
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """What typer raises for any mistake in a command line."""
 
@@ -30,6 +32,8 @@ def sentence_of(mistake: Any) -> str:
         hint = f"did you mean {' or '.join(near)}?" if near else see
         if not near and mistake.ctx is not None and mistake.ctx.parent is None:
             hint = f"flags of a command stand behind it; {see}"
+        if ours := flag_here(path.partition(" ")[2], mistake.option_name):
+            hint = f"{ours}."
         return f"There is no flag {mistake.option_name} of `{path}`; {hint}"
     if kind == "MissingParameter":
         return f"{_name(mistake.param)} is missing; expected {_wanted(mistake.param)}; {see}"
@@ -44,6 +48,10 @@ def sentence_of(mistake: Any) -> str:
         return f"{found[1]} takes no value and has one; expected {found[1]} alone; {see}"
     if found := re.match(r"No such command (.*?)\.(?: Did you mean (.*)\?)?$", text):
         hint = f"Did you mean {found[2]}?" if found[2] else f"See `{path} --help`."
+        if ours := command_here(found[1].strip("'")):
+            hint = f"{ours[0].upper()}{ours[1:]}."
+        if words := getattr(mistake.ctx.command, "commands", {}) if mistake.ctx.parent is not None else {}:
+            return f"There is no command {found[1]} of `{path}`; expected {' or '.join(words)}. {hint}"
         return f"There is no command {found[1]}. {hint}"
     if found := re.search(r"unexpected extra arguments?\(?s?\)? \((.*)\)", text):
         return f"{found[1]!a} is more than `{path}` takes; leave it out, or put text with spaces into quotes; {see}"

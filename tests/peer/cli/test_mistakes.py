@@ -170,7 +170,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["init"], "NAME is missing; expected `peer init NAME`, with 1 to 40"),
         (["sample"], "--prompt is missing; expected --prompt TEXT"),
         (["join", UNKNOWN_RUN, "--peers"], "--peers has no value"),
-        (["manifest", "shwo"], "There is no command 'shwo'. Did you mean 'show'?"),
+        (["manifest", "shwo"], "There is no command 'shwo' of `peer manifest`; expected show or edit"),
         (["join"], "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link"),
         (["join", UNKNOWN_RUN], f"No address of a member of {UNKNOWN_RUN} is known"),
         (["status"], "Which run?"),

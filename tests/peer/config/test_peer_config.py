@@ -89,7 +89,7 @@ def test_file_faults_name_the_file_and_the_field(tmp_path: Path, text: str, sent
         ),
         ({"join_timeout_seconds": -1.0}, "--join-timeout is -1.0; expected a finite number from 0"),
         ({"name": "a\x1b[2J"}, "--name is 'a\\x1b[2J'; expected something like one line of printable text"),
-        ({"data": "books.txt"}, "--data is 'books.txt'; expected something like stdlib: or text:PATH"),
+        ({"data": "books.txt"}, "--data: 'books.txt' has no kind in front; expected text:, jsonl:"),
         ({"run_id": None}, "Which run? Expected RUN"),
     ],
 )
