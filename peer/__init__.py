@@ -21,6 +21,7 @@ The files of this folder stand under all rooms, but for the entry point:
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
 
     console/        text on its way to a terminal, and what it shows before anything is loaded
+    limited_child/  a process with limits, for a library that reads a stranger's file
     data_division/  each block of the data once per epoch over the swarm: who reads what next (pure)
     mailbox/        shared memory between trainer process and network process
     config/         what all peers of a run agree on (manifest), and what one volunteer may choose

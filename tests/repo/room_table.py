@@ -61,6 +61,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer": ("dht.identity", False, ""),
     "peer.console": ("", False, "rich"),
+    "peer.limited_child": ("peer", False, ""),
     "peer.data_division": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
     "peer.config": (
@@ -311,6 +312,7 @@ OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.memory.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build", "peer.installation"),  # of ours
     *("dht.regular_files", "peer.import_path", "peer.demo.swarm"),
+    "peer.limited_child.confinement",  # of the kernel
 )
 """They open files that nobody else can have put there."""
 

@@ -1,0 +1,15 @@
+"""Runs a library on a stranger's file in a child process with limits.
+
+A module of ours has a function `prepare(setup, parent)`, which returns a function `answer(question, body)`. The child
+confines itself, imports that module, and calls them. `LimitedChild(MODULE, setup, ChildLimits(...), "the tokenizer of
+run 'books'")` starts one; `ask(question)` returns its answer, or raises one sentence.
+
+The files:
+
+    child_limits.py   memory, time and length of an answer
+    frames.py         JSON and bytes on a pipe
+    confinement.py    no network, no credentials, bounded memory and time (Linux: seccomp and rlimits)
+    parent_link.py    frames as the child sees them; files whose bytes its parent reads for it
+    process.py        the child's end, entry point of `python -m peer.limited_child.process`
+    limited_child.py  the parent's end: starts, asks, closes, and turns every kind of death into one sentence
+"""

@@ -1,0 +1,234 @@
+"""Starts a child with limits, asks it, and turns every kind of death into one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.fields import printable
+from dht.quantities import bytes_text
+from peer.import_path import python_command, python_environment
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.confinement import confined_environment, resident_bytes
+from peer.limited_child.frames import Frame, frame_bytes, read_frame
+from peer.limited_child.parent_link import MAX_READ_BYTES
+
+START_SECONDS = 300.0
+"""For Python and the libraries of a module, from a cold disk."""
+MAX_SENTENCE = 600
+_ERROR_LINES, _LINE_BYTES = 20, 400
+_LOOK_SECONDS = 0.1
+_FAULTS: dict[str, type[LocalFault]] = {kind.__name__: kind for kind in (LocalFault, UsageFault, Incompatible)}
+
+Reads = Callable[[int, int], bytes]
+"""Returns at most `length` bytes at `offset` of a file; fewer at its end. Both were checked."""
+
+
+class LimitedChild:
+    """A child process that runs one of our modules on a stranger's file.
+
+    Args:
+        module: dotted name of our module; see `peer.limited_child`.
+        setup: what its `prepare` gets.
+        limits: see `ChildLimits`.
+        what: that is looked at, for sentences, such as "the tokenizer of run 'books'".
+        advice: what a user can do about it.
+
+    Not for two threads at once.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        setup: dict[str, Any],
+        limits: ChildLimits,
+        what: str,
+        advice: str = "tell the run's owner",
+    ) -> None:
+        self._setup: dict[str, Any] | None = setup
+        self._limits, self._what, self._advice = limits, what, advice
+        self._folder = tempfile.mkdtemp(prefix="peer-")
+        self._ended_for = ""
+        self._errors: deque[bytes] = deque(maxlen=_ERROR_LINES)
+        command = python_command("peer.limited_child.process", module, str(limits.memory_bytes), str(limits.seconds))
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self._folder,
+                env=confined_environment(python_environment(), self._folder),
+                start_new_session=True,  # for its process group, and so that Ctrl+C is its parent's to deal with
+            )
+        except OSError as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise LocalFault(
+                f"no process can be started to look at {what} ({error.strerror or error}); expected one more; end "
+                "other programs"
+            ) from error
+        self._error_reader = threading.Thread(target=self._keep_errors, daemon=True)
+        self._error_reader.start()
+
+    def ask(self, question: dict[str, Any], body: bytes = b"", reads: Reads | None = None) -> Frame:
+        """Ask the child, and wait for its answer: a JSON object and bytes, both to be checked as a stranger's.
+
+        Args:
+            reads: reads the file that the child sees as `ParentLink.file`; None: there is no file.
+
+        Raises:
+            UsageFault, Incompatible: the module raised it.
+            LocalFault: so did a library, or the child ran out of time or memory, died, or sent too much.
+        """
+        if self._setup is not None:
+            self._start(self._setup)
+            self._setup = None
+        return self._exchange(question, body, reads)
+
+    def close(self) -> None:
+        """End the child at once."""
+        self._kill()
+        self._process.wait()
+        self._error_reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, setup: dict[str, Any]) -> None:
+        with self._watched(START_SECONDS, None):
+            ready = self._receive()
+        if ready is None or "is_ready" not in ready[0]:
+            raise self._died()
+        self._exchange(setup, b"", None)
+
+    def _exchange(self, question: dict[str, Any], body: bytes, reads: Reads | None) -> Frame:
+        assert self._process.stdin is not None
+        message, left = frame_bytes(question, body), self._limits.seconds
+        while True:
+            started = time.monotonic()
+            with self._watched(left, self._limits.memory_bytes):
+                with contextlib.suppress(OSError):  # it has died: nothing is received then
+                    self._process.stdin.write(message)
+                    self._process.stdin.flush()
+                received = self._receive()
+            if received is None:
+                raise self._died()
+            fields, content = received
+            if "read" not in fields:
+                return self._checked(fields), content
+            left -= time.monotonic() - started
+            message = frame_bytes({}, self._read(fields["read"], reads))
+
+    def _receive(self) -> Frame | None:
+        assert self._process.stdout is not None
+        try:
+            return read_frame(self._process.stdout.read, self._limits.answer_bytes)
+        except ValueError as error:
+            self._end_for(f"answered with {error}")
+            return None
+
+    def _checked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        answer, fault, kind = fields.get("answer"), fields.get("fault"), fields.get("kind")
+        if isinstance(answer, dict):
+            return answer
+        if not isinstance(fault, str) or not isinstance(kind, str):
+            self._end_for("answered with neither an answer nor a fault")
+            raise self._died()
+        sentence = printable(fault)[:MAX_SENTENCE]
+        if kind == "MemoryError":
+            raise LocalFault(self._sentence(f"took more than {bytes_text(self._limits.memory_bytes)} of memory"))
+        if kind in _FAULTS:
+            raise _FAULTS[kind](sentence)
+        raise LocalFault(self._sentence(f"failed ({sentence[:300]})"))
+
+    def _read(self, place: Any, reads: Reads | None) -> bytes:
+        is_place = isinstance(place, list) and len(place) == 2 and all(type(number) is int for number in place)
+        if reads is None or not is_place or not (0 <= place[0] < 2**63 and 0 <= place[1] <= MAX_READ_BYTES):
+            self._end_for("asked for bytes of no file")
+            raise self._died()
+        try:
+            return reads(place[0], place[1])
+        except BaseException:
+            self._end_for("lost the file that it read")
+            raise
+
+    @contextlib.contextmanager
+    def _watched(self, seconds: float, memory_bytes: int | None) -> Iterator[None]:
+        """Kill the child when it takes longer than `seconds`, or more memory where no kernel limits it."""
+        is_over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(is_over, max(0.0, seconds), memory_bytes), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watch.join()
+
+    def _watch(self, is_over: threading.Event, seconds: float, memory_bytes: int | None) -> None:
+        allowed = START_SECONDS if memory_bytes is None else self._limits.seconds
+        too_long = f"took more than {allowed:.3g} s"
+        if sys.platform == "linux" or memory_bytes is None:
+            if not is_over.wait(seconds):
+                self._end_for(too_long)
+            return
+        limit, deadline = resident_bytes(self._process.pid) + memory_bytes, time.monotonic() + seconds
+        while not is_over.wait(_LOOK_SECONDS):
+            if time.monotonic() > deadline:
+                self._end_for(too_long)
+            elif resident_bytes(self._process.pid) > limit:
+                self._end_for(f"took more than {bytes_text(memory_bytes)} of memory")
+
+    def _end_for(self, reason: str) -> None:
+        self._ended_for = self._ended_for or reason
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _died(self) -> LocalFault:
+        """The sentence on a child that is gone."""
+        self._kill()
+        code = self._process.wait()
+        self._error_reader.join()
+        if self._ended_for:
+            return LocalFault(self._sentence(self._ended_for))
+        last = printable(b" ".join(self._errors).decode(errors="replace"))[-200:].strip()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return LocalFault(self._sentence(f"{how}{f' ({last})' if last else ''}"))
+
+    def _sentence(self, what_happened: str) -> str:
+        limits = f"{bytes_text(self._limits.memory_bytes)} and {self._limits.seconds:.3g} s"
+        return (
+            f"the process that reads {self._what} {what_happened}; expected an answer within {limits}; {self._advice}"
+        )
+
+    def _keep_errors(self) -> None:
+        assert self._process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):
+            while line := self._process.stderr.readline(_LINE_BYTES):
+                if line.strip():
+                    self._errors.append(line.strip())
