@@ -57,7 +57,7 @@ def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
     section, rules = manifest.model, rules_of(manifest)
     _, task = section.described
     picture = None if rules is None else rules.picture
-    return ForTask(architecture, task, section.context, section.mask_token, picture)
+    return ForTask(architecture, task, section.context, section.mask_token, picture, vocab_size=section.vocab_size)
 
 
 def build_run_architecture(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -19,7 +20,9 @@ MIDDLE_SHADE = 127.5
 """Pixels from 0 to 255 become numbers from -1 to 1: mean and deviation of 0.5 in the words of image processors."""
 
 HIDDEN_SHARE = 0.15
-"""Of the tokens, under masked-lm: four in five of them masked, one in ten another token (arXiv 1810.04805)."""
+"""Of the tokens, under masked-lm (arXiv 1810.04805)."""
+MASKED_SHARE, OTHER_BELOW = 0.8, 0.9
+"""Of the hidden tokens, four in five become the mask and one in ten becomes any other token."""
 
 
 class ForTask(nn.Module):
@@ -29,6 +32,7 @@ class ForTask(nn.Module):
         context: tokens per sequence; a classification is asked for examples, and has 0.
         mask_token: of masked-lm; None: of other tasks.
         picture: (channels, height and width) of image-classification; None: of other tasks.
+        vocab_size: of the model; masked-lm draws other tokens from it.
     """
 
     def __init__(
@@ -38,6 +42,8 @@ class ForTask(nn.Module):
         context: int,
         mask_token: int | None = None,
         picture: tuple[int, int] | None = None,
+        *,
+        vocab_size: int,
     ) -> None:
         super().__init__()
         self._architecture = architecture
@@ -45,6 +51,7 @@ class ForTask(nn.Module):
         self.task = task
         self.mask_token = mask_token
         self._picture = picture
+        self._vocab_size = vocab_size
 
     @property
     def architecture(self) -> nn.Module:
@@ -67,7 +74,8 @@ class ForTask(nn.Module):
             classes = self._class_logits(tokens)
             return classes if targets is None else F.cross_entropy(classes.float(), targets)
         if targets is not None and self.mask_token is not None:
-            tokens, targets = self._hidden(tokens, self.mask_token)
+            seeds = None if self.training else tokens.sum(dim=1).tolist()
+            tokens, targets = hide_tokens(tokens, self.mask_token, self._vocab_size, seeds)
         found: Any = self._architecture(input_ids=tokens)
         logits: Tensor = found.logits
         if targets is None:
@@ -128,16 +136,27 @@ class ForTask(nn.Module):
     def _dtype(self) -> torch.dtype:
         return next((one.dtype for one in self._architecture.parameters() if one.is_floating_point()), torch.float32)
 
-    def _hidden(self, tokens: Tensor, mask_token: int) -> tuple[Tensor, Tensor]:
-        """(tokens with some hidden, the hidden ones and -100 elsewhere); when measuring, always the same of a batch."""
-        seed = None if self.training else int(tokens.sum())
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        kind = torch.rand(tokens.shape, generator=generator).to(tokens.device)
-        other = torch.randint(0, mask_token, tokens.shape, generator=generator).to(tokens.device)
-        is_hidden = kind < HIDDEN_SHARE
-        # A short batch may have none; its loss would be no number.
-        is_hidden[:, 0] |= ~is_hidden.any(dim=1)
-        shown = torch.where(
-            kind < 0.8 * HIDDEN_SHARE, mask_token, torch.where(kind < 0.9 * HIDDEN_SHARE, other, tokens)
-        )
-        return shown, torch.where(is_hidden, tokens, -100)
+
+def hide_tokens(tokens: Tensor, mask_token: int, vocab_size: int, seeds: Sequence[int] | None) -> tuple[Tensor, Tensor]:
+    """(tokens with some hidden, the hidden ones and -100 elsewhere), both int64 [batch, length] as `tokens`.
+
+    As many are hidden in every sequence, at least one, as BERT does it. So the mean over a batch is that over its
+    parts, however a machine cuts it.
+
+    Args:
+        seeds: one for each sequence, which then always hides the same tokens; None: torch's own generator draws.
+    """
+    batch, length = tokens.shape
+    generators: list[torch.Generator | None] = [None] * batch
+    if seeds is not None:
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    # On the CPU, in one type: every machine draws alike.
+    draws = [torch.rand(2, length, generator=generator, dtype=torch.float32) for generator in generators]
+    others = [torch.randint(0, vocab_size - 1, (length,), generator=generator) for generator in generators]
+    order, kind = torch.stack(draws, dim=1).to(tokens.device)
+    other = torch.stack(others).to(tokens.device)
+    other = other + (other >= mask_token)
+    rank = order.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    is_hidden = rank < max(1, round(HIDDEN_SHARE * length))
+    replaced = torch.where(kind < MASKED_SHARE, mask_token, torch.where(kind < OTHER_BELOW, other, tokens))
+    return torch.where(is_hidden, replaced, tokens), torch.where(is_hidden, tokens, -100)

@@ -7,6 +7,7 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture, build_run_model
+from peer.trainer.hf.task_losses import ForTask
 from peer.trainer.model.gpt import parameters_digest
 from peer.trainer.model.sampling import sample_tokens
 
@@ -197,6 +199,51 @@ def test_masked_tokens_are_learned_and_measured_alike(tmp_path: Path) -> None:
         optimizer.step()
     model.eval()
     assert float(model.loss(tokens, tokens).detach()) < first[0] - 1
+
+
+class SeenTokens(nn.Module):
+    """Stands in for an architecture of 1,000 tokens: keeps what it was shown, and knows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[torch.Tensor] = []
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        self.shown.append(input_ids)
+        return SimpleNamespace(logits=torch.nn.functional.one_hot(input_ids, 100).float())
+
+
+@pytest.mark.parametrize("mask_token", [0, 10, 99])
+def test_a_hidden_token_becomes_the_mask_or_any_other_token_but_it(mask_token: int) -> None:
+    architecture = SeenTokens()
+    model = ForTask(architecture, "masked-lm", 512, mask_token, vocab_size=100)
+    tokens = torch.full((100, 512), 7)
+    model.loss(tokens, tokens)
+    (shown,) = architecture.shown
+    others = shown[(shown != 7) & (shown != mask_token)]
+    assert (shown == mask_token).float().mean() == pytest.approx(0.12, abs=0.005)
+    assert len(others) / shown.numel() == pytest.approx(0.015, abs=0.002)
+    assert others.unique().numel() == 98
+    assert (int(others.min()), int(others.max())) == (0 if mask_token else 1, 99 if mask_token < 99 else 98)
+
+
+@pytest.mark.parametrize("length", [1, 3, 20])
+def test_hidden_tokens_are_measured_alike_however_a_batch_is_cut(length: int) -> None:
+    architecture = SeenTokens()
+    model = ForTask(architecture, "masked-lm", length, 10, vocab_size=100).eval()
+    tokens = torch.randint(0, 100, (8, length), generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    whole = float(model.loss(tokens, tokens))
+    torch.manual_seed(2)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        parts = [float(model.loss(part, part)) for part in tokens.split(2)]
+    finally:
+        torch.set_default_dtype(default)
+    assert torch.equal(architecture.shown[0], torch.cat(architecture.shown[1:]))
+    assert sum(parts) / 4 == pytest.approx(whole, rel=1e-5)
+    assert (architecture.shown[0] != tokens).any()
 
 
 def test_text_is_the_same_with_a_cache_of_keys_and_values(tmp_path: Path) -> None:
