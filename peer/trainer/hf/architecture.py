@@ -24,6 +24,8 @@ _HEADS = {
 """The library's tables of architectures that have a task's head; their classes are the library's own."""
 _CPU_FORM = "support_avx512bf16_for_cpu"
 """Attribute of bitsandbytes' layers of 4 bits."""
+_NAMES_ALONE = {"device_map": "meta"}
+"""Has the library read names and shapes of weights, and no values."""
 
 
 def check_library() -> None:
@@ -189,7 +191,38 @@ def check_weights(text: str, task: str, folder: Path) -> Collection[str]:
         UsageFault: the library is not installed.
         Incompatible: as from `load_architecture`.
     """
-    return _loaded(text, task, folder, {"device_map": "meta"})[1]
+    return _loaded(text, task, folder, _NAMES_ALONE)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFit:
+    """Which tensors of given weights an architecture takes.
+
+    Attributes:
+        unused: names of tensors that the library does not load.
+        tied: each further name of a parameter that has several, and its first name.
+    """
+
+    unused: Collection[str]
+    tied: Mapping[str, str]
+
+
+def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
+    """Compare the names of given weights with those of an architecture; what the weights lack is no fault here.
+
+    Raises:
+        UsageFault: the library is not installed.
+        Incompatible: as from `load_architecture`.
+    """
+    _, found = _opened(text, task, folder, _NAMES_ALONE)
+    firsts: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    # Built anew: what was opened is not tied where the files have both.
+    for name, parameter in build_architecture(text, task, without_values=True).named_parameters(remove_duplicate=False):
+        first = firsts.setdefault(id(parameter), name)
+        if first != name:
+            tied[name] = first
+    return WeightsFit(found["unexpected_keys"], tied)
 
 
 def _is_below_head(module: nn.Module, name: str) -> bool:
@@ -203,8 +236,8 @@ def _is_below_head(module: nn.Module, name: str) -> bool:
     return any(part.isdecimal() for part in name.split("."))
 
 
-def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:
-    """The module with given weights, and the names of the parameters that these lack."""
+def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
+    """The module with what the library takes of given weights, and its `loading_info`."""
     config = config_of(text)
     head = _head(config.model_type, task)
     if (folder / "adapter_config.json").exists():
@@ -228,6 +261,12 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
         raise
     except Exception as error:  # Weights that do not fit come as whatever the architecture's code ran into.
         raise _refused(config.model_type, error) from error
+    return module, found
+
+
+def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:
+    """The module with given weights, and the names of the parameters that these lack."""
+    module, found = _opened(text, task, folder, options)
     if found["mismatched_keys"]:
         name, shape, expected = min(found["mismatched_keys"])
         raise Incompatible(
@@ -235,7 +274,7 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"{list(expected)}; expected weights of these sizes; take the config.json that belongs to them"
         )
     if found["error_msgs"]:
-        raise _refused(config.model_type, ValueError(str(found["error_msgs"])))
+        raise _refused(config_of(text).model_type, ValueError(str(found["error_msgs"])))
     num_tensors, lacking = len(module.state_dict()), found["missing_keys"]
     # A new head or a pooler is a few of them; another architecture's weights have nearly none.
     if 2 * len(lacking) > num_tensors:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dht.quantities import bytes_text
 from dht.regular_files import open_regular, read_regular
 from peer.config.manifest import RunManifest
 from peer.optional_libraries import needing
+from peer.trainer.hf.architecture import WeightsFit, weights_fit
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")
@@ -77,22 +78,32 @@ def without_weights(folder: Path) -> str:
     )
 
 
-def read_base(folder: Path) -> tuple[str, int]:
-    """(digest, bytes) of all tensors in a folder's safetensors files; a tensor at a time is in memory.
+def check_files(folder: Path) -> None:
+    """Whether a folder has whole files of weights.
+
+    Raises:
+        UsageFault: as from `read_base`, but for values.
+    """
+    with ExitStack() as stack:
+        _tensors(folder, stack)
+
+
+def read_base(folder: Path, fit: WeightsFit | None = None) -> tuple[str, int]:
+    """(digest, bytes) of the tensors that the library loads from a folder; a tensor at a time is in memory.
 
     The digest is BLAKE3 (64 hexadecimal digits) of names (sorted), types, shapes and bytes, however they lie in files.
+    A tensor that the architecture has under two names counts once, under the first of them.
+
+    Args:
+        fit: what of the files the architecture takes; None: all tensors of the files that the library opens.
 
     Raises:
         UsageFault: it is not there, it has none, one is no whole safetensors file, one that the index names is not
-            there, one name is there twice, or values are no numbers.
+            there, one name is there twice, values are no numbers, or differ where the architecture has one tensor.
     """
     digest, num_bytes = blake3(), 0
     with ExitStack() as stack:
-        for name, file in _tensors(folder, stack):
-            try:
-                tensor = file.get_tensor(name)
-            except (SafetensorError, RuntimeError) as error:
-                raise UsageFault(f"{folder}: {name} cannot be read ({error}); expected whole files.") from error
+        for name, tensor in _counted_tensors(folder, _tensors(folder, stack), fit):
             _check_values(folder, name, tensor)
             described = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
             content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -100,6 +111,36 @@ def read_base(folder: Path) -> tuple[str, int]:
             digest.update(content.data)
             num_bytes += content.nbytes
     return digest.hexdigest(), num_bytes
+
+
+def _counted_tensors(
+    folder: Path, files: Mapping[str, Any], fit: WeightsFit | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) by name, of each that the library loads; a tied one under its first name."""
+
+    def read(name: str) -> torch.Tensor:
+        try:
+            tensor: torch.Tensor = files[name].get_tensor(name)
+        except (SafetensorError, RuntimeError) as error:
+            raise UsageFault(f"{folder}: {name} cannot be read ({error}); expected whole files.") from error
+        return tensor
+
+    unused, tied = (fit.unused, fit.tied) if fit is not None else ((), {})
+    counted: dict[str, str] = {}
+    for name in sorted(files.keys() - set(unused), key=lambda name: (name in tied, name)):
+        first = tied.get(name, name)
+        if (other := counted.setdefault(first, name)) != name and not _are_equal(read(name), read(other)):
+            raise UsageFault(
+                f"{folder}: {name} and {other} differ, and the model's config makes one tensor of them; expected "
+                'the same values; write "tie_word_embeddings": false into its config.json if the weights are right.'
+            )
+    for first in sorted(counted):
+        yield first, read(counted[first])
+
+
+def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare as the library does, in one type of number."""
+    return torch.equal(tensor.to(other.dtype), other) or torch.equal(tensor, other.to(tensor.dtype))
 
 
 def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
@@ -119,11 +160,15 @@ def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_index(folder: Path) -> None:
-    """That the files are there which the library looks for."""
+def _loaded_files(folder: Path) -> list[Path]:
+    """The files that the library opens: the one with the whole model, or those that the index names.
+
+    Raises:
+        UsageFault: one of them is not there, or the index cannot be read.
+    """
     path = folder / INDEX_NAME
     if (folder / WHOLE_NAME).exists():
-        return
+        return [folder / WHOLE_NAME]
     if not path.exists():
         found = min(file.name for file in folder.glob("*.safetensors"))
         raise UsageFault(
@@ -144,10 +189,11 @@ def _check_index(folder: Path) -> None:
             f"{folder} has no {absent[0]}, one of the {len(files)} files that {INDEX_NAME} names; expected all of "
             f"them, and {len(absent)} lack{'s' if len(absent) == 1 else ''}; download the model again."
         )
+    return [folder / name for name in files]
 
 
-def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
-    """(name, file) of all tensors, by name."""
+def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """The open file of each tensor, by the tensor's name."""
     found: dict[str, Any] = {}
     if not folder.exists():
         raise UsageFault(
@@ -157,9 +203,7 @@ def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
         raise UsageFault(f"{folder} is no folder; expected one with a model's weights (*.safetensors).")
     if not _safetensors(folder):
         raise UsageFault(f"{without_weights(folder)}.")
-    _check_index(folder)
-    paths = sorted(folder.glob("*.safetensors"))
-    for path in paths:
+    for path in _loaded_files(folder):
         try:
             open_regular(path).close()
             file = stack.enter_context(safe_open(path, framework="pt"))
@@ -171,7 +215,7 @@ def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
         found |= dict.fromkeys(names, file)
     if len(found) > MAX_NAMES:
         raise UsageFault(f"{folder} has {len(found)} tensors; expected at most {MAX_NAMES}.")
-    return iter(sorted(found.items()))
+    return found
 
 
 def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
@@ -193,7 +237,8 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
     if given is None and not init.source.startswith(HUB):
         raise init.not_given()
     folder = given if given is not None else from_hub(init.source.removeprefix(HUB))
-    digest, _ = read_base(folder)
+    check_files(folder)
+    digest, _ = read_base(folder, weights_fit(*manifest.model.described, folder))
     if digest != init.digest:
         raise Incompatible(
             f"the weights in {folder} have the digest {digest[:16]}; the run stands on {init.digest[:16]}; "

@@ -19,10 +19,10 @@ from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets, new_modules_of
-from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of
-from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
+from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of, weights_fit
+from peer.trainer.hf.base_weights import HUB, check_files, from_hub, has_weights, read_base
 from peer.trainer.hf.run_model import architecture_parts
-from peer.trainer.hf.vocabulary_fit import check_vocabulary, unused_rows
+from peer.trainer.hf.vocabulary_fit import check_tokenizer_form, check_vocabulary, unused_rows
 
 CONFIG_NAME = "config.json"
 TOKENIZER_FILES = (
@@ -95,6 +95,8 @@ def describe_model(
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
     chosen = _task(task, config.model_type, fields.get("architectures"))
+    if chosen != "image-classification":
+        check_tokenizer_form(path, None if source == "folder" else str(where))
     tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
     if chosen == "sequence-classification" and config.get_text_config().pad_token_id is None and tokenizer is not None:
         # Without it the library takes one text at a time.
@@ -109,8 +111,9 @@ def describe_model(
         )
     if is_given:
         tell(f"reading the weights in {path}")
-        digest, num_bytes = read_base(path)
+        check_files(path)
         lacking = check_weights(text, chosen, path)
+        digest, num_bytes = read_base(path, weights_fit(text, chosen, path))
         init = {"source": source, "digest": digest, "num_bytes": num_bytes}
     tell("counting parameters")
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, lacking if init else None)
@@ -136,7 +139,11 @@ def describe_model(
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
         notes=(
             *_new_modules_note(section_of_adapter, lacking),
-            *(() if tokenizer is None else unused_rows(tokenizer.vocab_size, vocab_size)),
+            *(
+                ()
+                if chosen == "image-classification"
+                else unused_rows(None if tokenizer is None else tokenizer.vocab_size, vocab_size)
+            ),
         ),
     )
 

@@ -201,3 +201,38 @@ def test_hidden_words_need_a_token_that_stands_for_them(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 300}))
     with pytest.raises(UsageFault, match=r"has none of \[MASK\], <mask>; .* \(`peer data tokenizer` makes none\)"):
         describe_model(tmp_path, "masked-lm")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("tokenizer.model",),
+        ("tokenizer_config.json", "tokenizer.model"),
+        ("sentencepiece.bpe.model",),
+        ("qwen.tiktoken",),
+        ("vocab.json", "merges.txt"),
+        ("vocab.txt",),
+        ("tokenizer_config.json",),
+    ],
+)
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_a_tokenizer_in_another_form_is_refused(model: Path, names: tuple[str, ...], has_weights: bool) -> None:
+    for path in () if has_weights else model.glob("model*"):
+        path.unlink()
+    for name in names:
+        (model / name).write_text("{}")
+    named = names[-1] if "tokenizer.model" in names else names[0]
+    with pytest.raises(UsageFault, match=rf"has {named} and no tokenizer.json.*AutoTokenizer.from_pretrained\('"):
+        describe_model(model)
+    small_tokenizer(model)
+    with pytest.raises(UsageFault, match="tokens, and the model's vocab_size is 64"):
+        describe_model(model)
+
+
+def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (model / "tokenizer_config.json").write_text("{}")
+    monkeypatch.setattr("peer.trainer.hf.manifest_from_config.from_hub", lambda name: model)
+    with pytest.raises(
+        UsageFault, match=r"org/name@v1 has tokenizer_config.json and no .*`hf download org/name --revision v1 "
+    ):
+        describe_model("org/name@v1")

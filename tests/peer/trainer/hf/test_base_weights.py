@@ -107,6 +107,34 @@ def test_the_digest_is_of_the_numbers_not_of_the_files(saved: Path, tmp_path: Pa
     assert read_base(whole)[0] != read_base(saved)[0]
 
 
+def test_the_digest_is_of_the_tensors_that_are_loaded(saved: Path, tmp_path: Path) -> None:
+    init = describe_model(saved).init
+    tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    head = tensors["model.embed_tokens.weight"].clone()
+    beside = tmp_path / "beside"
+    shutil.copytree(saved, beside)
+    save_file(tensors | {"more": torch.ones(9)}, beside / "consolidated.safetensors")
+    assert describe_model(beside).init == init
+    whole = tmp_path / "whole"
+    shutil.copytree(saved, whole)  # The whole file goes before the index and its files.
+    more = {"lm_head.weight": head, "model.layers.7.unknown.weight": torch.ones(9)}
+    save_file(tensors | more, whole / "model.safetensors")
+    assert describe_model(whole).init == init
+    del tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": head}, whole / "model.safetensors")
+    assert describe_model(whole).init == init
+    manifest = run_of(saved, tmp_path)
+    assert find_base(manifest, beside) == beside
+    assert find_base(manifest, whole) == whole
+    save_file(tensors | {"lm_head.weight": head + 1}, whole / "model.safetensors")
+    with pytest.raises(Incompatible, match="the run stands on"):
+        find_base(manifest, whole)
+    both = {"model.embed_tokens.weight": head, "lm_head.weight": head + 1}
+    save_file(tensors | both, whole / "model.safetensors")
+    with pytest.raises(UsageFault, match=r"lm_head.weight and model.embed_tokens.weight differ.*tie_word_embeddings"):
+        find_base(manifest, whole)
+
+
 def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     manifest = run_of(saved, tmp_path)
     other = tmp_path / "other"
