@@ -28,6 +28,9 @@ CONNECT_SECONDS = 5.0
 @dataclass(frozen=True, slots=True)
 class _Entry:
     publisher: PeerId
+    """Whose record it is; one host may publish those of many keys."""
+    host: PeerId
+    """That published it: others see it where they reach this host."""
     record: bytes
     rank: float
     """What makes a record newer: a revision, or the time at which it expires."""
@@ -67,7 +70,7 @@ class MemoryStore:
             PeerFault: the record is not valid.
         """
         decoded = decode_run_record(record, run_id=run_id, verified=self._records.verified)
-        return self._publish(f"{run_id}/run", record, float(decoded.revision), expires_at)
+        return self._publish(f"{run_id}/run", self._host.peer_id, record, float(decoded.revision), expires_at)
 
     async def fetch_run(self, run_id: str) -> bytes | None:
         entries = self._visible(f"{run_id}/run")
@@ -88,8 +91,8 @@ class MemoryStore:
         if far:
             raise PeerFault(peer_id, f"a record for level {decoded.level} to be stored at {far[0]}; expected its own")
         keys = [peers_key(run_id, key_at(peer_id, level)) for level in levels]
-        with_room = [key for key in keys if self._has_room(key)]
-        return max((self._publish(key, record, expires_at, expires_at) for key in with_room), default=0)
+        with_room = [key for key in keys if self._has_room(key, peer_id)]
+        return max((self._publish(key, peer_id, record, expires_at, expires_at) for key in with_room), default=0)
 
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
@@ -111,7 +114,8 @@ class MemoryStore:
         decoded = decode_profile(record, run_id=run_id, now=self._records.now())
         if decoded.contributor_id != contributor_id or decoded.expires_at != expires_at:
             raise PeerFault(decoded.contributor_id, f"a profile to be stored as {contributor_id}'s")
-        return self._publish(f"{run_id}/profiles/{contributor_id}", record, float(decoded.sequence), expires_at)
+        key = f"{run_id}/profiles/{contributor_id}"
+        return self._publish(key, self._host.peer_id, record, float(decoded.sequence), expires_at)
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:
         """See the port; of each contributor the one with the highest sequence."""
@@ -133,25 +137,25 @@ class MemoryStore:
     async def close(self) -> None:
         """See the port. What was published stays until it expires."""
 
-    def _has_room(self, key: str) -> bool:
-        """Whether a key of peer records holds one of this peer already, or takes one more."""
+    def _has_room(self, key: str, peer_id: PeerId) -> bool:
+        """Whether a key of peer records holds one of `peer_id` already, or takes one more."""
         now, by_publisher = self._records.now(), self._records.entries.get(key, {})
         if len(by_publisher) < MAX_ENTRIES_PER_DICTIONARY:
             return True
         live = {other for other, entries in by_publisher.items() if entries and entries[-1].expires_at > now}
-        return self._host.peer_id in live or len(live) < MAX_ENTRIES_PER_DICTIONARY
+        return peer_id in live or len(live) < MAX_ENTRIES_PER_DICTIONARY
 
-    def _publish(self, key: str, record: bytes, rank: float, expires_at: float) -> int:
+    def _publish(self, key: str, publisher: PeerId, record: bytes, rank: float, expires_at: float) -> int:
         if not self._host.is_live:
             return 0
         now = self._records.now()
-        mine = self._records.entries.setdefault(key, {}).setdefault(self._host.peer_id, [])
+        mine = self._records.entries.setdefault(key, {}).setdefault(publisher, [])
         if any(entry.rank > rank for entry in mine if entry.expires_at > now):
             return 0
         # The record that others still see stays until its successor becomes visible.
         seen = [entry for entry in mine if entry.visible_at <= now < entry.expires_at][-1:]
         waiting = [entry for entry in mine if entry.visible_at > now]
-        new = _Entry(self._host.peer_id, record, rank, expires_at, now + self._records.delay_seconds)
+        new = _Entry(publisher, self._host.peer_id, record, rank, expires_at, now + self._records.delay_seconds)
         mine[:] = [*seen, *waiting, new]
         return self._records.network.num_reachable(self._host.peer_id, NUM_COPIES)
 
@@ -167,8 +171,8 @@ class MemoryStore:
             entry = entries[-1] if entries else None
             if entry is None or not entry.visible_at <= now < entry.expires_at:
                 entries[:] = [entry for entry in entries if entry.expires_at > now]
-                known = [entry for entry in entries if publisher == me or entry.visible_at <= now]
+                known = [entry for entry in entries if entry.host == me or entry.visible_at <= now]
                 entry = known[-1] if known else None
-            if entry is not None and (is_whole or publisher == me or network.on_same_side(me, publisher)):
+            if entry is not None and (is_whole or entry.host == me or network.on_same_side(me, entry.host)):
                 newest.append(entry)
         return newest

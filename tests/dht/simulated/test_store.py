@@ -90,6 +90,20 @@ def test_invalid_records_are_refused() -> None:
     with_stores(program)
 
 
+def test_one_host_publishes_records_of_many_keys_as_a_real_dht_takes_them() -> None:
+    async def program(network: MemoryNetwork, stores: list[MemoryStore]) -> None:
+        keys = [Identity.generate() for _ in range(20)]
+        for identity in keys:
+            await stores[0].publish_peer(RUN_ID, identity.peer_id, *peer_record(identity))
+        for identity in keys[:5]:
+            await stores[0].publish_peer(RUN_ID, identity.peer_id, *peer_record(identity, 2, 95.0))
+        assert len(await stores[1].fetch_peers(RUN_ID)) == len(keys)
+        network.partition([PEERS[0].peer_id])
+        assert [len(await store.fetch_peers(RUN_ID)) for store in stores] == [len(keys), 0, 0]
+
+    with_stores(program)
+
+
 def test_others_see_a_record_after_the_delay() -> None:
     async def program(network: MemoryNetwork, stores: list[MemoryStore]) -> None:
         record, expires_at = peer_record(PEERS[0])

@@ -18,6 +18,7 @@ from averaging.rounds.round_facts import PeerRefused, RoundStarted
 from averaging.trust.leader_trust import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, RosterEntry, ShardPlan
 from dht.host import PeerId
+from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER
 from tests.kit.chaos.ledger import Lineages, Node
 from tests.kit.chaos.peer import TOKENS_PER_SECOND, ChaosPeer
 from tests.kit.chaos.scenario import MIN_SHARD_VALUES, Profile, Scenario
@@ -65,6 +66,7 @@ class Checks:
         self.disrupted_at = 0.0
         self._live = live
         self._num_looks = 0
+        self._num_names = num_names(scenario)
         self._connected_at: float | None = None
         self._began_at: dict[tuple[int, int, PeerId], float] = {}
         self._forked_at: dict[tuple[int, int], float] = {}
@@ -85,6 +87,16 @@ class Checks:
                 what = f"version {commit.version} has {entry.tokens} tokens of {entry.peer_id[-6:]} in it"
                 self.blame("weight", f"{what}; nobody can have trained more than {most:.0f}")
 
+    def count_rounds_of_liars(self, peer: ChaosPeer, commit: Commit) -> None:
+        """Count in `seen` the rounds of liars alone that honest peers apply: `followed liars`.
+
+        Where more than a quarter of the trainers that a peer sees are liars, it can know no better: `misled by liars`.
+        """
+        honest = {named(number) for number, profile in enumerate(self.scenario.profiles) if not profile.lie}
+        if honest.isdisjoint(commit.roster[index].peer_id for index in commit.included):
+            trainers = [other for other in self._known_to(peer) if other.profile.is_trainer]
+            self.seen["misled by liars" if _are_too_many_liars(trainers) else "followed liars"] += 1
+
     def on_left_out(self, peer: ChaosPeer, report: PeerRefused) -> None:
         """Whatever happens to lines and clocks, an honest peer leaves no honest peer out."""
         honest = {named(number) for number, profile in enumerate(self.scenario.profiles) if not profile.lie}
@@ -99,10 +111,25 @@ class Checks:
         """
         if peer.profile.lie:
             return True
-        known = [other for other in self._live() if other is peer or other.name in peer.company.names()]
-        is_misled = 4 * sum(bool(other.profile.lie) for other in known) > len(known)
+        is_misled = _are_too_many_liars(self._known_to(peer))
         self.seen["misled"] += is_misled
         return is_misled
+
+    def _known_to(self, peer: ChaosPeer) -> list[ChaosPeer]:
+        return [other for other in self._live() if other is peer or other.name in peer.company.names()]
+
+    def honest_rounds(self) -> int:
+        """Commits with work of an honest peer that led to the heaviest anchors of honest peers, of all fragments."""
+        honest = {named(number) for number, profile in enumerate(self.scenario.profiles) if not profile.lie}
+        count = 0
+        for lineages in self.lineages:
+            tips = [lineages.nodes.get(peer.fragments[lineages.index].state.digest) for peer in self._honest()]
+            node = max((tip for tip in tips if tip is not None), key=lambda tip: tip.tokens, default=None)
+            while node is not None and node.commit is not None:
+                commit = node.commit
+                count += bool(honest & {commit.roster[index].peer_id for index in commit.included})
+                node = node.parent
+        return count
 
     def _honest(self) -> list[ChaosPeer]:
         return [peer for peer in self._live() if peer.is_open and not peer.profile.lie]
@@ -135,6 +162,7 @@ class Checks:
         self.seen["commits"] += 1
         if node.commit is not None and not peer.profile.lie:
             self.check_weight(node.commit)
+            self.count_rounds_of_liars(peer, node.commit)
         self._check_forks(index, peer, node)
 
     def look_around(self, *, is_whole: bool) -> None:
@@ -187,7 +215,7 @@ class Checks:
             )
 
     def _check_memory(self, peer: ChaosPeer, fragment: FragmentRuntime) -> None:
-        machine, store, num_peers = fragment.machine, fragment.store, len(self.scenario.profiles)
+        machine, store, num_peers = fragment.machine, fragment.store, self._num_names
         num_shards = 1 + machine.num_values // MIN_SHARD_VALUES
         versions = [key[0] for key in (*store._results, *store._inbound)]
         of_a_version = num_shards * num_peers * 4
@@ -315,6 +343,17 @@ class Checks:
                     f"repairing {peer.exchange.applying.is_repairing(fragment)}"
                 )
         return "; ".join(told)
+
+
+def _are_too_many_liars(peers: Sequence[ChaosPeer]) -> bool:
+    return 4 * sum(bool(peer.profile.lie) for peer in peers) > len(peers)
+
+
+def num_names(scenario: Scenario) -> int:
+    """Keys that announce themselves, those of free records among them."""
+    hostile = [profile for profile in scenario.profiles if profile.lie]
+    num_keys = RECORDS_OF_AN_HONEST_PEER * (len(scenario.profiles) - len(hostile))
+    return len(scenario.profiles) + num_keys * sum(profile.lie == "free_records" for profile in hostile)
 
 
 def num_held(part: object) -> int:

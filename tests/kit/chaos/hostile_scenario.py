@@ -7,7 +7,7 @@ from peer.simulation.scenarios.scenario import Scenario
 NUM_HONEST = 8
 
 
-def scenario_of(kinds):
+def scenario_of(kinds, num_honest=NUM_HONEST):
     hostile = {kind: {"count": 1, "lie": kind, "upload_mbit_per_second": 60} for kind in kinds}
     return Scenario.model_validate(
         {
@@ -22,7 +22,7 @@ def scenario_of(kinds):
                 "round_deadline_seconds": 20.0,
             },
             "groups": {
-                "honest": {"count": NUM_HONEST - 1},
+                "honest": {"count": num_honest - 1},
                 "late": {"count": 1, "joins_at_minute": 0.5},
                 **hostile,
             },

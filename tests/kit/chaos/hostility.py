@@ -6,7 +6,9 @@
 - odd: records of all shapes and values that their checks let through;
 - sink: streams that ask for state, digests and commits, and read nothing;
 - extreme: contributions whose values are close to what float32 or the wire can hold;
-- constant: contributions of one number everywhere.
+- constant: contributions of one number everywhere;
+- free_records: right records of many keys on its host, which send no message;
+- lone_commits: each version closed at once by its host's keys, each alone, with a step back.
 
 Everything goes out over the real links and hosts, so it meets the checks that honest peers have. `liars` has the
 lies about rounds that need no numbers.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -29,22 +31,24 @@ from averaging.rounds.machine_events import SendMessage
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
+from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import (
     DIGEST_BYTES,
-    Commit,
     Message,
     Offer,
-    Plan,
     RosterEntry,
-    ShardPlan,
-    ShardResult,
     VersionIs,
 )
 from dht.errors import PeerFault
 from dht.fields import pack
+from dht.host import PeerId
 from dht.records import peer_record
 from dht.records.peer_record import PeerRecord
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
+from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER, Answer, Keys, Signer, lone_commit
+from tests.kit.network.memory_networks import named
+from tests.kit.notaries import notary_of
 
 PAUSE_SECONDS = 3.0
 """Between two attacks, at most."""
@@ -57,6 +61,8 @@ LARGE_VALUES = (1e-45, 1e-38, 2.0**99, 2.0**100, 1e30, 1.7e38, 3.4e38)
 LONGEST_CHAIN = 20
 """More commits than a peer keeps."""
 MOST_STREAMS = 40
+KEYS_BEGIN = 10_000
+"""Numbers of peers' keys are below; each hostile host has as many for its own."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,10 @@ def turn_hostile(peer: Any, kind: str) -> None:
             _send_values(peer, lambda size: peer.chance.choice(LARGE_VALUES) * _signs(peer, size))
         case "constant":
             _send_values(peer, lambda size: np.full(size, peer.chance.uniform(-1.0, 1.0)))
+        case "free_records":
+            peer.spawn(_have_many_keys(peer))
+        case "lone_commits" if peer.profile.lie != "free_records":
+            peer.spawn(_commit_alone(peer))
 
 
 def _signs(peer: Any, size: int) -> Any:
@@ -195,22 +205,13 @@ class _FalseDonor:
         for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
             previous = commit_digest(commits[-1]) if commits else b""
             entry = RosterEntry(peer.name, chance.choice((300, 300, *WHOLE_NUMBERS[1:-5])), 30, version, 1)
-            commits.append(_alone(peer, fragment, version, digest[:DIGEST_BYTES], entry, previous))
+            mean = chance.randbytes(DIGEST_BYTES)
+            commits.append(lone_commit(machine.notary, fragment, version, digest, entry, mean, previous))
             lineage_tokens += entry.tokens
             anchor = self._constant(machine.num_values)
             digest = anchor_digest(anchor, momentum)
         snapshot = Snapshot(commits[-1].version + 1, lineage_tokens, anchor, momentum, digest, tuple(commits))
         return _FalseState(snapshot, tuple(wire.encode(commit) for commit in commits))
-
-
-def _alone(peer: Any, fragment: Any, version: int, digest: bytes, entry: RosterEntry, previous: bytes) -> Commit:
-    machine, size = fragment.machine, fragment.machine.num_values
-    plan = Plan(fragment.index, version, 0, digest, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0)
-    result = ShardResult(0, size, 0, peer.chance.randbytes(DIGEST_BYTES), (0,))
-    result = replace(result, signature=machine.notary.sign_result(plan, peer.name, result))
-    commit = Commit(fragment.index, version, 0, peer.name, digest, (entry,), (result,), previous)
-    signed: Commit = machine.notary.sign_commit(commit)
-    return signed
 
 
 # --------------------------------------------------------------------------------------------------- numbers and shapes
@@ -315,3 +316,46 @@ async def _open_and_read_nothing(peer: Any) -> None:
                 await held.pop(0).close()
         except PeerFault:
             continue
+
+
+# ---------------------------------------------------------------------------------------------------------- many keys
+
+
+async def _have_many_keys(peer: Any) -> None:
+    """Records of many keys, each newer than the last; with lone commits the keys also close rounds."""
+    num_honest = sum(not profile.lie for profile in peer.world.scenario.profiles)
+    names = [named(KEYS_BEGIN * (1 + peer.number) + key) for key in range(RECORDS_OF_AN_HONEST_PEER * num_honest)]
+    keys = _keys_of(peer, names, peer.chance.choice(get_args(Answer)))
+    if "lone_commits" in peer.profile.further:
+        peer.spawn(_close_alone(peer, keys))
+    try:
+        while True:
+            for record in keys.records(peer.record()) if peer.is_open else ():
+                peer.world.spread(peer, replace(record, role="trainer", state="training"))
+            await asyncio.sleep(peer.world.scenario.announce_seconds * peer.chance.uniform(0.5, 1.5))
+    finally:
+        await keys.close()
+
+
+async def _commit_alone(peer: Any) -> None:
+    """The same under its own key alone."""
+    await _close_alone(peer, _keys_of(peer, [peer.name], "absent"))
+
+
+async def _close_alone(peer: Any, keys: Keys) -> None:
+    def tokens() -> int:
+        return round(100 * peer.profile.interval_seconds)
+
+    def others() -> list[PeerId]:
+        return [other.name for other in peer.world.live() if other is not peer] if peer.is_open else []
+
+    await keys.commit_alone(peer.fragments, peer.codec, tokens, others)
+
+
+def _keys_of(peer: Any, names: list[PeerId], answer: Answer) -> Keys:
+    sizes = peer.world.scenario.sizes
+    limits = Limits(sizes, max(peer.codec.encoded_num_bytes(size) for size in sizes))
+    signers = [
+        Signer(name, notary_of(name), RunHandshakePolicy(peer.handshake_policy.rule, name, "trainer")) for name in names
+    ]
+    return Keys(peer.world.network, signers, limits, peer.clock, answer, peer.chance, {peer.name: peer.links})

@@ -26,9 +26,13 @@ FaultKind = Literal[
 ]
 Lie = Literal["", "poison", "reverse", "forge", "hoard", "mute", "noise"]
 Hostility = Literal["boast", "pretend", "inflate", "odd", "sink", "extreme", "constant"]
+Sybil = Literal["free_records", "lone_commits"]
+"""What a hostile host does under many keys, or as one of them, beside its hostility."""
 
 HOSTILITIES: tuple[Hostility, ...] = get_args(Hostility)
 FIRST_HOSTILE_SEED = 100_000
+FIRST_SYBIL_SEED = 200_000
+"""From here on the hostile hosts of a scenario publish free records as well."""
 
 BLOCK_SIZE = 8
 MIN_SHARD_VALUES = 16
@@ -66,8 +70,8 @@ class Profile:
     clock_offset_seconds: float
     starts_at_seconds: float
     is_trainer: bool
-    lie: Lie | Hostility
-    further: tuple[Lie | Hostility, ...] = ()
+    lie: Lie | Hostility | Sybil
+    further: tuple[Lie | Hostility | Sybil, ...] = ()
     """What a hostile peer does beside `lie`."""
 
 
@@ -121,9 +125,36 @@ def _text(profile: Profile) -> str:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """The scenario of a seed; from `FIRST_HOSTILE_SEED` on a hostile swarm."""
+    """The scenario of a seed; from `FIRST_HOSTILE_SEED` on a hostile swarm, from `FIRST_SYBIL_SEED` on one whose
+    hostile hosts have many keys."""
     scenario = _plain_scenario(seed)
-    return _hostile(scenario) if seed >= FIRST_HOSTILE_SEED else scenario
+    if seed < FIRST_HOSTILE_SEED:
+        return scenario
+    return _hostile(scenario) if seed < FIRST_SYBIL_SEED else _with_keys(_hostile(scenario))
+
+
+def without_records(scenario: Scenario) -> Scenario:
+    """The same scenario in which each hostile host has one key, and does all else that it did."""
+    profiles = [
+        replace(profile, lie=profile.further[0], further=profile.further[1:])
+        if profile.lie == "free_records"
+        else profile
+        for profile in scenario.profiles
+    ]
+    return replace(scenario, profiles=tuple(profiles))
+
+
+def _with_keys(scenario: Scenario) -> Scenario:
+    """The hostile hosts publish free records, half of them with lone commits, beside what they do anyway."""
+    chance = random.Random(f"chaos keys {scenario.seed}")
+    profiles = []
+    for profile in scenario.profiles:
+        if profile.lie:
+            beside = (profile.lie, *profile.further) if chance.random() < 0.7 else ()
+            lone: tuple[Sybil, ...] = ("lone_commits",) if chance.random() < 0.5 or not beside else ()
+            profile = replace(profile, lie="free_records", further=(*lone, *beside))
+        profiles.append(profile)
+    return replace(scenario, profiles=tuple(profiles))
 
 
 def _hostile(scenario: Scenario) -> Scenario:

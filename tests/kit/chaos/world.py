@@ -42,6 +42,8 @@ class Outcome:
     violations: tuple[tuple[str, str], ...]
     seen: Counter[str]
     trace: tuple[str, ...]
+    rounds_per_minute: float
+    """With work of an honest peer, in all fragments, until training ended."""
 
     def describe(self) -> str:
         found = [f"{invariant}: {what}" for invariant, what in self.violations]
@@ -77,6 +79,7 @@ class World:
             window_bytes=scenario.window_bytes,
         )
         self.is_training, self.is_over, self.is_calm = True, False, False
+        self.rounds_per_minute = 0.0
         self.peers: dict[int, ChaosPeer] = {}
         self.checks = Checks(scenario, self.rule, self.live)
         self._chance = self.chance_of("world")
@@ -103,6 +106,7 @@ class World:
         calm_until = now() + scenario.calm_seconds
         await self._watch_until(lambda: now() > calm_until)
         self.is_training = False
+        self.rounds_per_minute = 60 * self.checks.honest_rounds() / now()
         self._send_liars_away()
         # Each of the last rounds may be one of few, which the slowest peer follows when its patience is over.
         patience = max(map(self.checks.patience_seconds, scenario.profiles))
@@ -335,7 +339,8 @@ def run_scenario(scenario: Scenario) -> Outcome:
 
     with mock.patch.object(averaging.rounds.shard_plan, "MIN_SHARD_VALUES", MIN_SHARD_VALUES):
         world = run_virtual(play(), seed=scenario.seed)
-    return Outcome(scenario, tuple(world.checks.violations[:5]), world.checks.seen, tuple(world.checks.traced))
+    checks = world.checks
+    return Outcome(scenario, tuple(checks.violations[:5]), checks.seen, tuple(checks.traced), world.rounds_per_minute)
 
 
 def run_seed(seed: int) -> Outcome:

@@ -1,0 +1,70 @@
+"""A host with many keys that publish right records for nothing, and what it can do to the rounds of the others."""
+
+from __future__ import annotations
+
+from random import Random
+
+from averaging.codec.codec import make_codec
+from averaging.wire.field_checks import Limits
+from dht.admission.handshake_frames import AccessRule
+from dht.simulated.host import MemoryNetwork
+from peer.network.membership.run_handshake_policy import RunHandshakePolicy
+from peer.simulation.virtual_time import run_virtual
+from tests.kit.chaos.checks import num_names
+from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER, Keys, Signer
+from tests.kit.chaos.record_storm import Storm
+from tests.kit.chaos.scenario import FIRST_SYBIL_SEED, scenario_of, without_records
+from tests.kit.network.memory_networks import named, now
+from tests.kit.notaries import notary_of
+from tests.kit.records import RUN_ID, make_record
+
+SEEDS = range(FIRST_SYBIL_SEED, FIRST_SYBIL_SEED + 200)
+
+
+def test_every_sybil_scenario_has_free_records_on_at_most_a_quarter_of_its_hosts():
+    for seed in SEEDS:
+        profiles = scenario_of(seed).profiles
+        hostile = [profile for profile in profiles if profile.lie]
+        assert hostile
+        assert 4 * len(hostile) <= len(profiles)
+        assert all(profile.lie == "free_records" and profile.further for profile in hostile)
+        num_keys = RECORDS_OF_AN_HONEST_PEER * (len(profiles) - len(hostile)) * len(hostile)
+        assert num_names(scenario_of(seed)) == len(profiles) + num_keys
+    beside = {lie for seed in SEEDS for profile in scenario_of(seed).profiles for lie in profile.further}
+    assert beside >= {"lone_commits", "boast", "pretend", "inflate", "odd", "sink", "extreme", "constant"}
+
+
+def test_the_control_of_a_scenario_differs_in_the_records_alone():
+    for seed in SEEDS:
+        attacked, control = scenario_of(seed), without_records(scenario_of(seed))
+        assert (control.faults, control.sizes) == (attacked.faults, attacked.sizes)
+        for with_records, without in zip(attacked.profiles, control.profiles, strict=True):
+            assert "free_records" not in (without.lie, *without.further)
+            if with_records.lie:
+                assert with_records.further == (without.lie, *without.further)
+            else:
+                assert with_records == without
+
+
+def test_storms_are_a_function_of_their_seed_and_meet_every_answer():
+    storms = [Storm.of_seed(seed) for seed in range(60)]
+    assert storms == [Storm.of_seed(seed) for seed in range(60)]
+    assert {storm.answer for storm in storms} == {"absent", "silent", "greeting"}
+    assert all(4 * len(storm.lies) <= storm.num_honest + len(storm.lies) for storm in storms)
+    assert sum("lone_commits" in storm.lies for storm in storms) > 20
+
+
+def test_each_record_of_a_key_is_as_right_as_its_pattern_and_newer_than_the_last():
+    async def program() -> None:
+        policies = [RunHandshakePolicy(AccessRule(RUN_ID, bytes(32), "test"), named(key), "trainer") for key in (1, 2)]
+        signers = [Signer(policy.me, notary_of(policy.me), policy) for policy in policies]
+        limits = Limits((8,), make_codec("fp32", 8).encoded_num_bytes(8))
+        keys = Keys(MemoryNetwork(1), signers, limits, now, "absent", Random(1))
+        pattern = make_record(named(3), run_id=RUN_ID, versions=(7,), digests=(bytes(8),), lineage_tokens=(5,))
+        first, second = keys.records(pattern), keys.records(pattern)
+        assert [record.peer_id for record in first] == [named(1), named(2)]
+        assert all(record.is_training and record.versions == (7,) for record in (*first, *second))
+        assert {record.session for record in first} == {record.session for record in second}
+        assert max(record.sequence for record in first) < min(record.sequence for record in second)
+
+    run_virtual(program())
