@@ -15,7 +15,7 @@ from murmuration.integrations.replicas import Replicas
 
 
 class CallbackSession:
-    """Joins at `enter`; leaves at `leave`, at the next `enter`, or when the process ends, whichever comes first.
+    """Joins at `enter`; leaves at `leave`, at the next `enter` (of any for the run), or when the process ends.
 
     Args:
         run_id, peers, choices: as for `murmuration.join`.

@@ -42,7 +42,8 @@ class SwarmCallback(TrainerCallback):
     no tokens, samples are. The loss is the one that it logs. Each checkpoint of the trainer gets a folder ``anchor``
     with what `save_pretrained` makes of the swarm's anchor. With several processes (DDP) that of rank 0 is the peer.
 
-    After an exception in the loop the session ends with the process, with the next `train()`, or by `leave`.
+    After an exception in the loop the session ends with the process, when the next trainer of this process joins the
+    run, or by `leave`.
     `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule; they begin anew without it.
     Parameters and moments are those of the swarm and of this peer's newest checkpoint in its data folder.
 

@@ -10,5 +10,6 @@ The files, each built on those above it:
     seed.py                   `peer seed`, the same in one process and without torch
     own_loop_scheduler.py     learning-rate schedulers that go by the run's clock
     python_error_words.py     faults for a reader of Python: arguments in place of flags
+    running_loop.py           whether the loop that entered a session still runs
     session.py                `join` for your own training loop
 """

@@ -58,6 +58,7 @@ from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.join.python_error_words import faults_in_python, in_python
 from peer.join.run_connection import READY_SECONDS, RunConnection
+from peer.join.running_loop import RunningLoop
 from peer.owner.custom_module import check_frozen_digest, check_has_values, check_trained
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
@@ -74,6 +75,8 @@ _CLAIMED: set[int] = set()
 """Ids of the parameters that sessions of this process train now."""
 _HERE: weakref.WeakSet[Swarm] = weakref.WeakSet()
 """Those that were made in this process, or in one that it is a fork of."""
+_OPEN: list[Swarm] = []
+"""Those that were entered in this process and not left. They stay open when a script drops its last reference."""
 
 
 def join(
@@ -143,6 +146,8 @@ class Swarm:
         state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._config = config
+        self._asked = config
+        self._loop: RunningLoop | None = None
         self._module = module
         self._optimizer = optimizer
         self._state = dict(state or {})
@@ -167,6 +172,9 @@ class Swarm:
     def __enter__(self) -> Self:
         """Find the run, check the module, take the swarm's parameters.
 
+        A session of this process that an earlier loop left open, such as that of an interrupted notebook cell, ends
+        first and gives its data folder to this one.
+
         Raises:
             LocalFault: the run could not be found or entered, `stop` said so meanwhile, or another process uses the
                 data folder.
@@ -174,6 +182,10 @@ class Swarm:
         """
         if self._connection is not None:
             raise UsageFault("this Swarm was entered before; call join() again for another session")
+        self._loop = RunningLoop()
+        for session in [*_OPEN]:
+            if session.is_abandoned(self):
+                session.abandon()
         self._config, self._held = hold_folder(self._config, "a training loop")
         if self._held.sentence is not None:
             log.info("%s", in_python(self._held.sentence))
@@ -182,6 +194,7 @@ class Swarm:
         except BaseException:
             self._held.give_up()
             raise
+        _OPEN.append(self)
         self._restore_signal = ending_on_signals()
         try:
             self._log = LineLog(self._config.event_log_path, log.warning)
@@ -190,6 +203,27 @@ class Swarm:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
+
+    def is_abandoned(self, successor: Swarm) -> bool:
+        """Whether the loop of this session is over, and `successor` would take its place.
+
+        A loop that was entered by hand gives way only to one that asks for the same data folder: with another folder
+        the script may want two peers.
+        """
+        loop, asked = self._loop, successor._asked
+        stepped_by = None if self._training is None else self._training.stepped_by
+        if self._is_copy or loop is None or not loop.is_over(stepped_by):
+            return False
+        is_same_run = asked.run_id == self._asked.run_id and (loop.is_library or asked.data_dir == self._asked.data_dir)
+        return is_same_run or any(id(parameter) in self._claimed for parameter in successor._module.parameters())
+
+    def abandon(self) -> None:
+        """Leave as after an exception: nothing else does it for a loop that is over."""
+        log.warning(
+            "the session in %s was still open although its loop is over; it ends now, and a new one begins",
+            self._config.data_dir,
+        )
+        self.__exit__(RuntimeError, RuntimeError("the loop is over"), None)
 
     def become_copy(self) -> None:
         """This process is a fork: where the other one has joined, training here tells it nothing, and nobody leaves."""
@@ -240,7 +274,7 @@ class Swarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_copy:
+        if self._is_copy or self._has_left:
             return
         connection = self._entered(self._connection)
         try:
@@ -261,6 +295,9 @@ class Swarm:
 
     def _end(self) -> None:
         self._has_left = True
+        self._loop = None
+        if self in _OPEN:
+            _OPEN.remove(self)
         _CLAIMED.difference_update(self._claimed)
         self._restore_signal()
         if self._schedulers is not None:
@@ -470,6 +507,7 @@ def _after_fork() -> None:
     for swarm in [*_HERE]:
         swarm.become_copy()
     _CLAIMED.clear()
+    _OPEN.clear()
 
 
 def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, stop: Any) -> None:

@@ -15,6 +15,7 @@ Everything else happens in a hook after the optimizers' steps: counting, sending
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,6 +72,9 @@ class LocalTraining:
         state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
         order: of the data: each block once per epoch over the swarm, or drawn by seed, PeerId and the number of reads.
 
+    Attributes:
+        stepped_by: the thread that took the last inner step; None before the first one.
+
     Raises:
         UsageFault: something in `state` cannot be kept.
         LocalFault: the optimizers lack an averaged parameter, or (on entering) no anchors came in time.
@@ -109,7 +113,7 @@ class LocalTraining:
         self._losses: list[float | torch.Tensor] = []
         self._keeper: TrainerKeeper | None = None
         self._follows_run = False
-        self._has_stepped = False
+        self.stepped_by: threading.Thread | None = None
         self._state = state or {}
         check_state(self._state)
         if checkpoints is not None:
@@ -302,9 +306,9 @@ class LocalTraining:
                 "an optimizer stepped inside anchor(), where the parameters are the swarm's; what it did is undone "
                 "with the block; expected only reading there; step after the block."
             )
-        if not self._has_stepped and not self._follows_run:
+        if self.stepped_by is None and not self._follows_run:
             warn_of_schedule(self._state, self._optimizers.all)
-        self._has_stepped = True
+        self.stepped_by = threading.current_thread()
         loss = float(sum(self._losses) / len(self._losses)) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)

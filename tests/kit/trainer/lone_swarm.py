@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,18 @@ MANIFESTS = [RunManifest(name="lone")]
 """The last one is that of the runs which are joined."""
 
 
+def link_of(parameters: Sequence[tuple[str, torch.Tensor]]) -> TrainerLink:
+    """A link without a network side. Its anchors, at version 1, are what the parameters are now."""
+    layout = build_layout([(name, tuple(value.shape)) for name, value in parameters], 2, "balanced")
+    mailbox = Mailbox.in_process(layout.sizes)
+    link = TrainerLink(parameters, layout, mailbox, sync_every=1000, clock=lambda: 0.0, pause=None)
+    for fragment in layout.fragments:
+        with mailbox.states[fragment.index].changing():
+            link.ranks.gather_live(link.portion, fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
+            mailbox.states[fragment.index].version = 1
+    return link
+
+
 class LoneSwarm(Swarm):
     """Its anchor is what the module is on entering, until `deliver`.
 
@@ -44,14 +56,7 @@ class LoneSwarm(Swarm):
         self.training_settings: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        parameters = trained_parameters(self._module)
-        layout = build_layout([(name, tuple(value.shape)) for name, value in parameters], 2, "balanced")
-        mailbox = Mailbox.in_process(layout.sizes)
-        link = TrainerLink(parameters, layout, mailbox, sync_every=1000, clock=lambda: 0.0, pause=None)
-        for fragment in layout.fragments:
-            with mailbox.states[fragment.index].changing():
-                link.ranks.gather_live(link.portion, fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
-                mailbox.states[fragment.index].version = 1
+        link = link_of(trained_parameters(self._module))
         self._manifest = MANIFESTS[-1]
         self._training = LocalTraining(
             self._module, self._optimizer, link, seed=0, peer_id="lone", stop=self._stop, state=self._state
