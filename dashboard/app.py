@@ -405,6 +405,7 @@ async def _watch(
             on_state=show,
             gather=gather,
             vouched=lambda: history.ledger.machines,
+            work=lambda: history.ledger.recent_work(time.time()),
             withdrawn=lambda: history.withdrawn,
             faults=lambda: store.dial_faults,
             rule=choices.join_rule,

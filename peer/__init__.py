@@ -27,6 +27,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     config/         what all peers of a run agree on (manifest), and what one volunteer may choose
     memory/         memory that a peer needs, known before it takes any
     files/          files of a run, such as its tokenizer, known by digest
+    view/           where a run is and how good it is, whoever lies (pure)
     events/         what can happen, as values; the event log
     checkpoint/     both processes' state on disk
     trainer/        the trainer process

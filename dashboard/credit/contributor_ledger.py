@@ -223,6 +223,22 @@ class Ledger:
             for day in days
         )
 
+    def recent_work(self, now: float) -> dict[str, int]:
+        """Return of each machine with rounds since yesterday began (UTC) its thousandths of tokens in them.
+
+        What nobody but the machine signed for counts up to the most that was witnessed of any machine: who always
+        leads and averages has no witness, and a machine by itself may sign anything.
+        """
+        today = int(now // SECONDS_PER_DAY)
+        days = (today, today - 1)
+        witnessed, reported = {}, {}
+        for peer_id, machine in self.machines.items():
+            if rounds := sum(machine.days.get(day, 0) for day in days):
+                witnessed[peer_id] = sum(machine.work.get(day, 0) for day in days)
+                reported[peer_id] = rounds * machine.milli_reported // max(1, machine.rounds)
+        most = max(witnessed.values(), default=0)
+        return {peer_id: max(witnessed[peer_id], min(claimed, most)) for peer_id, claimed in reported.items()}
+
     def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
         """The profile, unless its owner hides it."""
         profile = self.profiles.get(contributor_id)

@@ -6,10 +6,9 @@ for the swarm, so that one liar among honest peers moves nothing. What was measu
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,10 +17,12 @@ from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_phase import Phase, phase_with_peers, phase_without_peers
 from dashboard.observe.shown_manifest import ShownManifest
+from dht.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
+from peer import run_clock
 from peer.installation import with_extra
-from peer.run_clock import usual_clock
+from peer.view.run_standing import NOWHERE, MeasuredLoss, RunStanding, standing_of
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
@@ -45,8 +46,7 @@ class FragmentRow:
 
     fragment: int
     version: int
-    """The head: the highest version that more than half of the live, known peers are at or beyond. What a minority
-    announces beyond it is somebody's word, whatever the number."""
+    """The head, as in `RunStanding`."""
     committed_tokens: int
     """Of the anchor that most of them have at that version."""
     num_peers: int
@@ -76,10 +76,12 @@ class DashboardState:
     fragments: tuple[FragmentRow, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """As peer records tell them, newest first."""
+    standing: RunStanding = NOWHERE
+    """Where the run is by the newest look alone."""
     lanes: Lanes = field(default_factory=dict)
     """How live peers spent their newest rounds."""
     committed_tokens: int = 0
-    """The run's clock as `voters` tell it (`peer.run_clock.usual_clock`), as in the panels and `peer status`."""
+    """The run's clock as `standing` has it, as in the panels and `peer status`."""
     heard_at: float | None = None
     """When the newest record was first seen here."""
     held_out: HeldOut | None = None
@@ -116,12 +118,9 @@ class DashboardState:
         return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
 
     @property
-    def voters(self) -> tuple[PeerRow, ...]:
-        """Those of `here` whose records say where the run stands. They are the peers that signed commits list, while
-        there are any, else all. Keys cost nothing, but being in a signed round costs work.
-        """
-        here = self.here
-        return tuple(row for row in here if row.is_vouched and row.record.versions) or here
+    def work(self) -> Mapping[PeerId, int]:
+        """Of each live peer that signed commits list, what others signed of its work; at least 1."""
+        return {row.record.peer_id: max(1, row.work) for row in self.here if row.is_vouched}
 
     @property
     def trainers(self) -> tuple[PeerRow, ...]:
@@ -162,11 +161,12 @@ class DashboardState:
     @property
     def train_loss(self) -> float | None:
         """The median of those that train."""
-        return _median([row.record.train_loss for row in self.trainers])
+        return _median([one.train_loss for one in self.standing.electors if one.is_training])
 
     @property
     def tokens_per_second(self) -> float:
-        return sum(row.record.tokens_per_second for row in self.trainers)
+        """As the members tell it whose work is signed; one that boasts moves little."""
+        return self.standing.tokens_per_second
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:
@@ -187,64 +187,51 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         problem=look.problem,
     )
     live = [row.record for row in after.here]
-    after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
-    voters = [row.record for row in after.voters]
-    if any(record.lineage_tokens for record in voters):
-        # It never falls, but when those who speak for the run are others than before.
-        is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
-        committed_tokens = max(
-            state.committed_tokens if is_same_kind else 0, usual_clock(record.lineage_tokens for record in voters)
-        )
-        after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
+    standing = standing_of(live, after.work)
+    after = replace(after, standing=standing, lanes=merge_lanes(state.lanes, live, look.now))
+    if standing.tokens:
+        # It never falls, but where it was a claim of before the first signed work that no worker confirms.
+        known = state.committed_tokens
+        if bool(state.work) != bool(after.work):
+            known = min(known, max(run_clock.committed_tokens(one.lineage_tokens) for one in standing.electors))
+        committed_tokens = max(known, standing.tokens)
+        after = replace(after, fragments=fragment_rows(live, standing), committed_tokens=committed_tokens)
     has_moved = after.num_rounds > state.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(
         after,
-        held_out=_newest_held_out(state.held_out, voters, after.num_rounds, look.now),
+        held_out=_newest_held_out(state.held_out, standing.held_out, after.num_rounds, look.now),
         last_train_loss=state.last_train_loss if after.train_loss is None else after.train_loss,
         moved_at=look.now if has_moved else state.moved_at,
     )
     return _with_rounds(after, state, look)
 
 
-def _newest_held_out(
-    known: HeldOut | None, voters: Sequence[PeerRecord], num_versions: int, now: float
-) -> HeldOut | None:
-    """The newest of what is known and what `voters` measured; of several at one version a median that one measured.
+def _newest_held_out(known: HeldOut | None, told: MeasuredLoss | None, num_versions: int, now: float) -> HeldOut | None:
+    """The newer of what is known and what the members tell.
 
     Args:
         num_versions: sum of the heads of all fragments; nobody has measured anything beyond it.
     """
     if known is not None and known.version > num_versions > 0:
         known = None
-    told = [
-        (record.held_out_version, record.held_out_loss)
-        for record in voters
-        if record.held_out_loss is not None
-        and math.isfinite(record.held_out_loss)
-        and record.held_out_version <= num_versions
-    ]
-    version = max((version for version, _ in told), default=-1)
-    if version < 0 or (known is not None and version < known.version):
+    if told is None or (known is not None and told.version < known.version):
         return known
-    loss = statistics.median_low([loss for measured, loss in told if measured == version])
-    if known is not None and (known.version, known.loss) == (version, loss):
+    if known is not None and (known.version, known.loss) == (told.version, told.loss):
         return known
-    return HeldOut(loss, version, now)
+    return HeldOut(told.loss, told.version, now)
 
 
-def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
-    """One row per fragment, as most of `voters` cut the model; records with other cuts are left out.
+def fragment_rows(records: Sequence[PeerRecord], standing: RunStanding) -> tuple[FragmentRow, ...]:
+    """One row per fragment of `standing`; records that cut the model in another way are left out.
 
     Args:
         records: of all live peers; they are counted.
-        voters: those of them that say where the head is; at least one has versions.
     """
-    num_fragments = Counter(len(record.versions) for record in voters if record.versions).most_common(1)[0][0]
+    num_fragments = len(standing.versions)
     members = [record for record in records if len(record.versions) == num_fragments]
-    electors = [record for record in voters if len(record.versions) == num_fragments]
+    electors = [record for record in standing.electors if len(record.versions) == num_fragments]
     rows = []
-    for fragment in range(min(num_fragments, MAX_FRAGMENTS_SHOWN)):
-        version = head_of([record.versions[fragment] for record in electors])
+    for fragment, version in enumerate(standing.versions[:MAX_FRAGMENTS_SHOWN]):
         heads = Counter(
             (record.lineage_tokens[fragment], record.digests[fragment])
             for record in electors
@@ -269,11 +256,6 @@ def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -
             )
         )
     return tuple(rows)
-
-
-def head_of(versions: Sequence[int]) -> int:
-    """The highest of `versions` that more than half of them have reached; of two, the lower one."""
-    return statistics.median_low(versions)
 
 
 def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> DashboardState:

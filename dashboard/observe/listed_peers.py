@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dashboard.history_facts import Condition
@@ -34,6 +34,8 @@ class Look:
     """Why this look saw nothing, as a sentence."""
     vouched: Collection[str] = ()
     """Peers that signed commits list."""
+    work: Mapping[str, int] = field(default_factory=dict)
+    """Of each peer its work in the signed commits of late, in any unit."""
     withdrawn: Collection[str] = ()
     """Peers whose name its owner has withdrawn."""
 
@@ -51,6 +53,8 @@ class PeerRow:
     """Whether it follows the manifest that we know; others are listed and never counted."""
     is_vouched: bool = False
     """Whether signed commits list it."""
+    work: int = 0
+    """See `Look.work`."""
 
 
 def merge_peers(old: tuple[PeerRow, ...], look: Look, run: ShownManifest | None) -> tuple[tuple[PeerRow, ...], int]:
@@ -111,7 +115,15 @@ def _row(
         # A look that failed says nothing about anybody.
         condition = before if look.problem else "left" if record.state == "leaving" else "late"
     same_manifest = run is None or record.manifest_hash == run.manifest_hash
-    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
+    return PeerRow(
+        record,
+        condition,
+        first_heard_at,
+        heard_at,
+        same_manifest,
+        record.peer_id in look.vouched,
+        look.work.get(record.peer_id, 0),
+    )
 
 
 def _order(record: PeerRecord) -> tuple[float, int]:

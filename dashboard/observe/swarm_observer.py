@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
@@ -52,6 +52,7 @@ class SwarmObserver:
         gather: called again and again once the run's manifest is known; without it, rounds are told from the versions
             in peer records alone.
         vouched: peers that signed commits list; in a flood of keys they keep their rows.
+        work: of each peer its work in the signed commits of late.
         withdrawn: peers whose name must not be shown.
         faults: addresses at which nobody answered when they were dialled last.
         rule: which addresses may be shown to everybody.
@@ -68,6 +69,7 @@ class SwarmObserver:
     gather: Gather | None = None
     later: Callable[[], Sequence[str]] = tuple
     vouched: Callable[[], Collection[str]] = tuple
+    work: Callable[[], Mapping[str, int]] = dict
     withdrawn: Callable[[], Collection[str]] = tuple
     faults: Callable[[], Collection[str]] = tuple
     rule: JoinRule = field(default_factory=JoinRule)
@@ -118,6 +120,7 @@ class SwarmObserver:
             num_members=self._num_members,
             records=records,
             vouched=self.vouched(),
+            work=self.work(),
             withdrawn=self.withdrawn(),
             num_invalid_records=num_invalid,
             run=self.known_run,

@@ -38,6 +38,7 @@ from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import SOFTWARE, is_older
+from peer.view.run_standing import RunStanding
 
 MAX_ASKED: Final = 3
 """Members that are asked, one after the other, until everything was answered."""
@@ -102,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
     try:
-        observer, records, line = asyncio.run(_asked(facts, config, target, timeout_seconds))
+        observer, records, standing, line = asyncio.run(_asked(facts, config, target, timeout_seconds))
     except LocalFault as fault:
         if target.end is not None and isinstance(fault, NobodyReachable):
             remedy = target.end.remedy
@@ -119,8 +120,10 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
         tell_progress(f"measuring an inner step on {where}")
         bits = Bits() if facts.machine.bits_fault or bits_fault else Bits(config.base_bits, config.optimizer_bits)
         step_seconds = _step_seconds(observer, config.device, bits)
-        prediction = predict(observer.manifest, records, own_home(step_seconds, line, bits.base, bits.optimizer))
-    run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
+        prediction = predict(
+            observer.manifest, standing.electors, own_home(step_seconds, line, bits.base, bits.optimizer)
+        )
+    run = _run_facts(observer, records, standing, config, None if prediction is None else prediction.needs)
     run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
     if observer.manifest.model.kind != "custom":
         try:
@@ -138,7 +141,7 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
 
 async def _asked(
     facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float
-) -> tuple[RunObserver, list[PeerRecord], LineFacts]:
+) -> tuple[RunObserver, list[PeerRecord], RunStanding, LineFacts]:
     listen = () if facts.machine.port_fault else config.listen_addresses
     entry = observer_entry(target.run_id, config.data_dir, config.identity)
     if entry is None:
@@ -149,7 +152,8 @@ async def _asked(
         announce=config.announce,
     ) as observer:
         records = await observer.records()
-        return observer, records, await _ask_members(observer, records, target, config)
+        standing = await observer.standing(records)
+        return observer, records, standing, await _ask_members(observer, records, target, config)
 
 
 def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -> ReportedRun:
@@ -193,11 +197,15 @@ def _step_seconds(observer: RunObserver, device_name: str, bits: Bits) -> float 
 
 
 def _run_facts(
-    observer: RunObserver, records: Sequence[PeerRecord], config: PeerConfig, needs: NeedFacts | None
+    observer: RunObserver,
+    records: Sequence[PeerRecord],
+    standing: RunStanding,
+    config: PeerConfig,
+    needs: NeedFacts | None,
 ) -> ReportedRun:
     manifest = observer.manifest
-    version = min((min(record.versions, default=0) for record in records), default=0)
-    newer = [record.software for record in records if is_older(SOFTWARE, record.software)]
+    version = min(standing.versions, default=0)
+    newer = [record.software for record in standing.electors if is_older(SOFTWARE, record.software)]
     ends = manifest.end_version
     return ReportedRun(
         run_id=observer.run_id,

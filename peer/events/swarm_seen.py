@@ -12,6 +12,7 @@ from typing import Any
 from dht.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
+from peer.view.run_standing import NO_WORK, MeasuredLoss, RunStanding, standing_of
 
 NUM_ROWS = 12
 """People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""
@@ -158,8 +159,10 @@ class SwarmWatch:
         self._profiles: Mapping[bytes, Profile] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
-        self._measured: tuple[int, float] | None = None
-        """Version and loss on unseen data, the newest of the session: its member may have left."""
+        self._measured: MeasuredLoss | None = None
+        """The newest of the session: its member may have left."""
+        self._have_worked: set[PeerId] = set()
+        """Machines whose work was in a signed commit of this session."""
 
     def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
         """What people say of themselves, by their contributor keys; in place of what they said before."""
@@ -184,12 +187,15 @@ class SwarmWatch:
         now: float,
         relayed: tuple[PeerId, ...] = (),
         silent: Sequence[PeerRecord] = (),
+        work: Mapping[PeerId, int] = NO_WORK,
     ) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
 
         Args:
             relayed: as in `SwarmSeen`.
             silent: records of members that do not answer this peer.
+            work: tokens of each member in the newest signed commits. Once there are any, only those who have worked
+                are ranked: a record alone is a claim.
         """
         here = list(records)
         called = {one.peer_id: self._name_of(one) for one in here}
@@ -200,10 +206,15 @@ class SwarmWatch:
         mine = next((one for one in here if one.peer_id == self.me), None)
         own = b"" if mine is None else self._person(mine)
         trainers = [one for one in here if one.role == "trainer"]
-        self._count_work(trainers, own, now)
-        people = self._rank(trainers, own)
-        self._measured = measured = self._newest_loss(here)
-        work, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
+        if len(self._have_worked) + len(work) > MAX_PEOPLE:
+            self._have_worked.clear()
+        self._have_worked.update(work)
+        known = [one for one in trainers if one.peer_id == self.me or one.peer_id in self._have_worked]
+        ranked = known if self._have_worked else trainers
+        self._count_work(ranked, own, now)
+        people = self._rank(ranked, own)
+        self._measured = measured = self._newest_loss(standing_of(here, work))
+        done, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
             own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
@@ -213,9 +224,9 @@ class SwarmWatch:
             num_seeds=len(here) - len(trainers),
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
-            share_of_hour=work / of_all if of_all else None,
-            held_out_loss=None if measured is None else measured[1],
-            held_out_version=-1 if measured is None else measured[0],
+            share_of_hour=done / of_all if of_all else None,
+            held_out_loss=None if measured is None else measured.loss,
+            held_out_version=-1 if measured is None else measured.version,
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
@@ -225,13 +236,12 @@ class SwarmWatch:
             num_silent_trainers=sum(one.state == "training" for one in silent),
         )
 
-    def _newest_loss(self, here: list[PeerRecord]) -> tuple[int, float] | None:
-        """That of the newest version that somebody here has: one of a version that nobody has is forgotten."""
-        losses = {one.held_out_version: one.held_out_loss for one in here if one.held_out_loss is not None}
-        before = self._measured
-        if before is not None and before[0] <= max((sum(one.versions) for one in here), default=0):
-            losses.setdefault(*before)
-        return max(losses.items(), key=lambda one: one[0], default=None)
+    def _newest_loss(self, standing: RunStanding) -> MeasuredLoss | None:
+        """What was measured before stays until there is one of a later version, unless nobody has its version now."""
+        before, told = self._measured, standing.held_out
+        if before is None or before.version > standing.num_rounds:
+            return told
+        return before if told is None or told.version < before.version else told
 
     def _said(self, record: PeerRecord) -> Profile | None:
         """The profile of its person; a machine that only claims to be somebody's is not theirs."""

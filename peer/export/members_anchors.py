@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from dht.errors import LocalFault, NobodyReachable
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
@@ -44,6 +45,7 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
         check_memory(manifest, "read", free_memory_bytes())
         tell_progress(f"fetching {plural(manifest.num_fragments, 'fragment')} from {plural(len(records), 'member')}")
         found = await observer.fetch_anchors(records, on_progress)
+        standing = await observer.standing(records, MAX_LOGGED_COMMITS)
         files = None
         if manifest.files:
             files = await observer.fetch_files(source.observer_folder, source.timeout_seconds)
@@ -57,10 +59,9 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
             raise LocalFault(f"fragment {index} does not have the digest that was agreed on; try again")
         values[index] = snapshot.anchor
         facts.append(fact)
-    losses = [(record.held_out_version, record.held_out_loss) for record in records if record.held_out_loss is not None]
-    version, loss = max(losses, default=(None, None))
+    loss, version = (None, None) if (told := standing.held_out) is None else (told.loss, told.version)
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
-    contributors = contributors_of(records)
+    contributors = contributors_of(standing.electors)
     return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)
 
 

@@ -8,6 +8,7 @@ The files, each built on those above it:
     kept_manifest.py          the manifest of a run that is kept here
     ended_run.py              the end of a run, as far as it is known here or on its page, and what is left to do
     run_and_address.py        which run, and through whom: from flags, an invite, or a peer's data folder
+    signed_work.py            whose work is in the signed commits that members keep
     observer.py               an observer of a run: manifest, members, anchors, signed commits
     run_page.py               what the page of a run says to those who want to join
     page_request.py           the request for that

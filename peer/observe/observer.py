@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ from peer.network.membership.manifest_revisions import manifest_of
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import run_of
+from peer.observe.signed_work import NUM_VERSIONS, signed_work
 from peer.version import SOFTWARE
+from peer.view.run_standing import RunStanding, standing_of
 
 LOOK_SECONDS = 1.0
 MAX_FAULTS_SHOWN = 3
@@ -86,6 +89,15 @@ class RunObserver:
     def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
         """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
         return len(record.versions) in (0, manifest.num_fragments)
+
+    async def standing(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunStanding:
+        """Return where the run is: its members' word, weighed by their work in the newest signed commits."""
+
+        async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+            return await fetch_log(self.host, self.handshake_policy, donor, fragment, from_version)
+
+        run = RunFrame(self.run_id, self.manifest.hash, seed_sizes(self.manifest))
+        return standing_of(records, await signed_work(records, fetch, run, verify, random.Random(), num_versions))
 
     async def fetch_anchors(
         self,

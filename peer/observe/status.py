@@ -27,8 +27,8 @@ from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
-from peer.run_clock import usual_clock
 from peer.run_folders import given_name
+from peer.view.run_standing import RunStanding, standing_of
 
 _FIGURES: Final = (
     *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
@@ -49,12 +49,12 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
         NobodyReachable: no member answered in time.
     """
     run_id = target.run_id
-    manifest, records = asyncio.run(_read(target, timeout_seconds, backend))
+    manifest, records, standing = asyncio.run(_read(target, timeout_seconds, backend))
     if as_json:
-        facts = status_facts(run_id, manifest, records, time.time())
+        facts = status_facts(run_id, manifest, records, time.time(), standing)
         print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
     else:
-        _print_table(run_id, manifest, records)
+        _print_table(run_id, manifest, records, standing)
         for line in local_lines(event_log, time.time()):
             console_of_output().tell(line, style="dim", highlight=False)
     return 0
@@ -107,23 +107,34 @@ _NEEDLESS = ("device", "tokens/s", "rounds")
 """Columns that a table does without where a terminal is too narrow, the first one first."""
 
 
-async def _read(target: Target, timeout_seconds: float, backend: HostBackend) -> tuple[RunManifest, list[PeerRecord]]:
+async def _read(
+    target: Target, timeout_seconds: float, backend: HostBackend
+) -> tuple[RunManifest, list[PeerRecord], RunStanding]:
     entry = observer_entry(target.run_id, target.observer_folder)
     tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
     async with observe(target.run_id, target.addresses, timeout_seconds, backend, entry) as observer:
-        return observer.manifest, await observer.records()
+        records = await observer.records()
+        return observer.manifest, records, await observer.standing(records)
 
 
-def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], now: float) -> dict[str, Any]:
-    """The status as plain values; every figure is what the peers report of themselves."""
+def status_facts(
+    run_id: str,
+    manifest: RunManifest,
+    records: list[PeerRecord],
+    now: float,
+    standing: RunStanding | None = None,
+) -> dict[str, Any]:
+    """The status as plain values.
+
+    Args:
+        standing: where the run is; None: as `records` alone tell it.
+    """
+    standing = standing_of(records) if standing is None else standing
     trainers = [record for record in records if record.is_training]
-    holders = [record for record in records if record.versions]
-    fragments = range(manifest.num_fragments)
-    newest = [max((record.versions[fragment] for record in holders), default=0) for fragment in fragments]
+    newest = list(standing.versions) or [0] * manifest.num_fragments
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule
-    clock = usual_clock(record.lineage_tokens for record in holders)
-    losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
+    clock = standing.tokens
     return {
         "schema": 1,
         "at": now,
@@ -136,15 +147,16 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
         "num_trainers": len(trainers),
         "num_members": len(records),
+        "num_electors": len(standing.electors),
         "versions": newest,
         "run_tokens": clock,
         "budget_tokens": schedule.tokens,
         "progress": progress_of(schedule, clock),
         "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(newest, default=0))),
         "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
-        "tokens_reported": sum(record.tokens for record in records),
-        "tokens_per_second_reported": sum(record.tokens_per_second for record in trainers),
-        "held_out_loss": max(losses)[1] if losses else None,
+        "tokens_reported": sum(record.tokens for record in standing.electors),
+        "tokens_per_second_reported": standing.tokens_per_second,
+        "held_out_loss": None if standing.held_out is None else standing.held_out.loss,
         "peers": [
             {
                 **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
@@ -159,8 +171,10 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     }
 
 
-def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) -> None:
-    facts = status_facts(run_id, manifest, records, time.time())
+def _print_table(
+    run_id: str, manifest: RunManifest, records: list[PeerRecord], standing: RunStanding | None = None
+) -> None:
+    facts = status_facts(run_id, manifest, records, time.time(), standing)
     console = console_of_output()
     loss = facts["held_out_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
@@ -219,4 +233,8 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     console.print(table)
     if any(differing.values()):
         console.print("! another anchor than the one with most weight; that peer fetches the fragment again")
+    num_electors = facts["num_electors"]
+    if num_electors < len(records):
+        told = f"{num_electors} of {len(records)} members have signed work; the first line goes by them."
+        console.tell(told, style="dim", highlight=False)
     console.print("Figures are reported by the peers themselves.", style="dim")

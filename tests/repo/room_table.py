@@ -77,7 +77,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "blake3 pydantic",
     ),
-    "peer.events": ("dht.identity dht.records averaging.rounds averaging.trust peer", False, ""),
+    "peer.view": ("dht.records peer", True, ""),
+    "peer.events": ("dht.identity dht.records averaging.rounds averaging.trust peer peer.view", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
         "averaging.transfer peer",
@@ -134,8 +135,9 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy",
     ),
     "peer.network.process": (
-        "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.lanes averaging.rounds "
-        "peer peer.console peer.mailbox peer.config peer.files peer.events peer.checkpoint peer.network.*",
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.wire averaging.lanes "
+        "averaging.rounds peer peer.console peer.mailbox peer.config peer.files peer.events peer.checkpoint "
+        "peer.network.*",
         False,
         "uvloop",
     ),
@@ -154,7 +156,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
         "peer.console "
-        "peer.config peer.files peer.events peer.network.membership peer.network.anchors",
+        "peer.config peer.files peer.view peer.events peer.network.membership peer.network.anchors",
         False,
         "rich",
     ),
@@ -186,13 +188,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "jinja2 peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
-        "dht.identity dht.records averaging.outer peer peer.console peer.config peer.memory peer.files "
-        "peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe peer.export.formats",
+        "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
+        "peer.files peer.view peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe "
+        "peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.console peer.config peer.memory "
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.console peer.config peer.memory peer.view "
         "peer.trainer.examples "
         "peer.trainer.data peer.trainer.devices peer.trainer.hf peer.trainer.model "
         "peer.network.membership peer.network.reachability peer.observe peer.plan",
@@ -222,7 +225,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy rich torch",
     ),
     "dashboard": ("", False, "aiohttp"),
-    "dashboard.observe": ("dht.identity dht.records peer peer.config peer.plan dashboard", False, ""),
+    "dashboard.observe": ("dht.identity dht.records peer peer.config peer.view peer.plan dashboard", False, ""),
     "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.people": ("dashboard", True, ""),
     "dashboard.history": (

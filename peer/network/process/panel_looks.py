@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from averaging.wire.messages import Commit
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
@@ -83,7 +85,8 @@ class PanelLooks:
                 relayed = await self._relayed(members)
             now, announces = time.time(), node.membership
             here = [by_now(one, now, announces.life_seconds, announces.announce_seconds) for one in members]
-            self.on_seen(watch.look([*here, node.own_record()], now, relayed, announces.suspected()))
+            work = work_in(node.commits_from(0, 0))
+            self.on_seen(watch.look([*here, node.own_record()], now, relayed, announces.suspected(), work))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
     async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
@@ -96,6 +99,15 @@ class PanelLooks:
         except LocalFault as fault:
             log.debug("nobody says who is reached through this peer: %s", fault)
             return ()
+
+
+def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:
+    """Return the tokens of each member in signed commits, as far as they were averaged."""
+    work: Counter[PeerId] = Counter()
+    for commit in commits:
+        included = {member for index in range(len(commit.results)) for member in commit.members_in(index)}
+        work.update({commit.roster[member].peer_id: commit.roster[member].tokens for member in included})
+    return dict(work)
 
 
 def by_now(record: PeerRecord, now: float, life_seconds: float, announce_seconds: float) -> PeerRecord:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from dht.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.peer_record import PeerRecord
 from peer.config.learning_rate_schedule import ScheduleSection
@@ -14,6 +15,7 @@ from peer.config.model_section import ModelSection
 from peer.observe.observer import _why
 from peer.observe.status import _print_table, status_facts
 from peer.simulation.scenarios.spec import tiny_manifest
+from peer.view.run_standing import standing_of
 from tests.kit.records import NOW, RUN_ID, anchored
 
 MANIFEST = tiny_manifest(0)
@@ -90,6 +92,23 @@ def test_a_table_is_read_whole_on_any_terminal(
     assert ("device" in heading) == (columns == 120)
     rows = [line for line in shown.splitlines() if "1234565/1234566" in line and records[0].state in line]
     assert len(rows) == len(records)
+
+
+def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureFixture[str]) -> None:
+    lies = {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 2**60), "held_out_loss": 0.0001}
+    honest = [dataclasses.replace(one, held_out_loss=2.4, held_out_version=9) for one in records_of(A=b"b", B=b"b")]
+    liar = dataclasses.replace(honest[0], peer_id=PeerId("C"), tokens=2**62, tokens_per_second=1e18, **lies)
+    free = [dataclasses.replace(liar, peer_id=PeerId(f"D{number}")) for number in range(10)]
+    # One liar among three, or any number of records beside the signed work of others.
+    by_work = standing_of([*honest, *free], {one.peer_id: 5 for one in honest})
+    for records, standing in (([*honest, liar], None), ([*honest, *free], by_work)):
+        facts = status_facts(RUN_ID, MANIFEST, records, NOW, standing)
+        assert (facts["versions"], facts["run_tokens"], facts["held_out_loss"]) == ([0, 9], 100, 2.4)
+        assert facts["tokens_per_second_reported"] < 1000
+    _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)
+    shown = capsys.readouterr().out
+    assert "versions 0/9 " in shown
+    assert "2 of 12 members have signed work" in shown
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:

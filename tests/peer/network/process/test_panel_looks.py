@@ -7,7 +7,8 @@ import pytest
 from dht.host import PeerId
 from dht.records.peer_record import PeerRecord
 from peer.events.swarm_seen import SwarmWatch
-from peer.network.process.panel_looks import by_now
+from peer.network.process.panel_looks import by_now, work_in
+from tests.kit.averages.credited_rounds import A, B, commit_of
 from tests.kit.records import LIFE_SECONDS, NOW, make_record
 
 ANNOUNCE_SECONDS = 10.0
@@ -44,3 +45,9 @@ def test_work_since_is_reckoned_for_one_announcement_at_most() -> None:
     assert seen_by_now(longer) == longer
     resting = make_record(tokens=5, tokens_per_second=1000.0, state="serving", expires_at=NOW)
     assert seen_by_now(resting) == resting
+
+
+def test_work_is_what_was_averaged_of_members_in_signed_commits() -> None:
+    commits = [commit_of(0, (A, B)), commit_of(1, (A, B), shards=((0, (0,)),))]
+    assert work_in(commits) == {A.peer_id: 200, B.peer_id: 100}
+    assert work_in([]) == {}

@@ -1,0 +1,4 @@
+"""Where a run is and how good it is, in figures that one lying member cannot move. Pure.
+
+run_standing.py    versions, committed tokens, held-out loss and speed, from records and signed work
+"""
