@@ -1,4 +1,6 @@
 """Where a run is and how good it is, in figures that one lying member cannot move. Pure.
 
-run_standing.py    versions, committed tokens, held-out loss and speed, from records and signed work
+The files, each built on those above it:
+
+    run_standing.py  versions, committed tokens, held-out loss and speed, from records and signed work
 """

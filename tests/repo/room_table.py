@@ -189,7 +189,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.export": (
         "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
-        "peer.files peer.view peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe "
+        "peer.files peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe "
         "peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",
