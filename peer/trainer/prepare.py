@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
+from peer.trainer.text.held_out import DIVISION, HeldOutRule, more_held_out
 
 PART_BYTES = 64 << 20
 """Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""
@@ -39,6 +39,7 @@ _FLAGS = {
     "examples": "--label, --labels or --max-tokens",
 }
 """Where each setting comes from, for people."""
+SIDES = ("training", "held_out")
 MUCH_HELD_OUT = 0.2
 """Of the tokens: so much less to train on is worth a sentence."""
 _SHOWN_SECONDS = 1.0
@@ -78,10 +79,13 @@ def prepare_data(
     tokenizer = load_tokenizer(tokenizer_path, end)
     complaints = Complaints()
     files = files_of(sources, complaints)
-    parts = parts_of(files, part_bytes)
+    parts = parts_of(files, part_bytes, complaints)
     if not parts:
-        names = ", ".join(map(str, sources))
-        raise UsageFault(f"{names}: nothing is in there to read; expected files with text; name others")
+        names, also = ", ".join(map(str, sources)), complaints.text()
+        raise UsageFault(
+            f"{names}: nothing is in there to read{f' (left out: {also})' if also else ''}; expected files with text; "
+            "name others"
+        )
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     if examples is not None:
         settings["examples"] = json.loads(json.dumps(asdict(examples)))
@@ -93,7 +97,7 @@ def prepare_data(
             TokenizeOrder(
                 part,
                 text_field,
-                held_out_fraction,
+                HeldOutRule.of(held_out_fraction),
                 out / f"part-{number:05d}.{suffix}",
                 out / f"held-{number:05d}.{suffix}",
                 examples,
@@ -106,19 +110,20 @@ def prepare_data(
         try:
             with writing(out), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
 
-                def finish(wanted: list[tuple[int, TokenizeOrder]]) -> None:
+                def finish(wanted: list[tuple[int, TokenizeOrder]], **more: bool) -> None:
                     for number, answer in tokenize_all(wanted, tokenizer.path, end, num_processes):
                         done[number] = answer
-                        state.write(json.dumps({"number": number, **answer}) + "\n")
+                        state.write(json.dumps({"number": number, **answer, **more}) + "\n")
                         state.flush()
                         progress.show()
 
                 finish([(number, order) for number, order in enumerate(orders) if number not in done])
-                if held_out_fraction and not any(answer["held_out"] for answer in done.values()):
-                    # Of few documents none may be below the fraction: the one with the smallest hash is held out.
-                    least, number = min((answer["smallest_fraction"], number) for number, answer in done.items())
-                    if least < 1:  # 1: there is no document at all
-                        finish([(number, replace(orders[number], held_out_fraction=math.nextafter(least, 1)))])
+                if held_out_fraction and not all(any(one[side] for one in done.values()) for side in SIDES):
+                    # Of few documents all may be on one side.
+                    num_short_bytes = sum(one["short_bytes"] for one in done.values())
+                    smallest = [(fraction, size) for one in done.values() for fraction, size in one["smallest"]]
+                    rule = more_held_out(held_out_fraction, num_short_bytes, smallest)
+                    finish([(number, replace(order, rule=rule)) for number, order in enumerate(orders)], again=True)
         except UsageFault:
             if not done:
                 # Nothing is lost, and the same folder may be given with the right field.
@@ -130,7 +135,7 @@ def prepare_data(
                 _remove_drafts(out)
         for answer in done.values():
             complaints.counts.update(answer["complaints"])
-        if complaints.counts:
+        if complaints.text():
             say(f"left out or mended: {complaints.text()}")
         try:
             rows = None if examples is None else Rows(num_values=examples.num_values, labels=examples.labels)
@@ -147,9 +152,8 @@ def prepare_data(
         held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
         if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
             say(
-                f"{held / (held + trained):.0%} of the tokens are held out, and nobody trains on them: of few "
-                "documents one is held out whole; give more and shorter ones (a file of text is one, a JSONL file has "
-                "one a line)"
+                f"{held / (held + trained):.0%} of the tokens are held out, and no peer trains on them: a short "
+                "document is held out whole; give more text"
             )
         return meta, digest
 
@@ -173,14 +177,14 @@ def train_tokenizer(
         UsageFault: something is missing or wrong.
         LocalFault: a library is missing, or the disk is full.
     """
-    parts = parts_of(files_of(sources), PART_BYTES)
     complaints = Complaints()
-    tell(f"reading {plural(len({path for part in parts for path, _, _ in part.pieces}), 'file')}")
+    parts = parts_of(files_of(sources, complaints), PART_BYTES, complaints)
+    tell(f"reading {plural(len({path for part in parts for path, *_ in part.pieces}), 'file')}")
     texts = _told(_texts(parts, text_field, complaints), vocab_size, tell, clock)
     try:
         return make_tokenizer(texts, vocab_size, out)
     finally:  # where there is no text at all, too: it says why
-        if complaints.counts:
+        if complaints.text():
             say(f"left out or mended: {complaints.text()}")
 
 
@@ -200,9 +204,13 @@ def _told(
 
 
 def _texts(parts: Sequence[TextPart], text_field: str, complaints: Complaints) -> Iterator[str]:
+    is_empty = True
     for part in parts:
-        for text, _ in documents(part, text_field, complaints):
-            yield text
+        for segment in documents(part, text_field, complaints):
+            is_empty = False
+            yield segment.text
+    if is_empty and complaints.lack:
+        raise UsageFault(complaints.lack)
 
 
 def _settings(
@@ -217,7 +225,7 @@ def _settings(
         "text_field": text_field,
         "held_out_fraction": fraction,
         "part_bytes": part_bytes,
-        "division": "mixed files",
+        "division": DIVISION,
     }
 
 
@@ -267,7 +275,9 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
             "call that began it; "
             "choose another --out, or delete that folder"
         )
-    done = {}
+    done: dict[int, dict[str, Any]] = {}
+    if any(row.get("again") for row in rows[1:]):
+        return done  # it was stopped while little text was divided by another rule
     for row in rows[1:]:
         shards = [row.get("training"), row.get("held_out")]
         if all(shard is None or (out / shard["name"]).exists() for shard in shards):
@@ -280,17 +290,15 @@ def _meta_of(
 ) -> Meta:
     shards = [
         Shard(**done[number][side], held_out=side == "held_out")
-        for side in ("training", "held_out")
+        for side in SIDES
         for number in sorted(done)
         if done[number][side] is not None
     ]
-    if len(shards) == 1 and shards[0].held_out:
-        raise UsageFault(
-            "these files hold one text, and one is held out; expected at least two (of a file of text every 64 KiB is "
-            "one); give more text"
-        )
     if not any(not shard.held_out for shard in shards):
-        raise UsageFault("these files hold no text to train on; expected some; nothing was written but the folder")
+        lack = next((str(answer["lack"]) for answer in done.values() if answer["lack"]), "")
+        raise UsageFault(
+            lack or "these files hold no text to train on; expected some; nothing was written but the folder"
+        )
     return Meta(
         dtype="uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
         tokenizer=tokenizer.digest,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import blake3
 import numpy as np
 import torch
 
@@ -30,7 +31,16 @@ from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.examples.label_rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
 from peer.trainer.examples.pictures import check_pictures
-from peer.trainer.text.held_out import PIECE_TOKENS, hash_fraction
+from peer.trainer.text.held_out import (
+    DIVISION,
+    LONG_BYTES,
+    MOST_HELD_OUT,
+    HeldOutRule,
+    edges_of,
+    edges_of_short,
+    fraction_of,
+    more_held_out,
+)
 from peer.trainer.text.source_files import FileTokens, chosen_files, library_files
 from peer.user_folders import paths_in
 
@@ -210,8 +220,8 @@ def open_corpus(
 
     Args:
         source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH[,PATH...]``.
-        held_out_fraction: share that is never trained on: pieces chosen by their content, files of the
-            library by their names; prepared shards say it themselves.
+        held_out_fraction: share that is never trained on, as `peer/trainer/text/held_out.py` says; files of the
+            library are chosen by their names; prepared shards say it themselves.
         tokenizer_digest: of the run's tokenizer; None: it names none.
         digest: of the meta.json that the run names; None: it names none.
         rules: of a run whose data has labels.
@@ -252,7 +262,7 @@ def open_corpus(
         if stream.num_tokens <= context:
             raise UsageFault(
                 f"{source} has {stream.num_tokens} tokens {part}; expected at least {context + 1} (one context and a "
-                "token); give more text or raise data.held_out_fraction"
+                "token); give more text"
             )
     return corpus
 
@@ -295,51 +305,45 @@ def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segme
 def _split_by_content(
     segments: Segments, fraction: float, context: int, vocab_size: int
 ) -> tuple[Segments, Segments, int]:
-    """(training, held out, identity): pieces of at most `PIECE_TOKENS`, each chosen by its own content.
+    """(training, held out, identity) by the rule of `peer/trainer/text/held_out.py`: each file is a document.
 
     All of them are read once.
-
-    Of little text the pieces with the smallest hashes are held out; of a single piece, its tail.
 
     Raises:
         UsageFault: a token is not below vocab_size; names the file.
     """
-    pieces: list[tuple[float, int, int, int]] = []  # hash, segment, start, stop
-    for index, (name, tokens) in enumerate(segments):
-        for start in range(0, len(tokens), PIECE_TOKENS):
-            piece = tokens[start : start + PIECE_TOKENS]
-            check_ids(name, int(piece.max()), vocab_size)
-            pieces.append((hash_fraction(piece.tobytes()), index, start, start + len(piece)))
-    identity = identity_of([(value, index, start, stop) for value, index, start, stop in pieces])
-    held: set[tuple[int, int]] = set()
-    num_held = 0
-    # What comes twice has one hash, and goes to one side.
-    for value, same in itertools.groupby(sorted(pieces), lambda piece: piece[0]):
-        if value >= fraction and num_held > context:
-            break
-        for _, index, start, stop in same:
-            held.add((index, start))
-            num_held += stop - start
-    if sum(len(tokens) for _, tokens in segments) - num_held <= context:
-        return *_tail(segments, fraction), identity
-    sides: tuple[Segments, Segments] = ([], [])
-    # Neighbours on one side become one segment again.
-    for (index, is_held), run in itertools.groupby(pieces, lambda piece: (piece[1], (piece[1], piece[2]) in held)):
-        name, tokens = segments[index]
-        parts = list(run)
-        sides[is_held].append((name, tokens.part(parts[0][2], parts[-1][3])))
-    return *sides, identity
-
-
-def _tail(segments: Segments, fraction: float) -> tuple[Segments, Segments]:
-    total = sum(len(tokens) for _, tokens in segments)
-    boundary = total - int(total * fraction)
-    training: Segments = []
-    held_out: Segments = []
-    start = 0
+    hashes: list[float] = []
     for name, tokens in segments:
-        cut = min(max(boundary - start, 0), len(tokens))
-        training.append((name, tokens.part(0, cut)))
-        held_out.append((name, tokens.part(cut, len(tokens))))
-        start += len(tokens)
-    return training, held_out
+        hasher = blake3.blake3(b"held-out|")
+        for start in range(0, len(tokens), LONG_BYTES):
+            piece = tokens[start : start + LONG_BYTES]
+            check_ids(name, int(piece.max()), vocab_size)
+            hasher.update(piece.tobytes())
+        hashes.append(fraction_of(hasher))
+    identity = identity_of(
+        DIVISION, [(value, len(tokens)) for value, (_, tokens) in zip(hashes, segments, strict=True)]
+    )
+    training, held_out = _divided(segments, hashes, HeldOutRule.of(fraction))
+    num_tokens, num_needed = sum(len(tokens) for _, tokens in segments), context + 1
+    if min(map(_length, (training, held_out))) < num_needed <= num_tokens // 2:
+        short = [(value, len(tokens)) for value, (_, tokens) in zip(hashes, segments, strict=True)]
+        short = [(value, length) for value, length in short if length <= LONG_BYTES]
+        share = min(max(fraction, (num_needed + len(segments)) / num_tokens), MOST_HELD_OUT)
+        rule = more_held_out(share, sum(length for _, length in short), short)
+        training, held_out = _divided(segments, hashes, rule)
+    return training, held_out, identity
+
+
+def _length(segments: Segments) -> int:
+    return sum(len(tokens) for _, tokens in segments)
+
+
+def _divided(segments: Segments, hashes: Sequence[float], rule: HeldOutRule) -> tuple[Segments, Segments]:
+    sides: tuple[Segments, Segments] = ([], [])
+    for value, (name, tokens) in zip(hashes, segments, strict=True):
+        length = len(tokens)
+        edges = edges_of(length, rule.share) if length > LONG_BYTES else edges_of_short(value, length, rule)
+        for number, (start, stop) in enumerate(itertools.pairwise([0, *edges, length])):
+            if stop > start:
+                sides[number % 2].append((name, tokens.part(start, stop)))
+    return sides

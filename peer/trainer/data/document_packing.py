@@ -25,8 +25,8 @@ from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.examples.labelled_rows import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
-from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
-from peer.trainer.text.held_out import hash_fraction
+from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, TextSegment, documents
+from peer.trainer.text.held_out import HeldOutRule, ShortDocuments, hash_fraction
 from peer.trainer.text.source_files import TokenArray, TokenType
 
 BATCH_CHARACTERS = 1 << 20
@@ -47,7 +47,7 @@ class TokenizeOrder:
 
     part: TextPart
     text_field: str
-    held_out_fraction: float
+    rule: HeldOutRule
     training: Path
     held_out: Path
     examples: ExampleRules | None = None
@@ -111,31 +111,33 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
     """Write the shards of one part; returns what there is to say about them.
 
     Raises:
-        UsageFault: a file cannot be read, or the field is missing.
+        UsageFault: a file cannot be read.
         LocalFault: the disk is full, or a library is missing.
     """
-    complaints = Complaints()
+    complaints, short = Complaints(), ShortDocuments()
     files = (_ShardFile(order.training), _ShardFile(order.held_out))
-    num_documents, smallest = 0, 1.0
+    num_documents = 0
     try:
         with writing(order.training.parent):
             for value, number, content in _examples(order, tokenizer, complaints):
                 assert order.examples is not None
                 fraction = hash_fraction(content)
+                short.add(fraction, len(content))
                 row = order.examples.row(number, value, dtype_of(tokenizer))
-                files[fraction < order.held_out_fraction].add_row(row, value, len(content))
-                num_documents, smallest = num_documents + 1, min(smallest, fraction)
-            for batch in _batches(order, complaints) if tokenizer is not None and order.examples is None else ():
+                is_held_out = fraction < order.rule.whole_below or fraction == order.rule.cut_at
+                files[is_held_out].add_row(row, value, len(content))
+                num_documents += 1
+            for batch in _batches(order, complaints, short) if tokenizer is not None and order.examples is None else ():
                 assert tokenizer is not None
                 # A row of 50 MB at once would take 2 GB.
-                groups = _groups((piece for pieces, *_ in batch for piece in pieces), len)
+                groups = _groups((piece for pieces, _ in batch for piece in pieces), len)
                 encoded = (tokens for group in groups for tokens in tokenizer.encode(group))
-                for pieces, fraction, ends, num_bytes in batch:
-                    is_held, smallest = fraction < order.held_out_fraction, min(smallest, fraction)
-                    for number in range(len(pieces)):
-                        files[is_held].add(next(encoded), 0 if number else num_bytes)
-                    if ends:
-                        files[is_held].add(np.array([tokenizer.eos], tokenizer.dtype), 0)
+                for pieces, segment in batch:
+                    file = files[segment.is_held_out]
+                    for piece in pieces:
+                        file.add(next(encoded), len(piece.encode()))
+                    if segment.ends_document:
+                        file.add(np.array([tokenizer.eos], tokenizer.dtype), 0)
                         num_documents += 1
             training, held_out = (file.keep() for file in files)
     finally:
@@ -145,8 +147,10 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
         "training": training,
         "held_out": held_out,
         "documents": num_documents,
-        "smallest_fraction": smallest,
+        "short_bytes": short.num_bytes,
+        "smallest": short.smallest,
         "complaints": dict(complaints.counts),
+        "lack": complaints.lack,
     }
 
 
@@ -186,20 +190,20 @@ def _examples(
             yield tokens, number, text.encode()
 
 
-_Document = tuple[list[str], float, bool, int]
 _Item = TypeVar("_Item")
 
 
-def _batches(order: TokenizeOrder, complaints: Complaints) -> Iterator[list[_Document]]:
-    """Lists of (text in pieces that a tokenizer takes, its `hash_fraction`, does the document end with it?, bytes)."""
+def _batches(
+    order: TokenizeOrder, complaints: Complaints, short: ShortDocuments
+) -> Iterator[list[tuple[list[str], TextSegment]]]:
+    """Lists of (text in pieces that a tokenizer takes, the segment that it is)."""
 
-    def document(text: str, ends: bool) -> _Document:
-        content = text.encode()
-        pieces = [text[start : start + MAX_TEXT_CHARACTERS] for start in range(0, len(text), MAX_TEXT_CHARACTERS)]
-        return pieces, hash_fraction(content), ends, len(content)
+    def in_pieces(segment: TextSegment) -> tuple[list[str], TextSegment]:
+        text, size = segment.text, MAX_TEXT_CHARACTERS
+        return [text[start : start + size] for start in range(0, len(text), size)], segment
 
-    found = (document(*one) for one in documents(order.part, order.text_field, complaints))
-    return _groups(found, lambda one: one[3])
+    segments = documents(order.part, order.text_field, complaints, order.rule, short)
+    return _groups(map(in_pieces, segments), lambda one: len(one[1].text))
 
 
 def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int | None = None) -> Iterator[list[_Item]]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dht.errors import LocalFault, UsageFault, writing
 from dht.quantities import plural
@@ -29,7 +28,8 @@ from peer.trainer.data.shards import write_new
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.label_rules import ExampleRules
-from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
+from peer.trainer.text.documents import Complaints, FileRange, TextPart, files_of, parts_of
+from peer.trainer.text.held_out import DIVISION, MOST_HELD_OUT, HeldOutRule, more_held_out
 from peer.trainer.text.hub import hub_parts, is_offline
 from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, library_files
 
@@ -64,7 +64,22 @@ class TextRules:
         """All that decides what becomes of the text."""
         of_tokenizer = ("", 0) if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.eos)
         of_rows = () if self.examples is None else (self.examples,)
-        return (*of_tokenizer, self.text_field, self.held_out_fraction, *of_rows)
+        return (*of_tokenizer, self.text_field, self.held_out_fraction, DIVISION, *of_rows)
+
+
+class SourceParts(NamedTuple):
+    """A source of text, divided.
+
+    Attributes:
+        identity: 32 bits that are the same for all who have the same data; of files by names and lengths.
+        state: 32 bits for the files of this machine as they are now; another state is tokenized anew.
+        left_out: what is in the source and is not read, for people.
+    """
+
+    parts: list[TextPart]
+    identity: int
+    state: int
+    left_out: Complaints
 
 
 class TextStock:
@@ -88,12 +103,14 @@ class TextStock:
         self._rules = rules
         self._is_far = source.startswith(HUB) and not is_offline()
         listed = partial(parts_of_source, source, cache, note)
-        self.parts, identity = patiently(listed, note) if self._is_far else listed()
+        found = patiently(listed, note) if self._is_far else listed()
+        self.parts = found.parts
+        self._left_out = found.left_out
         if not self.parts:
-            raise UsageFault(f"{source} holds no text; expected some to train on")
-        key = identity_of(identity, *rules.identity)
-        self.identity = key
-        self.folder = cache / f"{key:08x}"
+            raise UsageFault(f"{source} holds no text{self._also()}; expected some to train on")
+        self._cache = cache
+        self._keys = (found.identity, found.state)
+        self._divide(HeldOutRule.of(rules.held_out_fraction))
         self._dtype = dtype_of(rules.tokenizer)
         self._suffix = "u16" if self._dtype.itemsize == 2 else "u32"
         self._note = note
@@ -101,6 +118,13 @@ class TextStock:
         self._lock = threading.Lock()
         self._worker: TokenizeWorker | None = None
         self._stock = Stock(self, note, limit_bytes)
+
+    def _divide(self, rule: HeldOutRule) -> None:
+        """From now on text is divided by this rule; what was divided by another one is not read."""
+        self._rule = rule
+        identity, state = self._keys
+        self.identity = identity_of(identity, *self._rules.identity, rule)
+        self.folder = self._cache / f"{identity_of(self.identity, state):08x}"
 
     def open(self, group: int) -> tuple[str, Tokens] | None:
         """(name, tokens to train on) of a part; None: it is not tokenized yet."""
@@ -147,7 +171,7 @@ class TextStock:
             order = TokenizeOrder(
                 self.parts[group],
                 rules.text_field,
-                rules.held_out_fraction,
+                self._rule,
                 *(training, held_out),
                 rules.examples,
             )
@@ -160,19 +184,49 @@ class TextStock:
             write_new(self._facts_path(group), json.dumps(answer).encode())
 
     def held_out(self) -> tuple[TokenStream | LabelledStream, float | None]:
-        """(held-out documents of the first parts, their bytes per token); tokenizes as many parts as that needs.
+        """(held-out text of the first parts, its bytes per token); tokenizes as many parts as that needs.
 
-        All who have the same text tokenize the same parts, and measure on the same documents.
+        All who have the same text tokenize the same parts, and measure on the same text.
 
         Raises:
-            UsageFault: there are too few.
+            UsageFault: there is too little.
             LocalFault: the text cannot be had.
         """
-        found: list[tuple[str, Tokens]] = []
-        complaints: Counter[str] = Counter()
-        num_tokens = num_bytes = num_documents = 0
         if self._facts(0) is None:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
+        facts = self._beginning()
+        if self._rules.examples is None and self._is_too_little(facts):
+            facts = self._divided_anew(facts)
+        for one in facts:
+            self._left_out.counts.update(one["complaints"])
+        documents = sum(one["documents"] for one in facts)
+        found = [self._tokens(one["held_out"]) for one in facts if one["held_out"] is not None]
+        if not documents and (lack := _lack_of(facts)):
+            raise UsageFault(lack)
+        examples = self._rules.examples
+        if examples is not None and not found:
+            raise UsageFault(
+                f"{self._source} has {plural(documents, 'example')}, and none of them is held out{self._also()}; "
+                "expected some to measure on; give more, or let the run's owner raise data.held_out_fraction"
+            )
+        if examples is None and self._is_too_little(facts):
+            raise UsageFault(
+                f"{self._source} has {plural(documents, 'document')} and {plural(_num_tokens(facts), 'token')}"
+                f"{self._also()}; expected at least {2 * (self._rules.context + 1)}: one context and a token to train "
+                "on, and as many to measure on; give more text"
+            )
+        if self._left_out.text():
+            self._note(f"left out or mended at the beginning of {self._source}{self._also(': ')}")
+        if examples is not None:
+            return LabelledStream.of_segments(found, examples, self._rules.vocab_size), None
+        num_bytes = sum(one["held_out"]["text_bytes"] for one in facts if one["held_out"] is not None)
+        stream = TokenStream(found, self._rules.vocab_size)
+        return stream, num_bytes / stream.num_tokens if num_bytes else None
+
+    def _beginning(self) -> list[dict[str, Any]]:
+        """What there is to say about the first parts: as many as are needed to measure on."""
+        found: list[dict[str, Any]] = []
+        is_told = False
         for group in range(len(self.parts)):
             brought = partial(self.bring, group)
             if self._is_far:
@@ -182,36 +236,38 @@ class TextStock:
             self._stock.pin(group)
             facts = self._facts(group)
             if facts is not None:
-                complaints += Counter(facts["complaints"])
-                num_documents += facts["documents"]
-            if facts is not None and facts["held_out"] is not None:
-                found.append(self._tokens(facts["held_out"]))
-                num_tokens += facts["held_out"]["tokens"]
-                num_bytes += facts["held_out"]["text_bytes"]
-            if num_tokens >= self._rules.min_held_out:
+                found.append(facts)
+            if _num_tokens(found, "held_out") >= self._rules.min_held_out:
                 break
-        left_out = Complaints(complaints).text()
-        examples = self._rules.examples
-        stream: TokenStream | LabelledStream = TokenStream(found, self._rules.vocab_size)
-        if examples is not None and found:
-            stream = LabelledStream.of_segments(found, examples, self._rules.vocab_size)
-        if examples is not None and not found:
-            also = f"; left out or mended: {left_out}" if left_out else ""
-            raise UsageFault(
-                f"{self._source} has {plural(num_documents, 'example')}, and none of them is held out{also}; expected "
-                "some to measure on; give more, or let the run's owner raise data.held_out_fraction"
-            )
-        if examples is None and stream.num_tokens <= self._rules.context:
-            also = f"; left out or mended: {left_out}" if left_out else ""
-            raise UsageFault(
-                f"{self._source} has {plural(num_documents, 'document')}, and {plural(stream.num_tokens, 'token')} of "
-                f"them held out{also}; expected at least {self._rules.context + 1} (one context and a token); give "
-                "more text, or prepare it with `peer data prepare`, which always holds out a document, and give --data "
-                "tokens:DIR"
-            )
-        if left_out:
-            self._note(f"left out or mended at the beginning of {self._source}: {left_out}")
-        return stream, num_bytes / num_tokens if num_bytes and examples is None else None
+            lack = _lack_of(found)
+            if lack and not is_told and len(self.parts) > 1 and not any(one["documents"] for one in found):
+                is_told = True
+                self._note(f"there is no text so far: {lack}; looking on")
+        return found
+
+    def _is_too_little(self, facts: list[dict[str, Any]]) -> bool:
+        """Whether one side of the text has no whole block."""
+        context = self._rules.context
+        if _num_tokens(facts, "held_out") <= context:
+            return True
+        return len(facts) == len(self.parts) and not any(_num_tokens([one], "training") > context for one in facts)
+
+    def _divided_anew(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The same after all parts were divided by a rule that holds out enough, if there is one."""
+        num_tokens, num_needed = _num_tokens(facts), self._rules.context + 1
+        smallest = [(fraction, size) for one in facts for fraction, size in one["smallest"]]
+        num_short_bytes = sum(one["short_bytes"] for one in facts)
+        # Tokens are not spread evenly over the text.
+        first_try = max(self._rules.held_out_fraction, 1.5 * num_needed / max(1, num_tokens))
+        for share in sorted({min(first_try, MOST_HELD_OUT), MOST_HELD_OUT}):
+            if num_tokens >= 2 * num_needed and self._is_too_little(facts):
+                self._divide(more_held_out(share, num_short_bytes, smallest))
+                facts = self._beginning()
+        return facts
+
+    def _also(self, before: str = "; left out or mended: ") -> str:
+        text = self._left_out.text()
+        return f"{before}{text}" if text else ""
 
     def training(self) -> GroupedStream:
         """What is trained on."""
@@ -246,12 +302,23 @@ class TextStock:
         return facts
 
 
+def _num_tokens(facts: list[dict[str, Any]], *sides: str) -> int:
+    """Of all parts, on one side or both."""
+    shards = (one[side] for one in facts for side in sides or ("training", "held_out"))
+    return sum(int(shard["tokens"]) for shard in shards if shard is not None)
+
+
+def _lack_of(facts: list[dict[str, Any]]) -> str:
+    """A sentence about the first row without text; empty: every row has some."""
+    return next((str(one["lack"]) for one in facts if one["lack"]), "")
+
+
 def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [shard for shard in (facts["training"], facts["held_out"]) if shard is not None]
 
 
-def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> tuple[list[TextPart], int]:
-    """(parts, identity of the data) of any source of text.
+def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> SourceParts:
+    """Divide any source of text.
 
     Args:
         cache: keeps the list of the hub's parts, for a start while the hub is away.
@@ -260,20 +327,28 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> tu
     Raises:
         UsageFault, LocalFault: it cannot be had.
     """
+    left_out = Complaints()
     if source.startswith(HUB):
         ranges = _hub_ranges(source, cache, note)
         # A stream is divided otherwise than what the library has in its cache.
         identity = identity_of(source, len(ranges), ranges[:1])
-        return [TextPart("hf", ((source, start, stop),)) for start, stop in ranges], identity
+        return SourceParts(
+            [TextPart("hf", (FileRange(source, *each),)) for each in ranges], identity, identity, left_out
+        )
     if source == LIBRARY:
         files = [("text", tokens.path) for _, tokens in library_files().segments]
     else:
-        files = files_of([source])
-    sizes = [path.stat().st_size for _, path in files]
-    part_bytes = min(LARGEST_PART_BYTES, max(SMALLEST_PART_BYTES, sum(sizes) // NUM_UNITS))
+        files = files_of([source], left_out)
+    stats = [path.stat() for _, path in files]
+    total = sum(stat.st_size for stat in stats)
+    part_bytes = min(LARGEST_PART_BYTES, max(SMALLEST_PART_BYTES, total // NUM_UNITS))
     # Names without folders: the same files lie elsewhere on other machines.
-    stamps = [(kind, path.name, size) for (kind, path), size in zip(files, sizes, strict=True)]
-    return parts_of(files, part_bytes), identity_of("mixed files", stamps)
+    sizes = [(kind, path.name, stat.st_size) for (kind, path), stat in zip(files, stats, strict=True)]
+    # The time of the last change of the file's entry, which no program sets back.
+    changes = [(str(path), stat.st_size, stat.st_ctime_ns) for (_, path), stat in zip(files, stats, strict=True)]
+    return SourceParts(
+        parts_of(files, part_bytes, left_out), identity_of("mixed files", sizes), identity_of(changes), left_out
+    )
 
 
 def _hub_ranges(source: str, cache: Path, note: Callable[[str], None]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ none reads more than it needs. The same files and part size give the same parts 
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import os
@@ -16,12 +17,23 @@ from functools import partial
 from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dht.errors import UsageFault, reading
-from dht.quantities import plural
+from dht.quantities import bytes_text, plural
 from dht.regular_files import open_regular
 from peer.optional_libraries import needing
+from peer.trainer.text.held_out import (
+    LONG_BYTES,
+    HeldOutRule,
+    ShortDocuments,
+    bytes_to_edge,
+    cut_document,
+    edges_of,
+    edges_of_short,
+    hash_fraction,
+    slack_of,
+)
 from peer.trainer.text.hub import hub_rows
 from peer.trainer.text.source_files import files_at
 from peer.user_folders import paths_in
@@ -29,43 +41,75 @@ from peer.user_folders import paths_in
 T = TypeVar("T")
 V = TypeVar("V")
 
-SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 """Everything else is text."""
+COMPRESSED = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ\0",
+    b"\x28\xb5\x2f\xfd",
+    b"\x04\x22\x4d\x18",
+    b"PK\x03\x04",
+    b"7z\xbc\xaf",
+)
+"""First bytes of gzip, bzip2, xz, zstd, lz4, zip and 7z files."""
+BYTE_ORDER_MARK = "\ufeff"
+"""Some editors write it in front of a text."""
 
 KINDS = ("text", "jsonl", "parquet")
 
 CHUNK_BYTES = 1 << 16
-"""Text files are divided into documents of about so many bytes at the ends of lines. A held-out choice is made for
-each, and a book has many.
-"""
+"""Long text files are read in chunks of about so many bytes, which end with a line."""
+ROWS_WITHOUT_TEXT = "rows without the field"
 MAX_ROW_BYTES = 64 << 20
 """Of one row of JSON lines: more is no document, and is left out."""
 MAX_TEXT_CHARACTERS = 1 << 20
 """Handed to a tokenizer at a time; its memory is about 100 times that."""
+NOTHING_HELD_OUT = HeldOutRule.of(0.0)
 BINARY_BYTES = 8000
 """At the beginning of a text file; with a NUL among them it is binary, as for git and grep, and is left out."""
-ROWS_TO_BELIEVE = 100
-"""Rows without the field, and none with it, before the field is said to be missing."""
+
+
+class FileRange(NamedTuple):
+    """A range of a file: bytes of text and JSON lines, row groups of Parquet.
+
+    Attributes:
+        path: of the hub its source.
+        file_bytes: length of the file when it was listed, by which a long text is divided.
+    """
+
+    path: str
+    start: int
+    stop: int
+    file_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Ranges of files of one kind: bytes of text and JSON lines, row groups of Parquet.
-
-    Attributes:
-        kind: text, jsonl, parquet, or hf for rows of a data set of the hub.
-        pieces: (path, start, stop) of each; of the hub its source in place of a path.
-    """
+    """Pieces of one kind: text, jsonl, parquet, or hf for rows of a data set of the hub."""
 
     kind: str
-    pieces: tuple[tuple[str, int, int], ...]
+    pieces: tuple[FileRange, ...]
+
+
+class TextSegment(NamedTuple):
+    """A document, or a part of a long one that is on one side."""
+
+    text: str
+    is_held_out: bool
+    ends_document: bool
 
 
 @dataclass
 class Complaints:
-    """What was left out or mended, by kind, as people read it."""
+    """What was left out or mended, by kind, as people read it.
+
+    Attributes:
+        lack: a sentence about the first row without text; only where no row has text it is a fault.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
+    lack: str = ""
 
     def text(self) -> str:
         """``empty rows (3), rows without the field (1)``."""
@@ -78,45 +122,54 @@ def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> li
     Without that a file is what its suffix says. In folders hidden files and links that lead out are left out.
 
     Args:
-        complaints: counts entries of folders that are left out.
+        complaints: counts entries of folders that are left out, and files of rows that are read as plain text.
 
     Raises:
         UsageFault: something is missing or no regular file, or there is nothing.
     """
+    complaints = complaints or Complaints()
     found = []
     for source in sources:
         kind, colon, rest = source.partition(":")
         named = kind if colon and kind in KINDS and rest else None
         for path in paths_in(source if named is None else rest):
             files, num_left_out = files_at(path)
-            if complaints is not None and num_left_out:
+            if num_left_out:
                 complaints.counts["links that lead out of the folder, and what is no file"] += num_left_out
             for _, file in files:
                 by_suffix = SUFFIXES.get(file.suffix.lower(), "text")
                 if named in (None, "text", by_suffix) or not path.is_dir():
                     found.append((named or by_suffix, file))
+                    if named == "text" and by_suffix == "jsonl":
+                        complaints.counts["files of rows that are read as plain text, braces and all"] += 1
     if not found:
         raise UsageFault(f"{', '.join(sources)} holds nothing to read; expected text, .jsonl or .parquet files")
     return found
 
 
-def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPart]:
+def parts_of(
+    files: Sequence[tuple[str, Path]], part_bytes: int, complaints: Complaints | None = None
+) -> list[TextPart]:
     """Files divided into parts of about `part_bytes` each; small files of one kind share a part.
 
     A peer reads one part for long, and files that lie side by side are alike. So the files of a part come from all over
     the source, in an order that the same files give everywhere.
 
+    Args:
+        complaints: counts files that are left out: binary and compressed ones.
+
     Raises:
         UsageFault: a file cannot be read, or is no Parquet file.
         LocalFault: a library is missing.
     """
+    complaints = complaints or Complaints()
     parts: list[TextPart] = []
     for kind, alike in groupby(sorted(files, key=lambda file: KINDS.index(file[0])), key=lambda file: file[0]):
-        pieces: list[tuple[str, int, int]] = []
+        pieces: list[FileRange] = []
         size = 0
         for _, path in _mixed(list(alike)):
-            for start, stop, num_bytes in _ranges(kind, path, part_bytes):
-                pieces.append((str(path), start, stop))
+            for piece, num_bytes in _pieces(kind, path, part_bytes, complaints):
+                pieces.append(piece)
                 size += num_bytes
                 if size >= part_bytes:
                     parts.append(TextPart(kind, tuple(pieces)))
@@ -135,37 +188,74 @@ def _digest_of_number(number: int) -> bytes:
     return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=8).digest()
 
 
-def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterator[tuple[str, bool]]:
-    """(text, whether the document ends with it) of a part, in order; never empty.
+def documents(
+    part: TextPart,
+    text_field: str,
+    complaints: Complaints,
+    rule: HeldOutRule = NOTHING_HELD_OUT,
+    short: ShortDocuments | None = None,
+) -> Iterator[TextSegment]:
+    """The documents of a part, in order, each as the segments that are trained on and held out.
+
+    A file that has gone meanwhile is left out and counted; the other text of the part is not lost.
+
+    Args:
+        short: counts the documents that are not cut.
 
     Raises:
-        UsageFault: a file cannot be read, or no row has the field.
+        UsageFault: a file cannot be read.
         LocalFault: a library is missing.
     """
+    short = ShortDocuments() if short is None else short
     for piece in part.pieces:
-        name, start, stop = piece
-        with reading(Path(name)):
-            if part.kind == "text":
-                yield from _text(Path(name), start, stop, complaints)
+        path = Path(piece.path)
+        if part.kind != "hf" and not path.exists() and path.parent.exists():
+            complaints.counts["files that are gone"] += 1
+            continue
+        with reading(path):
+            if part.kind == "text" and piece.file_bytes > LONG_BYTES:
+                yield from _long_text(piece, complaints, rule)
                 continue
-            rows = rows_of(part.kind, piece, (text_field,), complaints)
-            for text in texts_of(rows, text_field, name, complaints):
-                yield text, True
+            texts: Iterator[str]
+            if part.kind == "text":
+                with open_regular(path) as file:
+                    texts = iter([_decoded(file.read(LONG_BYTES), complaints)])
+            else:
+                texts = texts_of(
+                    rows_of(part.kind, piece, (text_field,), complaints), text_field, piece.path, complaints
+                )
+            for text in texts:
+                yield from _segments(text.removeprefix(BYTE_ORDER_MARK), rule, short)
 
 
-def rows_of(kind: str, piece: tuple[str, int, int], fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
+def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[TextSegment]:
+    """A document that is in memory; nothing of one without text."""
+    if not text.strip():
+        return
+    content = text.encode()
+    if len(content) > LONG_BYTES:
+        edges = edges_of(len(content), rule.share)
+    else:
+        fraction = hash_fraction(content)
+        short.add(fraction, len(content))
+        edges = edges_of_short(fraction, len(content), rule)
+    segments = list(cut_document(content, edges))
+    for number, (segment, is_held_out) in enumerate(segments, 1):
+        yield TextSegment(segment.decode(), is_held_out, number == len(segments))
+
+
+def rows_of(kind: str, piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
     """Rows of a piece of JSON lines, Parquet or a data set of the hub; of Parquet these fields alone.
 
     Raises:
-        OSError, UsageFault: a file cannot be read, or has no such field.
+        OSError, UsageFault: a file cannot be read.
         LocalFault: a library is missing.
     """
-    name, start, stop = piece
     if kind == "hf":
-        return hub_rows(name, start, stop)
+        return hub_rows(piece.path, piece.start, piece.stop)
     if kind == "jsonl":
-        return _json_rows(Path(name), start, stop, complaints)
-    return _parquet(Path(name), start, stop, fields, complaints)
+        return _json_rows(piece, complaints)
+    return _parquet(piece, fields, complaints)
 
 
 def usable(
@@ -173,34 +263,23 @@ def usable(
     value_in: Callable[[T], V | None],
     complaints: Complaints,
     lack: str,
-    fault: Callable[[T], UsageFault],
+    fault: Callable[[T], str],
 ) -> Iterator[V]:
     """What `value_in` finds in each row; rows in which it finds nothing are counted as `lack`.
 
-    Raises:
-        UsageFault: `fault` of a row, where none of the first ones has anything.
+    The first of them is described by `fault` in `Complaints.lack`.
     """
-    num_with = num_without = 0
     for row in rows:
         value = value_in(row)
         if value is None:
-            num_without += 1
             complaints.counts[lack] += 1
-            if not num_with and num_without >= ROWS_TO_BELIEVE:
-                raise fault(row)
+            complaints.lack = complaints.lack or fault(row)
             continue
-        num_with += 1
         yield value
-    if num_without and not num_with:
-        raise fault(row)
 
 
 def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
-    """The text of each row that has one.
-
-    Raises:
-        UsageFault: none of the first rows has the field; the sentence names those that it has.
-    """
+    """The text of each row that has one."""
 
     def text_in(row: Any) -> str | None:
         text = row.get(text_field) if isinstance(row, dict) else None
@@ -209,7 +288,7 @@ def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Compl
         return text if isinstance(text, str) else None
 
     no_field = partial(_no_field, where, text_field)
-    for text in usable(rows, text_in, complaints, "rows without the field", no_field):
+    for text in usable(rows, text_in, complaints, ROWS_WITHOUT_TEXT, no_field):
         if not text.strip():
             complaints.counts["empty rows"] += 1
             continue
@@ -217,28 +296,42 @@ def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Compl
         yield text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _no_field(where: str, text_field: str, row: Any) -> UsageFault:
+def _no_field(where: str, text_field: str, row: Any) -> str:
     has = ", ".join(map(str, list(row)[:12])) if isinstance(row, dict) else f"{type(row).__name__}s"
     if isinstance(row, dict) and text_field in row:
         has += f" ({text_field} is {'empty' if row[text_field] is None else type(row[text_field]).__name__})"
-    return UsageFault(
+    return (
         f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; name the field with "
         "--field, or in a run with data.text_field"
     )
 
 
-def _ranges(kind: str, path: Path, part_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, bytes) of the ranges of a file."""
+def _pieces(kind: str, path: Path, part_bytes: int, complaints: Complaints) -> Iterator[tuple[FileRange, int]]:
+    """(piece, bytes) of the pieces of a file; none of a file that is no text."""
     if kind == "parquet":
         metadata = _parquet_file(path).metadata
         for group in range(metadata.num_row_groups):
-            yield group, group + 1, metadata.row_group(group).total_byte_size
+            yield FileRange(str(path), group, group + 1), metadata.row_group(group).total_byte_size
         return
     with reading(path), open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
-    for start in range(0, num_bytes, part_bytes):
-        stop = min(start + part_bytes, num_bytes)
-        yield start, stop, stop - start
+        beginning = file.read(BINARY_BYTES)
+    if beginning.startswith(COMPRESSED):
+        complaints.counts["compressed files, which have to be unpacked first"] += 1
+        return
+    if b"\0" in beginning:
+        complaints.counts["binary files"] += 1
+        return
+    is_whole = num_bytes <= LONG_BYTES if kind == "text" else _is_array(beginning)
+    step = max(1, num_bytes) if is_whole else part_bytes
+    for start in range(0, num_bytes, step):
+        stop = min(start + step, num_bytes)
+        yield FileRange(str(path), start, stop, num_bytes), stop - start
+
+
+def _is_array(beginning: bytes) -> bool:
+    """Whether a file of JSON is one array of all rows."""
+    return beginning.removeprefix(BYTE_ORDER_MARK.encode()).lstrip().startswith(b"[")
 
 
 def _lines_from(file: BufferedReader, start: int) -> int:
@@ -254,34 +347,51 @@ def _lines_from(file: BufferedReader, start: int) -> int:
             return position
 
 
-def _text(path: Path, start: int, stop: int, complaints: Complaints) -> Iterator[tuple[str, bool]]:
-    """Chunks that end with a line, about `CHUNK_BYTES` each; the last of the file ends the document."""
-    with open_regular(path) as file:
-        num_bytes = os.fstat(file.fileno()).st_size
-        if b"\0" in file.read(BINARY_BYTES):
-            complaints.counts["binary files"] += not start
-            return
-        file.seek(0)
-        position, is_line_end = _lines_from(file, start), True
-        while position < stop or not is_line_end:
-            content = file.read(max(1, min(CHUNK_BYTES, stop - position)))
-            if content and not content.endswith(b"\n"):
-                content += file.readline(CHUNK_BYTES)  # text without lines is cut somewhere
+def _long_text(piece: FileRange, complaints: Complaints, rule: HeldOutRule) -> Iterator[TextSegment]:
+    """Chunks of about `CHUNK_BYTES` that end with a line or at least with a character, each on one side.
+
+    The edges between the sides are those of the whole file, so they do not depend on how it is divided into parts.
+    """
+    edges = edges_of(piece.file_bytes, rule.share)
+    slack = slack_of(edges)
+    with open_regular(piece.path) as file:
+        position, is_line_end = _lines_from(file, piece.start), True
+        while position < piece.stop or not is_line_end:
+            index = bisect.bisect_right(edges, position)
+            edge = edges[index] if index < len(edges) else piece.file_bytes
+            left = min(edge, piece.stop if position < piece.stop else piece.file_bytes) - position
+            content = file.read(min(CHUNK_BYTES, left))
+            if position >= piece.stop:  # the rest of a long line; the next one is in the next part
+                content = content[: content.find(b"\n") + 1] or content
+                file.seek(position + len(content))
+            next_bytes = file.read(CHUNK_BYTES) if content and not content.endswith(b"\n") else b""
+            read_to = position + len(content)
+            most = min(CHUNK_BYTES, edge + slack - read_to, piece.file_bytes - read_to)
+            if read_to < piece.file_bytes:
+                is_end = read_to + most == piece.file_bytes
+                content += next_bytes[: bytes_to_edge(next_bytes[:most], next_bytes[:4], is_end)]
             if not content:
                 return
-            position += len(content)
+            is_first, position = not position, position + len(content)
+            file.seek(position)
             is_line_end = content.endswith(b"\n")
             text = _decoded(content, complaints)
-            if text.strip():
-                yield text, position >= num_bytes
+            text = text.removeprefix(BYTE_ORDER_MARK) if is_first else text
+            if text:
+                yield TextSegment(text, index % 2 == 1, position >= piece.file_bytes)
 
 
-def _json_rows(path: Path, start: int, stop: int, complaints: Complaints) -> Iterator[Any]:
-    with open_regular(path) as file:
-        position = _lines_from(file, start)
-        while position < stop:
+def _json_rows(piece: FileRange, complaints: Complaints) -> Iterator[Any]:
+    with open_regular(piece.path) as file:
+        if piece.start == 0 and _is_array(file.peek(BINARY_BYTES)):
+            rows = _array(file, piece)
+            if rows is not None:
+                yield from rows
+                return
+        position = _lines_from(file, piece.start)
+        while position < piece.stop:
             line = file.readline(MAX_ROW_BYTES)
-            position += len(line)
+            is_first, position = not position, position + len(line)
             if not line:
                 return
             if not line.endswith(b"\n") and len(line) == MAX_ROW_BYTES:
@@ -290,20 +400,43 @@ def _json_rows(path: Path, start: int, stop: int, complaints: Complaints) -> Ite
                     line = file.readline(CHUNK_BYTES)
                     position += len(line)
                 continue
-            if not line.strip():
+            text = _decoded(line, complaints)
+            text = text.removeprefix(BYTE_ORDER_MARK) if is_first else text
+            if not text.strip():
                 continue
             try:
-                yield json.loads(_decoded(line, complaints))
+                yield json.loads(text)
             except (ValueError, RecursionError):
                 complaints.counts["lines that are no JSON"] += 1
 
 
-def _parquet(path: Path, start: int, stop: int, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
-    file = _parquet_file(path)
+def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
+    """The rows of a file that is one JSON array; None: it is none, and its lines may be rows."""
+    if piece.file_bytes > MAX_ROW_BYTES:
+        raise UsageFault(
+            f"{piece.path} is one JSON array of {bytes_text(piece.file_bytes)}; expected one of at most "
+            f"{bytes_text(MAX_ROW_BYTES)}, or a file with a row in each line; run: jq -c '.[]' FILE > FILE.jsonl"
+        )
+    content = file.read(MAX_ROW_BYTES)
+    file.seek(0)
+    try:
+        rows = json.loads(content.decode("utf-8-sig", errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return rows if isinstance(rows, list) else None
+
+
+def _parquet(piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
+    path, start, stop, _ = piece
+    file = _parquet_file(Path(path))
     names = file.schema_arrow.names
     for name in fields:
         if name not in names:
-            raise _no_field(str(path), name, dict.fromkeys(names))
+            complaints.counts[ROWS_WITHOUT_TEXT] += sum(
+                file.metadata.row_group(group).num_rows for group in range(start, min(stop, file.num_row_groups))
+            )
+            complaints.lack = complaints.lack or _no_field(path, name, dict.fromkeys(names))
+            return
     num_groups = file.metadata.num_row_groups
     if num_groups < stop:
         raise UsageFault(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
+from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.shards import Meta
-from peer.trainer.data.tokenizing import TextTokenizer, make_tokenizer
+from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.prepare import prepare_data
 
 WORDS = ("birds", "fly", "in", "a", "murmuration", "over", "the", "marsh", "and", "settle", "at", "dusk")
@@ -17,6 +19,29 @@ def sentences(number: int, seed: int = 0) -> list[str]:
     """Documents of some 300 characters each, all different."""
     chance = random.Random(seed)
     return [f"{index}: " + " ".join(chance.choices(WORDS, k=50)) for index in range(number)]
+
+
+def book(num_bytes: int, between: str = "\n", seed: int = 0) -> str:
+    """Text of numbered sentences, all different."""
+    chance, lines, size = random.Random(seed), [], 0
+    while size < num_bytes:
+        lines.append(f"{seed}.{len(lines)} " + " ".join(chance.choices((*WORDS, "été", "\U0001f426"), k=12)))
+        size += len(lines[-1].encode()) + len(between)
+    return between.join(lines)
+
+
+class WorkerHere:
+    """Stands for a `TokenizeWorker` and does its work in this process, which saves its start."""
+
+    def __init__(self, tokenizer: Path | None, end: str | None) -> None:
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer, end)
+
+    def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(json.dumps(tokenize_part(order, self._tokenizer)))
+        return answer
+
+    def close(self) -> None:
+        """There is no process."""
 
 
 def small_tokenizer(folder: Path, vocab_size: int = 300) -> TextTokenizer:

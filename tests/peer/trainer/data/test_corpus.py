@@ -16,6 +16,7 @@ from dht.errors import UsageFault
 from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.order.random_positions import block_positions
+from tests.kit.trainer.prepared_data import book
 
 
 def corpus_of(source, *, context=16, vocab_size=256, held_out_fraction=0.1):
@@ -59,6 +60,17 @@ def test_the_same_pieces_are_held_out_whatever_shards_somebody_has(tmp_path):
     assert not trained_by_some & held_by_all
 
 
+@pytest.mark.parametrize("num_bytes", [9_000, 17_000, 20_000, 30_000, 560_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bytes_of_one_file_are_held_out_by_their_share(tmp_path, num_bytes, seed):
+    """Of 20 kB it was 18 % or 82 %, as the hash decided."""
+    (tmp_path / "input.txt").write_text(book(num_bytes, seed=seed))
+    corpus = corpus_of(f"text:{tmp_path / 'input.txt'}", context=128, held_out_fraction=0.05)
+    total = corpus.training.num_tokens + corpus.held_out.num_tokens
+    assert total == (tmp_path / "input.txt").stat().st_size
+    assert 0.045 * total < corpus.held_out.num_tokens < 0.055 * total
+
+
 def test_a_folder_of_many_files_takes_no_memory(tmp_path):
     for index in range(200):
         (tmp_path / f"{index}.txt").write_bytes(os.urandom(1 << 17))
@@ -94,14 +106,15 @@ def test_folders_split_by_file_and_leave_hidden_files_out(folder):
 
 
 @given(size=st.integers(200, 2000), fraction=st.floats(0.1, 0.5))
-def test_one_file_is_split_at_its_tail_without_overlap(tmp_path_factory, size, fraction):
+def test_one_file_is_cut_without_overlap(tmp_path_factory, size, fraction):
     path = tmp_path_factory.getbasetemp() / "one.u32"
     np.arange(size, dtype="<u4").tofile(path)
     corpus = corpus_of(f"tokens:{path}", vocab_size=size, held_out_fraction=fraction)
     training = corpus.training.read(0, corpus.training.num_tokens)
     held_out = corpus.held_out.read(0, corpus.held_out.num_tokens)
-    assert np.concatenate((training, held_out)).tolist() == list(range(size))
-    assert len(held_out) == int(size * fraction)
+    assert sorted(np.concatenate((training, held_out)).tolist()) == list(range(size))
+    assert max(17, int(size * fraction)) <= len(held_out) <= max(18, int(size * fraction) + 1)
+    assert (np.diff(held_out) == 1).all()
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), data=st.data())

@@ -12,7 +12,8 @@ from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.label_rules import ExampleRules
-from peer.trainer.text.documents import TextPart
+from peer.trainer.text.documents import FileRange, TextPart
+from peer.trainer.text.held_out import HeldOutRule
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
 
 
@@ -28,8 +29,8 @@ def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts))
     tokenizer = small_tokenizer(tmp_path / "tokenizer")
-    part = TextPart("jsonl", ((str(path), 0, path.stat().st_size),))
-    order = TokenizeOrder(part, "text", 0.0, tmp_path / "training", tmp_path / "held", rules)
+    part = TextPart("jsonl", (FileRange(str(path), 0, path.stat().st_size),))
+    order = TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "training", tmp_path / "held", rules)
     name = "encode" if rules is None else "encode_whole"
     encode, given = getattr(TextTokenizer, name), []
 

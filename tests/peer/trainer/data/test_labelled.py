@@ -25,7 +25,8 @@ from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.prepare import prepare_data
-from peer.trainer.text.documents import TextPart
+from peer.trainer.text.documents import FileRange, TextPart
+from peer.trainer.text.held_out import HeldOutRule
 from tests.kit.trainer.prepared_data import small_tokenizer
 
 BERT = {
@@ -83,9 +84,10 @@ def test_a_run_with_labels_says_so(tmp_path: Path) -> None:
     )
     rules = rules_of(manifest)
     assert rules == ExampleRules("text", "label", NAMES, 24)
-    part = TextPart("text", (("a", 0, 5), ("b", 1, 2)))
+    rule = HeldOutRule(0.1, 0.1, 0.25, 12)
+    part = TextPart("text", (FileRange("a", 0, 5, 5), FileRange("b", 1, 2, 9)))
     for examples in (rules, replace(rules, picture=(3, 8)), None):
-        order = TokenizeOrder(part, "text", 0.1, tmp_path / "part.u16", tmp_path / "held.u16", examples)
+        order = TokenizeOrder(part, "text", rule, tmp_path / "part.u16", tmp_path / "held.u16", examples)
         assert ORDERS.validate_json(ORDERS.dump_json(order)) == order
     assert manifest.step_tokens == manifest.training.batch_size * manifest.training.accumulation_steps
     assert rules_of(RunManifest(name="tiny")) is None

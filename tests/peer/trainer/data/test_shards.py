@@ -15,7 +15,7 @@ from peer.trainer.data.shards import META_NAME, parse_meta
 from peer.trainer.order.random_positions import random_positions
 from peer.trainer.prepare import prepare_data
 from peer.trainer.text.held_out import hash_fraction
-from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
+from tests.kit.trainer.prepared_data import WorkerHere, json_lines, prepared, sentences
 
 LITTLE_ROOM = (
     "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
@@ -222,32 +222,59 @@ def test_workers_that_are_ended_because_of_one_leave_no_drafts(made, tmp_path, m
     assert [path.name for path in out.iterdir() if ".u16" in path.name] == []
 
 
-def test_of_few_documents_the_one_with_the_smallest_hash_is_held_out(made, tmp_path):
+@pytest.mark.parametrize("fraction", [0.01, 0.3])
+def test_of_few_documents_the_share_is_held_out_of_the_one_with_the_smallest_hash(
+    made, tmp_path, monkeypatch, fraction
+):
+    monkeypatch.setattr("peer.trainer.data.tokenize_pool.TokenizeWorker", WorkerHere)
+
     def prepare(texts, out, say=lambda text: None):
         corpus = tmp_path / "few.jsonl"
         if out != "again":
             json_lines(corpus, texts)
-        return prepare_data([str(corpus)], made[3].path, tmp_path / out, num_processes=1, say=say)[0]
+        rules = {"num_processes": 1, "held_out_fraction": fraction}
+        return prepare_data([str(corpus)], made[3].path, tmp_path / out, say=say, **rules)[0]
 
     def stop(text):
         raise KeyboardInterrupt
 
-    texts = ["first text", "second text", "third text"]
-    assert min(hash_fraction(text.encode()) for text in texts) > 0.01
-    said: list[str] = []
-    meta = prepare(texts, "three", said.append)
-    assert "% of the tokens are held out, and nobody trains on them" in said[-1]
-    least = min(texts, key=lambda text: hash_fraction(text.encode()))
-    assert [shard.text_bytes for shard in meta.held_out] == [len(least)]
-    assert sum(shard.text_bytes for shard in meta.training) == sum(map(len, texts)) - len(least)
+    texts = [text for text in sentences(40) if hash_fraction(text.encode()) > 0.3][:3]
+    meta = prepare(texts, "three")
+    held = sum(shard.text_bytes for shard in meta.held_out)
+    whole = sum(len(text) for text in texts)
+    assert 0.7 * fraction * whole < held < 1.3 * fraction * whole
+    assert sum(shard.text_bytes for shard in meta.training) == whole - held
     with pytest.raises(KeyboardInterrupt):  # all parts are done, and nothing is held out yet
         prepare(texts, "again", stop)
     assert prepare(texts, "again") == meta
-    with pytest.raises(UsageFault, match="one text, and one is held out; expected at least two"):
-        prepare(texts[:1], "one")
+    # One document is cut, and one that is too short for that is refused.
+    assert prepare(texts[:1], "one").documents == 1
+    with pytest.raises(UsageFault, match="no text to train on"):
+        prepare(["x"], "tiny")
     # What came to nothing does not keep its folder from other files.
-    assert list((tmp_path / "one").iterdir()) == []
-    assert prepare(texts, "one") == meta
+    assert list((tmp_path / "tiny").iterdir()) == []
+    assert prepare(texts, "tiny") == meta
+
+
+def test_a_stop_while_few_documents_are_divided_anew_begins_again(made, tmp_path, monkeypatch):
+    corpus = json_lines(tmp_path / "few.jsonl", [text for text in sentences(40) if hash_fraction(text.encode()) > 0.3])
+
+    def prepare(out, say=lambda text: None):
+        rules = {"num_processes": 1, "held_out_fraction": 0.01, "part_bytes": 3000}
+        return prepare_data([str(corpus)], made[3].path, tmp_path / out, say=say, **rules)[0]
+
+    monkeypatch.setattr("peer.trainer.data.tokenize_pool.TokenizeWorker", WorkerHere)
+    whole = prepare("whole")
+
+    def stop(text):
+        state = (tmp_path / "again" / ".prepare.jsonl").read_text().splitlines()
+        if "again" in state[-1]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("peer.trainer.prepare._SHOWN_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        prepare("again", stop)
+    assert prepare("again") == whole
 
 
 @pytest.mark.parametrize("name", ["nothing.txt", "nothing.jsonl"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from dataclasses import replace
@@ -25,7 +26,7 @@ from peer.trainer.text.documents import Complaints, documents
 from peer.trainer.text.held_out import hash_fraction
 from peer.trainer.text.hub import hub_parts, hub_rows
 from tests.kit.trainer.local_hub import LocalHub
-from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
+from tests.kit.trainer.prepared_data import WorkerHere, book, json_lines, sentences, small_tokenizer
 from tests.kit.waiting import WAIT_SECONDS
 
 CONTEXT = 8
@@ -221,8 +222,9 @@ def test_data_of_another_source_goes_first(tmp_path):
 
 
 def test_a_field_that_is_not_there_and_text_that_is_none_are_sentences(tmp_path, rules):
-    json_lines(tmp_path / "corpus.jsonl", sentences(100), field="body")
-    stock = TextStock(f"jsonl:{tmp_path}", rules, tmp_path / "cache", lambda text: None)
+    (tmp_path / "rows").mkdir()
+    json_lines(tmp_path / "rows" / "corpus.jsonl", sentences(100), field="body")
+    stock = TextStock(f"jsonl:{tmp_path}/rows", rules, tmp_path / "cache", lambda text: None)
     with pytest.raises(UsageFault, match="no text in field 'text'; its rows have id, body"):
         stock.held_out()
     stock.close()
@@ -232,13 +234,61 @@ def test_a_field_that_is_not_there_and_text_that_is_none_are_sentences(tmp_path,
         TextStock(f"text:{tmp_path}/empty", rules, tmp_path / "cache", lambda text: None)
 
 
+def shapes_of_little_text(folder):
+    """Sources that a first try has, by name."""
+    sizes = (30_000, 47_000, 120_000, 300_000, 560_000)
+    for number, (size, between) in enumerate(zip(sizes, ("\n\n", " ", "\n", "\n\n", "\n"), strict=True)):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "input.txt").write_text(book(size, between, seed=number))
+        yield f"one file of {size} bytes", f"text:{folder}/{number}/input.txt"
+    yield "several files", f"text:{folder}/0,{folder}/2,{folder}/3"
+    yield "one row that is a book", f"jsonl:{json_lines(folder / 'book.jsonl', [book(200_000, seed=7)])}"
+    few = [book(2_000, seed=20 + number) for number in range(5)]
+    yield "few rows", f"jsonl:{json_lines(folder / 'few.jsonl', few)}"
+    yield "one short row", f"jsonl:{json_lines(folder / 'one.jsonl', [book(5_000, seed=40)])}"
+
+
+def test_any_little_text_is_trained_on_and_measured_on_and_no_sentence_is_both(tmp_path, rules, monkeypatch):
+    """Each of these was refused or not as the hash of its text decided."""
+    monkeypatch.setattr(module, "TokenizeWorker", WorkerHere)
+    rules = replace(rules, context=64, held_out_fraction=0.05, min_held_out=10_000)
+    for name, source in shapes_of_little_text(tmp_path):
+        told = []
+        for volunteer in ("me", "you"):
+            stock = TextStock(source, rules, tmp_path / volunteer / "cache", lambda text: None)
+            try:
+                held_out, _ = stock.held_out()
+                held = rules.tokenizer.decode(held_out.read(0, held_out.num_tokens).tolist())
+                for group in range(stock.num_groups):
+                    stock.bring(group)
+                tokens = np.concatenate([stock.open(group)[1][:] for group in range(stock.num_groups)])
+            finally:
+                stock.close()
+            trained = rules.tokenizer.decode(tokens.tolist())
+            told.append((trained, held))
+        assert told[0] == told[1], name
+        assert 64 < held_out.num_tokens < 0.1 * len(tokens), name
+        # Sentences are numbered, so none is there twice.
+        numbers = [set(re.findall(r"(?<![\d.])\d+\.\d+ \w+ \w+ \w+", side)) for side in told[0]]
+        assert not numbers[0] & numbers[1], name
+
+
+def test_a_context_that_is_longer_than_the_share_is_held_out_as_well(tmp_path, rules, monkeypatch):
+    monkeypatch.setattr(module, "TokenizeWorker", WorkerHere)
+    (tmp_path / "input.txt").write_text(book(30_000))
+    stock = TextStock(f"text:{tmp_path}/input.txt", replace(rules, context=2000), tmp_path / "cache", print)
+    held_out, _ = stock.held_out()
+    stock.close()
+    assert 2000 < held_out.num_tokens < 4000
+
+
 def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, rules):
     folder = tmp_path / "few"
     folder.mkdir()
     (folder / "one.txt").write_text("the marsh\n")
     (folder / "picture").write_bytes(b"\0" * 9)
     stock = TextStock(f"text:{folder}", replace(rules, held_out_fraction=0.0), tmp_path / "cache", lambda text: None)
-    said = r"has 1 document, and 0 tokens of them held out; left out or mended: binary files \(1\); .*peer data prepare"
+    said = r"has 1 document and 4 tokens; left out or mended: binary files \(1\); expected at least 18: .*more text"
     with pytest.raises(UsageFault, match=said):
         stock.held_out()
     stock.close()
@@ -340,11 +390,11 @@ def test_a_data_set_of_the_hub_is_read_by_rows(tmp_path, monkeypatch):
 
     monkeypatch.setitem(__import__("sys").modules, "datasets", library(load_dataset))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    parts, _ = parts_of_source("hf:org/name@abc/en:validation", tmp_path, print)
+    parts = parts_of_source("hf:org/name@abc/en:validation", tmp_path, print).parts
     assert asked == [
         ("org/name", {"name": "en", "split": "validation", "revision": "abc", "streaming": False}),
     ]
-    found = [text for part in parts for text, ended in documents(part, "text", Complaints()) if ended]
+    found = [text for part in parts for text, _, ended in documents(part, "text", Complaints()) if ended]
     assert found == texts
     assert len(parts) == 3
 
