@@ -18,6 +18,7 @@ from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
 from tests.kit.no_compiler import load_no_compiler
 from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
+from tests.kit.trainer.shared_sizes import share_sizes_child
 
 # The same examples on every run and machine; a slow machine is no failure.
 settings.register_profile("night", derandomize=True, deadline=None, max_examples=EXAMPLES_AT_NIGHT)
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_by_day(config.option.markexpr):
         settings.load_profile("day")
     load_no_compiler()
+    share_sizes_child()
     # Some test modules import hivemind, others py-libp2p, in one process.
     make_room_for_libp2p()
     # Its DHT is all of it that tests use.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dht.quantities import count_text
 from peer.owner.new_run import NewRun, create_run
-from peer.trainer.hf.architecture import check_library
+from peer.trainer.hf.library_modules import check_library
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.prepare import prepare_data, train_tokenizer
 

@@ -82,6 +82,22 @@ class LimitedChild:
         self._error_reader = threading.Thread(target=self._keep_errors, daemon=True)
         self._error_reader.start()
 
+    def start(self) -> None:
+        """Wait until the module is loaded and prepared; `ask` does it otherwise.
+
+        Raises:
+            LocalFault: it cannot be loaded.
+            UsageFault, Incompatible, LocalFault: its `prepare` failed, as from `ask`.
+        """
+        if self._setup is None:
+            return
+        with self._watched(START_SECONDS, None):
+            ready = self._receive()
+        if ready is None or "is_ready" not in ready[0]:
+            raise self._died()
+        self._exchange(self._setup, b"", None)
+        self._setup = None
+
     def ask(self, question: dict[str, Any], body: bytes = b"", reads: Reads | None = None) -> Frame:
         """Ask the child, and wait for its answer: a JSON object and bytes, both to be checked as a stranger's.
 
@@ -92,10 +108,13 @@ class LimitedChild:
             UsageFault, Incompatible: the module raised it.
             LocalFault: so did a library, or the child ran out of time or memory, died, or sent too much.
         """
-        if self._setup is not None:
-            self._start(self._setup)
-            self._setup = None
+        self.start()
         return self._exchange(question, body, reads)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child is gone; another `ask` would raise the same sentence."""
+        return self._process.poll() is not None
 
     def close(self) -> None:
         """End the child at once."""
@@ -115,13 +134,6 @@ class LimitedChild:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _start(self, setup: dict[str, Any]) -> None:
-        with self._watched(START_SECONDS, None):
-            ready = self._receive()
-        if ready is None or "is_ready" not in ready[0]:
-            raise self._died()
-        self._exchange(setup, b"", None)
 
     def _exchange(self, question: dict[str, Any], body: bytes, reads: Reads | None) -> Frame:
         assert self._process.stdin is not None

@@ -2,6 +2,7 @@
 
 The files:
 
-    base_bits.py     given weights in fewer bits: in which runs, and how many bytes (pure)
-    least_memory.py  refuses a model before it takes all memory
+    base_bits.py           given weights in fewer bits: in which runs, and how many bytes (pure)
+    architecture_sizes.py  parameters and buffers of an architecture, from a child with limits
+    least_memory.py        refuses a model before it takes all memory
 """

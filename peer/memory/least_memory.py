@@ -1,4 +1,6 @@
-"""The least memory that a run's model takes here, before any of it is taken. Pure but for `free_memory_bytes`.
+"""The least memory that a run's model takes here, before any of it is taken.
+
+Pure but for `free_memory_bytes` and `check_memory`, which has a child with limits measure an architecture.
 
 A manifest or a model file of a few hundred bytes can describe a model of 160 TB. What is counted here is less than what
 is really taken (no activations but the largest, no libraries). So whatever is refused would have failed.
@@ -17,6 +19,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes, shapes_of
 from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.memory.architecture_sizes import ArchitectureSizes, sizes_of
 from peer.memory.base_bits import base_num_bytes
 
 FLOAT_BYTES, POSITION_BYTES = 4, 8
@@ -40,13 +43,18 @@ _MEMINFO = Path("/proc/meminfo")  # in kB
 
 
 def least_memory_bytes(
-    manifest: RunManifest, use: Use, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32"
+    manifest: RunManifest,
+    use: Use,
+    base_bits: BaseBits = "full",
+    optimizer_bits: OptimizerBits = "32",
+    sizes: ArchitectureSizes | None = None,
 ) -> int:
     """What a process of this machine takes at least.
 
     Args:
         base_bits: of given weights under an adapter; see `peer.config.peer_config.PeerConfig`.
         optimizer_bits: of AdamW's moments.
+        sizes: of the architecture of a run of kind hf; a seed needs none.
 
     Raises:
         Incompatible: the model cannot be cut as the manifest says.
@@ -54,7 +62,12 @@ def least_memory_bytes(
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
     if use != "serve":
-        kept += base_num_bytes(manifest) * (_FULL_BITS if base_bits == "full" else int(base_bits)) // _FULL_BITS
+        fixed = base_num_bytes(manifest)
+        if sizes is not None:
+            # A manifest says itself how much of the model is trained; the library decides how much there is.
+            kept += sizes.buffer_bytes
+            fixed = max(fixed, sizes.parameter_bytes - FLOAT_BYTES * num_values)
+        kept += fixed * (_FULL_BITS if base_bits == "full" else int(base_bits)) // _FULL_BITS
     if use == "serve":
         return kept
     copies = FLOAT_BYTES * num_values
@@ -92,12 +105,13 @@ def check_memory(
 
     Raises:
         DeviceFault: this machine has not enough memory for it.
-        Incompatible: the model cannot be cut as the manifest says.
+        Incompatible: the model cannot be cut as the manifest says, or transformers cannot build it (`sizes_of`).
     """
-    needed = least_memory_bytes(manifest, use, base_bits, optimizer_bits)
+    model, training = manifest.model, manifest.training
+    sizes = sizes_of(*model.described) if model.kind == "hf" and use != "serve" else None
+    needed = least_memory_bytes(manifest, use, base_bits, optimizer_bits, sizes)
     if free_bytes is None or needed <= free_bytes:
         return
-    model, training = manifest.model, manifest.training
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     step = f", steps of {training.batch_size} sequences of {model.context} tokens" if use.startswith("train") else ""
     raise DeviceFault(

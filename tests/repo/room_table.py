@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.data_folder_choice": ("peer peer.config", False, ""),
     "peer.hf_model_section": ("averaging.outer peer.config", True, ""),
-    "peer.memory": ("peer.mailbox peer.config", False, ""),
+    "peer.memory": ("peer peer.limited_child peer.mailbox peer.config", False, ""),
     "peer.files": (
         "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
         False,
@@ -101,7 +101,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.hf_model_section peer.trainer.examples peer.trainer.data peer.trainer.model",
+        "peer peer.limited_child peer.config peer.hf_model_section peer.memory peer.trainer.examples peer.trainer.data "
+        "peer.trainer.model",
         False,
         "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),

@@ -1,8 +1,11 @@
-"""A config text as a module of transformers, with the head of a task; nothing but the library's own code is loaded."""
+"""A config text as a module of transformers, with the head of a task; nothing but the library's own code is loaded.
+
+A child with limits builds it first (`peer.memory.architecture_sizes`): a config of a few hundred bytes may take all
+memory of the process that reads it.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,53 +15,28 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from peer.config.hf_config import TASKS, checked_config
-from peer.optional_libraries import needing
+from peer.memory.architecture_sizes import sizes_of
+from peer.trainer.hf.library_modules import check_library, head_of, library, library_config, library_module, refused
 
-_HEADS = {
-    "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-}
-"""The library's tables of architectures that have a task's head; their classes are the library's own."""
 _CPU_FORM = "support_avx512bf16_for_cpu"
 """Attribute of bitsandbytes' layers of 4 bits."""
 _NAMES_ALONE = {"device_map": "meta"}
 """Has the library read names and shapes of weights, and no values."""
 
 
-def check_library() -> None:
-    """Before the library is used.
-
-    Raises:
-        UsageFault: it is not installed.
-    """
-    with needing("an architecture of transformers", "transformers", "hf"):
-        _library()
-
-
-def config_of(text: str) -> Any:
+def config_of(text: str, task: str | None = None) -> Any:
     """The library's config object of a config text.
+
+    Args:
+        task: whose module it is for; None: for none.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: it does not know the architecture, or does not take these values.
+        Incompatible: it does not know the architecture, does not take these values, or takes too much for them.
     """
     check_library()
-    fields = checked_config(text)
-    transformers = _library()
-    model_type = fields.pop("model_type")
-    if model_type not in transformers.CONFIG_MAPPING:
-        raise Incompatible(
-            f"the model is of the architecture {model_type!r}, which transformers {transformers.__version__} does not "
-            "know; expected one of its own; install a newer transformers, or correct model_type"
-        )
-    try:
-        # Caches of keys and values help generation alone.
-        return transformers.AutoConfig.for_model(model_type, **{**fields, "use_cache": False})
-    except Exception as error:  # The library validates with classes of its own.
-        raise _refused(model_type, error) from error
+    sizes_of(text, task)
+    return library_config(text)
 
 
 def build_architecture(text: str, task: str, *, without_values: bool = False) -> nn.Module:
@@ -73,20 +51,9 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
         UsageFault: the library is not installed.
         Incompatible: it has no such architecture with such a head, or cannot build it with these values.
     """
-    config = config_of(text)
-    head = _head(config.model_type, task)
-    device = torch.device("meta" if without_values else "cpu")
-    try:
-        with device:
-            module: nn.Module = head._from_config(config)
-    except MemoryError:
-        raise
-    except Exception as error:
-        # Sizes that do not fit each other come as whatever the architecture's code ran into.
-        if "not enough memory" in str(error):
-            raise
-        raise _refused(config.model_type, error) from error
-    return module
+    check_library()
+    sizes_of(text, task)
+    return library_module(text, task, torch.device("meta" if without_values else "cpu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +99,7 @@ class Compressed:
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
         # The library leaves output layers out by itself, unless it is given names.
         kept = [*self.trained, *_output_layers(text, task)] if self.trained else None
-        config = _library().BitsAndBytesConfig(**kind, llm_int8_skip_modules=kept)
+        config = library().BitsAndBytesConfig(**kind, llm_int8_skip_modules=kept)
         return {"quantization_config": config, "device_map": {"": self.device}}
 
 
@@ -163,8 +130,8 @@ def in_fewer_bits(text: str, task: str, module: nn.Module, compressed: Compresse
     Raises:
         UsageFault: as from `Compressed.check`.
     """
-    config = config_of(text)
-    copy = _head(config.model_type, task).from_pretrained(
+    config = config_of(text, task)
+    copy = head_of(config.model_type, task).from_pretrained(
         None,
         config=config,
         dtype=config.dtype,
@@ -225,7 +192,7 @@ def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
     return WeightsFit(found["unexpected_keys"], tied)
 
 
-def _is_below_head(module: nn.Module, name: str) -> bool:
+def _is_belowhead_of(module: nn.Module, name: str) -> bool:
     """Whether weights that were trained for another task have a tensor, too."""
     if name.endswith(".num_batches_tracked") or "pooler" in name:
         # Files of older versions have no such counts; who learned to fill in words pooled nothing.
@@ -238,8 +205,8 @@ def _is_below_head(module: nn.Module, name: str) -> bool:
 
 def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
     """The module with what the library takes of given weights, and its `loading_info`."""
-    config = config_of(text)
-    head = _head(config.model_type, task)
+    config = config_of(text, task)
+    head = head_of(config.model_type, task)
     if (folder / "adapter_config.json").exists():
         raise Incompatible(
             f"{folder} has an adapter_config.json, which leads to other weights; expected a model's own weights; merge "
@@ -260,7 +227,7 @@ def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
     except (MemoryError, UsageFault):
         raise
     except Exception as error:  # Weights that do not fit come as whatever the architecture's code ran into.
-        raise _refused(config.model_type, error) from error
+        raise refused(config.model_type, error) from error
     return module, found
 
 
@@ -274,7 +241,7 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"{list(expected)}; expected weights of these sizes; take the config.json that belongs to them"
         )
     if found["error_msgs"]:
-        raise _refused(config_of(text).model_type, ValueError(str(found["error_msgs"])))
+        raise refused(config_of(text, task).model_type, ValueError(str(found["error_msgs"])))
     num_tensors, lacking = len(module.state_dict()), found["missing_keys"]
     # A new head or a pooler is a few of them; another architecture's weights have nearly none.
     if 2 * len(lacking) > num_tensors:
@@ -284,7 +251,7 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
             "to them"
         )
-    if below := sorted(name for name in lacking if _is_below_head(module, name)):
+    if below := sorted(name for name in lacking if _is_belowhead_of(module, name)):
         more = f" and {len(below) - 3} more" if len(below) > 3 else ""
         raise Incompatible(
             f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {num_tensors} tensors of "
@@ -306,47 +273,3 @@ def _fill_in(module: nn.Module, initial: nn.Module, names: Iterable[str]) -> Non
     for name, tensor in module.state_dict().items():
         if name in names and name in values:
             tensor.copy_(values[name])
-
-
-def tasks_of(model_type: str) -> list[str]:
-    """The tasks for which the library has a head of this architecture."""
-    _library()
-    from transformers.models.auto import modeling_auto
-
-    return [task for task in TASKS if model_type in getattr(modeling_auto, _HEADS[task])]
-
-
-def _head(model_type: str, task: str) -> Any:
-    """The library's own class: never one that an auto class was taught or that a repository brings."""
-    from transformers.models.auto import modeling_auto
-
-    transformers = _library()
-    names = getattr(modeling_auto, _HEADS[task])
-    if model_type not in names:
-        known = ", ".join(tasks_of(model_type)) or "none of these tasks"
-        raise Incompatible(
-            f"transformers {transformers.__version__} has no head for {task} on the architecture {model_type!r}; "
-            f"expected {known}; choose another task or architecture"
-        )
-    name = names[model_type]
-    return getattr(transformers, name if isinstance(name, str) else name[0])
-
-
-def _library() -> Any:
-    import transformers as found
-
-    transformers: Any = found
-    # Its hints and bars are about its own command lines; what is wrong is raised.
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    # peft loads it where it is installed. It names kernels that it lacks, and says at each step that it rounds.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
-
-
-def _refused(model_type: str, error: Exception) -> Incompatible:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return Incompatible(
-        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); expected values "
-        "that fit each other; correct the config"
-    )

@@ -19,8 +19,9 @@ from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets, new_modules_of
-from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, tasks_of, weights_fit
+from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
 from peer.trainer.hf.base_weights import HUB, check_files, from_hub, has_weights, read_base
+from peer.trainer.hf.library_modules import tasks_of
 from peer.trainer.hf.run_model import architecture_parts
 from peer.trainer.hf.vocabulary_fit import check_tokenizer_form, check_vocabulary, unused_rows
 

@@ -23,8 +23,9 @@ from peer.config.model_shapes import (
 )
 from peer.trainer.examples.label_rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
-from peer.trainer.hf.architecture import Compressed, build_architecture, check_library, in_fewer_bits, load_architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture, in_fewer_bits, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
+from peer.trainer.hf.library_modules import check_library
 from peer.trainer.hf.task_losses import ForTask
 from peer.trainer.model.gpt import build_model
 

@@ -1,0 +1,155 @@
+"""Sizes of an architecture of transformers, found by a child with limits before this process builds anything of it.
+
+The answer is kept per machine by the digest of everything that it follows from, so that a run pays for the child once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.regular_files import read_regular, write_whole
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
+from peer.user_folders import user_data_dir_here
+from peer.version import VERSION
+
+CHILD = "peer.trainer.hf.sizes_child"
+LIMITS: Final = ChildLimits(memory_bytes=2 * 10**9, seconds=60, answer_bytes=16 << 20)
+FOLDER_NAME = "architectures"
+"""In the user's folder: one file for each architecture that this machine has looked at."""
+MAX_TENSORS, MAX_NAME_LENGTH, MAX_DIMENSIONS, MAX_SIZE, MAX_VALUE_BYTES = 1 << 20, 512, 8, 2**53, 16
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSize:
+    """A parameter or buffer: its name, shape, and bytes per value."""
+
+    name: str
+    shape: tuple[int, ...]
+    value_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.value_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureSizes:
+    """All that an architecture keeps in memory.
+
+    Attributes:
+        parameters: in the module's order, tied ones once.
+        buffers: saved or not.
+        other_bytes: of tensors that the module keeps and has not registered.
+    """
+
+    parameters: tuple[TensorSize, ...] = ()
+    buffers: tuple[TensorSize, ...] = ()
+    other_bytes: int = 0
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.parameters)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of all that is no parameter."""
+        return sum(tensor.num_bytes for tensor in self.buffers) + self.other_bytes
+
+
+@functools.lru_cache(maxsize=64)
+def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
+    """The sizes of an architecture.
+
+    Args:
+        config: config text of a manifest.
+        task: whose head it has; None: the config is read, and nothing is built.
+
+    Raises:
+        Incompatible: the library does not know it, or takes more memory or time for it than `LIMITS`.
+        LocalFault: no process can be started, or the library cannot be loaded.
+    """
+    path = _kept_at(config, task)
+    if path is not None:
+        # A file that is damaged, or was never written, is asked for anew.
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            return checked_sizes(json.loads(read_regular(path, LIMITS.answer_bytes)))
+    advice = "correct the config; of a run that is not yours, tell its owner"
+    with LimitedChild(CHILD, {}, LIMITS, "the model's config", advice) as child:
+        child.start()
+        try:
+            sizes = checked_sizes(child.ask({"config": config, "task": task})[0])
+        except (UsageFault, Incompatible):
+            raise
+        except (LocalFault, ValueError) as error:
+            raise Incompatible(str(error)) from error
+    if path is not None:
+        # Without room on the disk the next process asks again.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(path, json.dumps(_fields_of(sizes), separators=(",", ":")).encode())
+    return sizes
+
+
+def checked_sizes(fields: Any) -> ArchitectureSizes:
+    """The sizes in a child's answer or in a file.
+
+    Raises:
+        ValueError: something else is in it.
+    """
+    if not isinstance(fields, dict) or fields.keys() != {"parameters", "buffers", "other_bytes"}:
+        raise ValueError("sizes of an architecture with other fields; expected parameters, buffers and other_bytes")
+    other_bytes = fields["other_bytes"]
+    if not _is_whole(other_bytes, 2**63):
+        raise ValueError(f"other_bytes is {other_bytes!r:.40}; expected a number of bytes")
+    return ArchitectureSizes(_tensors(fields["parameters"]), _tensors(fields["buffers"]), other_bytes)
+
+
+def _tensors(rows: Any) -> tuple[TensorSize, ...]:
+    if not isinstance(rows, list) or len(rows) > MAX_TENSORS:
+        raise ValueError(f"tensors are no list of at most {MAX_TENSORS}")
+    return tuple(map(_tensor, rows))
+
+
+def _tensor(row: Any) -> TensorSize:
+    if not isinstance(row, list) or len(row) != 3:
+        raise ValueError(f"a tensor is {row!r:.60}; expected its name, shape and bytes per value")
+    name, shape, value_bytes = row
+    is_name = isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and name.isprintable()
+    is_shape = (
+        isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS and all(_is_whole(size, MAX_SIZE) for size in shape)
+    )
+    if not is_name or not is_shape or not _is_whole(value_bytes, MAX_VALUE_BYTES):
+        raise ValueError(f"a tensor is {row!r:.60}; expected its name, shape and bytes per value")
+    return TensorSize(name, tuple(shape), value_bytes)
+
+
+def _is_whole(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _fields_of(sizes: ArchitectureSizes) -> dict[str, Any]:
+    rows = [
+        [[tensor.name, tensor.shape, tensor.value_bytes] for tensor in tensors]
+        for tensors in (sizes.parameters, sizes.buffers)
+    ]
+    return {"parameters": rows[0], "buffers": rows[1], "other_bytes": sizes.other_bytes}
+
+
+def _kept_at(config: str, task: str | None) -> Path | None:
+    """The file with the sizes; None: this user has no folder, or the library is missing."""
+    try:
+        follows_from = [config, task, version("transformers"), version("torch"), VERSION]
+        digest = hashlib.sha256(json.dumps(follows_from).encode()).hexdigest()
+        return user_data_dir_here() / FOLDER_NAME / f"{digest}.json"
+    except (PackageNotFoundError, UsageFault):
+        return None
