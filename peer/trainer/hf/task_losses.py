@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dht.errors import Incompatible
+
 CLASSIFIES = ("sequence-classification", "image-classification")
 """Tasks whose data has labels; an example counts as one token."""
 
@@ -19,10 +21,30 @@ CACHES = ("past_key_values", "cache")
 MIDDLE_SHADE = 127.5
 """Pixels from 0 to 255 become numbers from -1 to 1: mean and deviation of 0.5 in the words of image processors."""
 
+BALANCE_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef")
+"""What the library's mixtures of experts call it."""
+
 HIDDEN_SHARE = 0.15
 """Of the tokens, under masked-lm (arXiv 1810.04805)."""
 MASKED_SHARE, OTHER_BELOW = 0.8, 0.9
 """Of the hidden tokens, four in five become the mask and one in ten becomes any other token."""
+
+
+def balance_weight(architecture: nn.Module) -> float:
+    """The weight of the loss that spreads tokens over a mixture's experts, where the library keeps it.
+
+    Raises:
+        Incompatible: it has another name.
+    """
+    config: Any = architecture.config
+    for holder in (architecture, config.get_text_config(), config):
+        for name in BALANCE_WEIGHTS:
+            if isinstance(weight := getattr(holder, name, None), float | int):
+                return float(weight)
+    raise Incompatible(
+        f"the architecture {config.model_type!r} balances its experts with a weight of an unknown name; expected "
+        f"{' or '.join(BALANCE_WEIGHTS)}; set output_router_logits to false in the config"
+    )
 
 
 class ForTask(nn.Module):
@@ -83,8 +105,7 @@ class ForTask(nn.Module):
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         balance = getattr(found, "aux_loss", None)
         if self.training and isinstance(balance, Tensor):
-            config: Any = self._architecture.config
-            loss = loss + config.router_aux_loss_coef * balance
+            loss = loss + balance_weight(self._architecture) * balance
         return loss
 
     def continued(self, tokens: Tensor, past: Any) -> tuple[Tensor, Any]:

@@ -26,7 +26,7 @@ from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture, build_run_model
-from peer.trainer.hf.task_losses import ForTask
+from peer.trainer.hf.task_losses import ForTask, balance_weight
 from peer.trainer.model.gpt import parameters_digest
 from peer.trainer.model.sampling import sample_tokens
 
@@ -336,3 +336,39 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
         build_run_model(manifest)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "weight"),
+    [
+        (
+            "jetmoe",
+            {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8, "num_key_value_heads": 1},
+            "aux_loss_coef",
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 2, "num_attention_heads": 2, "num_key_value_heads": 1},
+            "router_aux_loss_coef",
+        ),
+    ],
+)
+def test_experts_are_balanced_by_the_weight_that_the_architecture_has(
+    model_type: str, fields: dict[str, Any], weight: str
+) -> None:
+    fields = {"vocab_size": 128, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, **fields}
+    text = canonical_config({"model_type": model_type, "output_router_logits": True, **fields, weight: 0.25})
+    model = ForTask(build_architecture(text, "causal-lm"), "causal-lm", 8, vocab_size=128).train()
+    tokens = torch.randint(0, 128, (2, 9), generator=torch.Generator().manual_seed(0))
+    balance = model.architecture(input_ids=tokens[:, :-1]).aux_loss.detach()
+    assert float(balance) > 0
+    balanced = float(model.loss(tokens[:, :-1], tokens[:, 1:]).detach())
+    plain = float(model.eval().loss(tokens[:, :-1], tokens[:, 1:]).detach())
+    assert balanced - plain == pytest.approx(0.25 * float(balance), rel=1e-4)
+
+
+def test_a_balance_weight_of_an_unknown_name_is_a_sentence() -> None:
+    architecture: Any = nn.Linear(1, 1)
+    architecture.config = SimpleNamespace(model_type="later", get_text_config=SimpleNamespace)
+    with pytest.raises(Incompatible, match="'later' balances its experts with a weight of an unknown name"):
+        balance_weight(architecture)
