@@ -9,6 +9,7 @@ of another place (`backbone` with `use_pretrained_backbone`).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,9 +22,6 @@ MAX_CONFIG_BYTES = 8 * 1024
 """Configs take 600 to 1,500 bytes; with this one and all other fields a manifest stays below its 12 KiB."""
 MAX_CONFIG_DEPTH = 6
 """Of sections in sections; composed architectures have three."""
-MAX_REPEATED = 1024
-"""Layers, experts and other parts of one kind: the largest published models have a few hundred."""
-
 LEADS_ELSEWHERE = (
     *("auto_map", "custom_pipelines", "trust_remote_code", "base_model_name_or_path", "name_or_path"),
     *("_name_or_path", "_commit_hash", "backbone", "quantization_config", "use_kernels"),
@@ -31,11 +29,17 @@ LEADS_ELSEWHERE = (
     *("experts_implementation", "_experts_implementation", "_experts_implementation_internal"),
 )
 """Fields that name code, kernels or weights of another place; also how a volunteer's own machine computes."""
-NOT_OF_THE_MODEL = ("architectures", "transformers_version", "torch_dtype", "label2id")
-"""Fields that say nothing more, left out when a run is made; `torch_dtype` is an older name of `dtype`."""
+NOT_OF_THE_MODEL = (
+    *("architectures", "transformers_version", "torch_dtype", "label2id"),
+    *("_name_or_path", "name_or_path", "_commit_hash"),
+)
+"""Fields that nothing reads, left out of every section when a run is made: where a config once came from, and what
+follows from other fields; `torch_dtype` is an older name of `dtype`."""
 
 _LABELS = ("id2label", "label2id")
-_REPEATED = ("layer", "block", "depth", "stage", "expert")
+_FLOAT_TAG = "__float__"
+_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+"""The library writes them as `{"__float__": "Infinity"}`, because they are no numbers of JSON."""
 
 
 def canonical_config(fields: Mapping[str, Any]) -> str:
@@ -44,12 +48,11 @@ def canonical_config(fields: Mapping[str, Any]) -> str:
     Raises:
         ValueError: something in it leads elsewhere, or it is too long; the message names it.
     """
-    kept = {name: value for name, value in fields.items() if name not in NOT_OF_THE_MODEL}
-    # Written by the library into every config of a file, and empty or false there.
-    kept = {name: value for name, value in kept.items() if name not in LEADS_ELSEWHERE or value}
-    if "dtype" not in kept and isinstance(fields.get("torch_dtype"), str):
-        kept["dtype"] = fields["torch_dtype"]
-    text = _text(kept)
+    try:
+        kept = _of_the_model(_decoded(dict(fields)))
+        text = _text(kept)
+    except RecursionError as error:
+        raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} sections in each other") from error
     if "id2label" in kept and (len(text.encode()) > MAX_CONFIG_BYTES or _are_plain(kept["id2label"])):
         kept["num_labels"] = len(kept.pop("id2label"))
         text = _text(kept)
@@ -60,9 +63,10 @@ def canonical_config(fields: Mapping[str, Any]) -> str:
 def checked_config(text: str) -> dict[str, Any]:
     """The fields of a config text, which may come from a stranger.
 
+    How much work they are for the library is found by a child with limits (`peer.memory.architecture_sizes`).
+
     Raises:
-        ValueError: too long, no JSON object in canonical form, no `model_type`, something in it leads elsewhere, or a
-            number of layers that no machine could build.
+        ValueError: too long, no JSON object in canonical form, no `model_type`, or something in it leads elsewhere.
     """
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ValueError(
@@ -70,7 +74,7 @@ def checked_config(text: str) -> dict[str, Any]:
             "says nothing about the architecture, such as names of labels"
         )
     try:
-        fields = json.loads(text, parse_constant=refuse_constant)
+        fields = _decoded(json.loads(text, parse_constant=refuse_constant))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the model's config is no JSON ({type(error).__name__}); expected a JSON object") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str) or not fields["model_type"]:
@@ -83,7 +87,41 @@ def checked_config(text: str) -> dict[str, Any]:
 
 
 def _text(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(_encoded(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _of_the_model(value: Any) -> Any:
+    """A section, and those in it, without what says nothing about the model."""
+    if isinstance(value, list):
+        return [_of_the_model(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    # The library writes fields that lead elsewhere into every config of a file, empty or false.
+    kept = {
+        name: _of_the_model(entry)
+        for name, entry in value.items()
+        if name not in NOT_OF_THE_MODEL and (name not in LEADS_ELSEWHERE or entry)
+    }
+    if "dtype" not in kept and isinstance(value.get("torch_dtype"), str):
+        kept["dtype"] = value["torch_dtype"]
+    return kept
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT_TAG: "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    if isinstance(value, dict):
+        return {name: _encoded(entry) for name, entry in value.items()}
+    return [_encoded(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        tag = value.get(_FLOAT_TAG)
+        if len(value) == 1 and isinstance(tag, str) and tag in _FLOATS:
+            return _FLOATS[tag]
+        return {name: _decoded(entry) for name, entry in value.items()}
+    return [_decoded(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _are_plain(labels: Any) -> bool:
@@ -116,6 +154,3 @@ def _check_entry(path: tuple[str, ...], value: Any) -> None:
             f"the model's config has {'.'.join(path)!r} = {value[:60]!r}, which looks like a path or an address; "
             "expected an architecture and its sizes alone; remove it"
         )
-    counts = any(part in name for part in _REPEATED)
-    if counts and isinstance(value, int) and not isinstance(value, bool) and value > MAX_REPEATED:
-        raise ValueError(f"the model's config has {'.'.join(path)!r} = {value}; expected at most {MAX_REPEATED}")

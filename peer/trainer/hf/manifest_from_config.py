@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from dht.errors import UsageFault, reading
-from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
@@ -242,7 +241,7 @@ def _read(path: Path) -> dict[str, Any]:
     wanted = f"a folder with a {CONFIG_NAME} of a Hugging Face model, or such a file; check --model."
     try:
         with reading(path, wanted):
-            fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode(), parse_constant=refuse_constant)
+            fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is no JSON ({error}); expected {wanted}") from error
     if not isinstance(fields, dict):

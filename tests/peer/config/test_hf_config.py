@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -41,12 +42,11 @@ def test_labels_that_are_too_many_become_their_number() -> None:
         ({"text_config": {"auto_map": {"AutoConfig": "x"}}}, "text_config.auto_map"),
         ({"_attn_implementation": "flash"}, "_attn_implementation"),
         ({"attn_implementation": "kernels-community/attention"}, "attn_implementation"),
-        ({"_name_or_path": "org/name"}, "_name_or_path"),
+        ({"base_model_name_or_path": "org/name"}, "base_model_name_or_path"),
+        ({"layers": [{"parts": [{"auto_map": "x"}]}]}, "layers.parts.auto_map"),
         ({"backbone": "resnet50"}, "backbone"),
         ({"backbone_config": {"use_pretrained_backbone": True}}, "use_pretrained_backbone"),
         ({"hidden_act": "../act"}, "hidden_act"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
-        ({"depths": [2, 10**6]}, "depths"),
         ({"note": "x" * MAX_CONFIG_BYTES}, "bytes"),
         ({"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": 1}}}}}}}}, "sections in each other"),
     ],
@@ -88,3 +88,56 @@ def test_older_manifests_keep_their_bytes() -> None:
         *("kind", "num_layers", "d_model", "num_heads", "vocab_size", "context", "tied_head"),
         *("num_parameters", "layout_digest"),
     }
+
+
+FROM_ELSEWHERE = {"_name_or_path": "org/name", "_commit_hash": "ab" * 20, "architectures": ["X"]}
+"""Every config of an older library has them, some in each section, and nothing reads them."""
+
+
+def test_where_a_config_came_from_is_dropped_at_every_depth_and_refused_in_a_manifest() -> None:
+    inner = {"width": 3, "torch_dtype": "float16", "name_or_path": "a/b", **FROM_ELSEWHERE}
+    written = {**LLAMA, **FROM_ELSEWHERE, "section": {**inner, "parts": [inner, {"_name_or_path": ""}]}}
+    kept = {"width": 3, "dtype": "float16"}
+    assert json.loads(canonical_config(written)) == {**LLAMA, "section": {**kept, "parts": [kept, {}]}}
+    for more in ({"_name_or_path": ""}, {"section": {"_name_or_path": "x"}}, {"parts": [{"_commit_hash": "x"}]}):
+        with pytest.raises(ValueError, match="names code, kernels or weights of another place"):
+            hf_manifest(config=json.dumps({**LLAMA, **more}, sort_keys=True, separators=(",", ":")))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shared_expert_intermediate_size": 5632},
+        {"block_ff_dim": 12_288},
+        {"vocab_size_per_layer_input": 262_144},
+        {"a_layer_of_some_later_model": 10**6},
+    ],
+)
+def test_no_number_is_taken_for_a_count_by_its_name(fields: dict[str, Any]) -> None:
+    assert checked_config(canonical_config({**LLAMA, **fields})) == {**LLAMA, **fields}
+
+
+@pytest.mark.parametrize(("value", "tag"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")])
+def test_numbers_without_a_form_in_json_are_written_as_the_library_does(value: float, tag: str) -> None:
+    tagged = {"__float__": tag}
+    text = canonical_config({**LLAMA, "limits": [0.0, value], "section": {"most": tagged}})
+    assert json.loads(text) == {**LLAMA, "limits": [0.0, tagged], "section": {"most": tagged}}
+    limit, most = checked_config(text)["limits"][1], checked_config(text)["section"]["most"]
+    assert str(limit) == str(most) == str(value)
+    hf_manifest(config=text)
+    bare = text.replace(json.dumps({"__float__": tag}, separators=(",", ":")), tag)
+    with pytest.raises(ValueError, match="no JSON"):
+        hf_manifest(config=bare)
+
+
+def test_other_objects_of_that_name_stay_objects() -> None:
+    for odd in ({"__float__": "inf"}, {"__float__": []}, {"__float__": "NaN", "more": 1}):
+        assert checked_config(canonical_config({**LLAMA, "odd": odd}))["odd"] == odd
+
+
+def test_sections_without_end_are_a_sentence() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match="sections in each other"):
+        canonical_config({**LLAMA, "deep": deep})
