@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    shared_sizes.py     one child that measures all architectures of a test process
     saved_states.py     checkpoints of made-up fragment states
     checkpoint_peer.py  one peer without a network, both sides of whose checkpoints are in this process
     tiny_gpt.py         the built-in model, and an inner loop's settings, that train in milliseconds
