@@ -7,6 +7,7 @@ sent it and turns that into a `PeerFault`. `type(value) is int` rather than isin
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
@@ -75,5 +76,39 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def clean_text(text: str, max_length: int) -> str:
-    """`text` as `check_text` accepts it: unprintable characters dropped, cut to `max_length`."""
-    return "".join(character for character in text if character.isprintable()).strip()[:max_length].strip()
+    """`text` as people may be shown it and `check_text` accepts it: what nobody sees is dropped, the rest is cut.
+
+    Empty: nothing in it can be seen.
+    """
+    return visible("".join(character for character in text if character.isprintable()).strip()[:max_length]).strip()
+
+
+def visible(text: str) -> str:
+    """Printable `text` without its characters that leave no mark; empty when none of the others can stand alone."""
+    if text.isascii():
+        return text
+    seen = "".join(character for character in text if ord(character) not in _NO_MARK)
+    return seen if any(unicodedata.category(character)[0] in "LNPS" for character in seen) else ""
+
+
+def _code_points(*ranges: tuple[int, int]) -> frozenset[int]:
+    return frozenset(code for first, last in ranges for code in range(first, last + 1))
+
+
+_NO_MARK: Final = _code_points(
+    # Default_Ignorable_Code_Point of Unicode 16, without what `str.isprintable` refuses in every version.
+    (0x034F, 0x034F),  # combining grapheme joiner
+    (0x115F, 0x1160),  # Hangul fillers
+    (0x17B4, 0x17B5),  # Khmer inherent vowels
+    (0x180B, 0x180F),  # Mongolian variation selectors
+    (0x3164, 0x3164),  # Hangul filler
+    (0xFE00, 0xFE0F),  # variation selectors
+    (0xFFA0, 0xFFA0),  # halfwidth Hangul filler
+    (0xE0000, 0xE0FFF),  # tags and further variation selectors
+    # Letters and symbols whose picture is empty.
+    (0x2800, 0x2800),  # braille blank
+    (0x13441, 0x13442),  # Egyptian blanks
+    (0x16FE4, 0x16FE4),  # Khitan filler
+    (0x1D159, 0x1D159),  # musical null notehead
+)
+"""Characters that `str.isprintable` accepts and that no font draws."""

@@ -16,6 +16,7 @@ from dht.fields import (
     check_real,
     check_text,
     check_whole,
+    clean_text,
     pack,
     unpack,
 )
@@ -169,6 +170,9 @@ _REALS = (
 _LOSSES = ("train_loss", "held_out_loss")
 
 
+_SHOWN = ("device", "name", "site", "software")
+
+
 _SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))
 """Fields that no round depends on, and what says nothing; the longest first."""
 
@@ -216,7 +220,7 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
     record = None if verified is None else verified.record(data, PeerRecord)
     if record is None:
         what = (data, MAX_PEER_RECORD_BYTES, "peer record", _PEER_DOMAIN)
-        record = open_sealed(*what, _unpack_peer_record, _pack_peer_record)
+        record = _readable(open_sealed(*what, _unpack_peer_record, _pack_peer_record))
         if verified is not None:
             verified.add_record(data, record)
     peer_id = record.peer_id
@@ -224,6 +228,12 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
         raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
     check_expiry(peer_id, "record", record.expires_at, now, MAX_PEER_RECORD_LIFE_SECONDS + record.longer_seconds)
     return record
+
+
+def _readable(record: PeerRecord) -> PeerRecord:
+    """The record with texts as people may be shown them: a name that nobody sees is none."""
+    texts = {name: clean_text(said, len(said)) for name in _SHOWN if (said := getattr(record, name))}
+    return replace(record, **texts) if any(getattr(record, name) != text for name, text in texts.items()) else record
 
 
 def claimed_level(data: bytes) -> int:

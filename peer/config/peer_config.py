@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dht.errors import UsageFault
+from dht.fields import visible
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, read_regular, write_whole
@@ -158,6 +159,13 @@ def _port_range(text: str | None) -> str | None:
     return text
 
 
+def _seen(name: str) -> str:
+    """The name without characters that nobody sees."""
+    if name.strip() and not visible(name).strip():
+        raise ValueError(f"{ascii(name)} shows nothing; expected at least one character that people see")
+    return visible(name)
+
+
 def _at_home(path: Path | None) -> Path | None:
     return None if path is None else _as_value_error(expanded, path)
 
@@ -254,7 +262,7 @@ class PeerConfig(BaseModel):
     max_steps: Annotated[int | None, Subject.LIMITS, ChoiceMark.TRAINING, ChoiceMark.ONCE] = Field(
         default=None, ge=1, le=10**12, description="leave after this many inner steps"
     )
-    name: Annotated[str, Shown("TEXT")] = Field(
+    name: Annotated[str, Shown("TEXT"), AfterValidator(_seen)] = Field(
         default="",
         pattern=r"^[^\p{C}]*$",
         max_length=40,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import UsageFault
-from dht.fields import check_real
+from dht.fields import check_real, visible
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
@@ -131,10 +131,10 @@ def changed(
 
 
 def _showable(label: str, text: str) -> str:
-    wanted = text.strip()
-    if clean_name(wanted) != wanted:
+    wanted = visible(text.strip())
+    if clean_name(wanted) != wanted or bool(text.strip()) > bool(wanted):
         raise UsageFault(
-            f"the {label} {wanted[:60]!r} cannot be shown; expected at most 40 printable characters; take another one"
+            f"the {label} {ascii(text[:60])} cannot be shown; expected at most 40 printable characters, one of which people see; take another one"
         )
     return wanted
 

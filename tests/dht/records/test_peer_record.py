@@ -75,7 +75,7 @@ def make_record(**changes: Any) -> PeerRecord:
 
 wholes = st.integers(0, 2**63 - 1)
 reals = st.floats(0, 1e18)
-labels = st.text(max_size=40).filter(str.isprintable)
+labels = st.text(max_size=40).map(lambda text: clean_text(text, 40))
 versions, tokens = st.integers(0, 2**53), st.integers(0, 2**60)
 fragment_entries = st.lists(st.tuples(versions, st.binary(min_size=8, max_size=8), tokens), max_size=12)
 
@@ -92,7 +92,7 @@ def records(draw: st.DrawFn) -> PeerRecord:
         role=draw(st.sampled_from(PEER_ROLES)),
         device=draw(labels),
         name=draw(labels),
-        software=draw(labels)[:20],
+        software=clean_text(draw(labels), 20),
         reachable=draw(st.booleans()),
         inner_steps=draw(wholes),
         tokens=draw(wholes),
@@ -385,5 +385,34 @@ def test_clean_text(text: str, max_length: int) -> None:
     assert len(cleaned) <= max_length
     assert cleaned.isprintable()
     assert clean_text(cleaned, max_length) == cleaned
-    if text.isprintable() and len(text) <= max_length:
+    if text.isascii() and text.isprintable() and len(text) <= max_length:
         assert cleaned == text.strip()
+
+
+IGNORABLE = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F)),
+    *((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF)),
+    *((0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+"""Default_Ignorable_Code_Point in DerivedCoreProperties.txt of Unicode 16."""
+EMPTY_PICTURES = (0x2800, 0x13441, 0x13442, 0x16FE4, 0x1D159, 0x3000, 0xA0, 0x2003)
+
+
+@pytest.mark.parametrize("first_and_last", [*IGNORABLE, *((code, code) for code in EMPTY_PICTURES)])
+def test_what_nobody_sees_is_no_name_and_no_part_of_one(first_and_last: tuple[int, int]) -> None:
+    for code in range(first_and_last[0], first_and_last[1] + 1):
+        blank = chr(code)
+        assert clean_text(3 * blank, 40) == clean_text(f" {blank} ", 40) == ""
+        assert clean_text(f"{blank}Ada{blank}", 40) == "Ada"
+
+
+def test_a_name_needs_more_than_marks_and_other_scripts_stay() -> None:
+    assert clean_text("\u0301\u20dd", 40) == ""
+    for name in ("Ada", "Zoë", "김민수", "עדה", "प्रिया", "李", "🐦", "∀", "_"):
+        assert clean_text(name, 40) == name
+
+
+@pytest.mark.parametrize("blank", ["\u2800", "\u3164\u3164", "\u115f", "\ufe0f", "\U000e0101", " \u2800 "])
+def test_a_record_with_a_name_that_nobody_sees_is_of_nobody(blank: str) -> None:
+    got = decode(encode_peer_record(make_record(name=blank, device=f"RTX{blank}"), ALICE))
+    assert (got.name, got.device) == ("", "RTX")
