@@ -170,9 +170,6 @@ _REALS = (
 _LOSSES = ("train_loss", "held_out_loss")
 
 
-_SHOWN = ("device", "name", "site", "software")
-
-
 _SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))
 """Fields that no round depends on, and what says nothing; the longest first."""
 
@@ -232,8 +229,11 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
 
 def _readable(record: PeerRecord) -> PeerRecord:
     """The record with texts as people may be shown them: a name that nobody sees is none."""
-    texts = {name: clean_text(said, len(said)) for name in _SHOWN if (said := getattr(record, name))}
-    return replace(record, **texts) if any(getattr(record, name) != text for name, text in texts.items()) else record
+    said = (record.device, record.name, record.site, record.software)
+    device, name, site, software = shown = tuple(clean_text(text, len(text)) for text in said)
+    if shown == said:
+        return record
+    return replace(record, device=device, name=name, site=site, software=software)
 
 
 def claimed_level(data: bytes) -> int:

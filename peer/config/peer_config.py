@@ -162,7 +162,7 @@ def _port_range(text: str | None) -> str | None:
 def _seen(name: str) -> str:
     """The name without characters that nobody sees."""
     if name.strip() and not visible(name).strip():
-        raise ValueError(f"{ascii(name)} shows nothing; expected at least one character that people see")
+        raise ValueError(f"{name!a} shows nothing; expected at least one character that people see")
     return visible(name)
 
 

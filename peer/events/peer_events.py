@@ -364,7 +364,7 @@ class ManifestRevised(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(Fact):
-    """The run's owner ended the run at `version`, and this peer has reached it."""
+    """The run's owner ended the run, and this peer is at `version`: the last one, or where an end at once met it."""
 
     version: int
 

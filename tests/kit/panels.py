@@ -124,7 +124,7 @@ def states_of_a_trainer() -> dict[str, Scene]:
     facts = replace(FACTS, run_id="finches.kqy24dqehzup6gznfold", counted="examples", loss_unit="nats per example")
     first = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu, 2 threads", 860_000, (0, 0, 0, 0))))
     return {
-        "paused": with_update(evening, Resting(True)),
+        "paused": with_update(evening, Resting(True), NOW - 3),
         "nobody answers": with_event(evening, Event(NOW, ME, SwarmLost(60.0))),
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),

@@ -228,4 +228,4 @@ class Revisions:
         end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:
             self.has_ended = True
-            self.report(RunEnded(end))
+            self.report(RunEnded(end or self._version))

@@ -134,7 +134,8 @@ def _showable(label: str, text: str) -> str:
     wanted = visible(text.strip())
     if clean_name(wanted) != wanted or bool(text.strip()) > bool(wanted):
         raise UsageFault(
-            f"the {label} {ascii(text[:60])} cannot be shown; expected at most 40 printable characters, one of which people see; take another one"
+            f"the {label} {text[:60]!a} cannot be shown; expected at most 40 printable characters, "
+            "one of which people see; take another one"
         )
     return wanted
 

@@ -21,6 +21,8 @@ _AS_THEY_ARE = (
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01
 """Of the model's bytes: somebody took some of it, and did not only look at the run."""
+ARRIVAL_SECONDS = 20.0
+"""After joining, for the records of those who were there before: two announcements."""
 PRESENCE = "presence"
 """Topic of somebody who came or went: on a busy machine somebody may do so every few seconds."""
 _PASSING = ("{who} is back", "{who} is not heard any more")
@@ -56,8 +58,9 @@ def news_of(
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
         case events.PeerJoined():
             # A member that was here before this peer did not join now.
-            what = "is back" if fact.remote in before.met else "joined"
-            if before.is_seed and what == "joined" and fact.remote in before.served:
+            is_early = before.started_at is not None and at - before.started_at < ARRIVAL_SECONDS
+            what = "is back" if fact.remote in before.met else "is here" if is_early else "joined"
+            if before.is_seed and what != "is back" and fact.remote in before.served:
                 what = "joined, with parts of the model from here"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
         case events.PeerLeft() if fact.remote in before.others:
@@ -84,6 +87,8 @@ def news_of(
             kept = "" if before.is_seed else "; your unsent work is kept"
             told = f"More work stands behind the others' model: it is fetched{kept}"
             return [NewsLine(at, "person", told, topic="anchor")]
+        case events.SwarmLost() if before.is_seed:
+            return [NewsLine(at, "person", "Nobody else is here now")]
         case events.SwarmLost():
             what = "training goes on alone" if fact.is_training else "looking for them"
             return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]

@@ -45,6 +45,12 @@ class Scene:
     news: tuple[NewsLine, ...] = ()
     limits: updates.LineLimits = field(default_factory=updates.LineLimits)
     is_resting: bool = False
+    resting_at: float = 0.0
+    """When the owner paused training last."""
+    alone_at: float = 0.0
+    """When the others became silent last."""
+    has_network: bool = True
+    """False: this machine has no address now."""
     is_compiling: bool = False
     """The first step of this session: it is not done yet."""
     leaving: str = ""
@@ -111,6 +117,11 @@ class Scene:
         if self.state.phase in ("training alone", "alone"):
             return 0
         return self.swarm.num_others if self.swarm.at else len(self.state.others)
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether nobody is here now although others were."""
+        return not self.num_others and bool(self.state.met or self.swarm.num_silent)
 
     @property
     def others_here(self) -> str:
@@ -238,6 +249,8 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             scene = replace(scene, relaying=fact.relaying)
         case events.RunEnded():
             scene = replace(scene, has_ended=True)
+        case events.SwarmLost():
+            scene = replace(scene, alone_at=event.at - fact.seconds)
         case events.CheckpointFailed():
             scene = replace(scene, is_unsaved=True)
         case events.CheckpointSaved():
@@ -274,7 +287,7 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
         case updates.LineLimits():
             return replace(scene, limits=update)
         case updates.Resting():
-            return replace(scene, is_resting=update.is_resting)
+            return replace(scene, is_resting=update.is_resting, resting_at=at)
         case updates.Compiling():
             news = [NewsLine(at, "person", update.text)] if update.is_compiling else []
             return _with_news(replace(scene, is_compiling=update.is_compiling), news)
@@ -284,7 +297,11 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
             return replace(scene, is_ended_for_good=True)
         case OwnAddresses():
             return replace(
-                scene, addresses=update.addresses, given_command=update.join_command, listening=update.listening
+                scene,
+                addresses=update.addresses,
+                given_command=update.join_command,
+                listening=update.listening,
+                has_network=bool(update.addresses),
             )
         case SwarmSeen():
             return _with_swarm(scene, update)

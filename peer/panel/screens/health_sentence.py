@@ -33,6 +33,10 @@ def health(scene: Scene, now: float) -> Text:
         return part("The organiser has ended the run. Your machine saves its work and leaves.", GOOD)
     if scene.is_resting:
         return part("Paused by you; this machine serves others meanwhile. p goes on.", CARE)
+    if not scene.has_network and not scene.num_others:
+        return part(_without_network(scene), CARE)
+    if scene.is_seed and is_alone(scene):
+        return part("Nobody else is here now; this seed keeps the run for those who come", DIM)
     if is_alone(scene):
         return part("Nobody else answers. Your machine looks for the others again and again.", CARE)
     if left_out:
@@ -41,14 +45,17 @@ def health(scene: Scene, now: float) -> Text:
     silent = None if scene.last_round_at is None else now - scene.last_round_at
     if silent is not None and has_stalled(silent, scene.usual_round_seconds) and scene.num_others:
         return part(f"No exchange has ended for {seconds_text(round(silent))}", CARE)
+    if not scene.num_others and scene.swarm.num_silent:
+        return part("Nobody else answers at the moment; training goes on meanwhile", CARE)
+    if scene.is_left_alone and scene.last_round_at is not None:
+        everybody = "Everybody else has left; your machine trains alone, and others may join again"
+        return part(lone_words(scene) if scene.lone_rounds else everybody, CARE)
     if is_at_goal(scene, now):
         return part("The goal is reached; training goes on until the organiser ends the run", GOOD)
-    if not scene.num_others and not scene.swarm.num_silent:
+    if not scene.num_others:
         if scene.last_round_at is None:
             return part(_alone_at_first(scene), DIM)
         return part(lone_words(scene) if scene.lone_rounds else "Others may join while your machine trains", DIM)
-    if not scene.num_others:
-        return part("Nobody else answers at the moment; training goes on meanwhile", CARE)
     if scene.last_round_at is None:
         return part("The first exchange with the others comes after a few steps", DIM)
     if scene.lone_rounds:
@@ -57,6 +64,11 @@ def health(scene: Scene, now: float) -> Text:
         how = "others reach this machine through a relay" if scene.relays else "nobody can dial this machine"
         return part(f"Up to date; {how} (i tells more)", GOOD)
     return part("Everything is up to date", GOOD)
+
+
+def _without_network(scene: Scene) -> str:
+    does = "this seed waits until it has one" if scene.is_seed else "it trains alone until it has one"
+    return f"This machine has no network: {does}, and then finds the others by itself"
 
 
 def _alone_at_first(scene: Scene) -> str:

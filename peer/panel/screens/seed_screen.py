@@ -62,7 +62,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
         parts.append(part(f"state complete, {held} of {len(state.versions)} parts", GOOD))
     lines += labelled("Swarm", parts, width)
     lines += labelled("Run", goal_parts(scene, now, width) or [part("nothing learned yet", DIM)], width)
-    if state.phase == "alone":
+    if state.phase == "alone" or not (scene.has_network or scene.num_others):
         lines += labelled("", [health(scene, now)], width)
     elif scene.lone_rounds and scene.swarm.num_other_trainers > 1:
         lines += labelled("", [part(lone_words(scene), CARE)], width)

@@ -80,7 +80,8 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
     """Run, what this peer does, for how long; who its owner is and which rank they have."""
     words, style = doing(scene)
     words += " after" if words in ("left", "ended") else ""
-    since = "" if scene.joined_at is None else f" {seconds_text(round(max(0.0, now - scene.joined_at)))}"
+    began_at = {"paused": scene.resting_at, "training alone": scene.alone_at}.get(words, scene.joined_at)
+    since = f" {seconds_text(round(max(0.0, now - began_at)))}" if began_at else ""
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
     row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
     row = row if row is not None and row.tokens else None  # no work, no rank
@@ -107,6 +108,8 @@ def doing(scene: Scene) -> tuple[str, str]:
         return "paused", CARE
     if scene.is_compiling:
         return "compiling", CARE
+    if phase == "training" and (scene.is_left_alone or not (scene.has_network or scene.num_others)):
+        return "training alone", CARE
     return phase, GOOD if phase in ("training", "serving") else CARE
 
 

@@ -56,7 +56,7 @@ def test_plain_lines_are_for_people() -> None:
     said = told_by(view, stream)
     assert said[0] == "Joined demo.abc on cpu with 860 k parameters, before the first round."
     assert said[1] == "You passed 100 k tokens."
-    assert said[2] == "Kiran joined."
+    assert said[2] == "Kiran is here."
     assert said[3] == "The manifest is new"
     assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
 
@@ -73,7 +73,7 @@ def test_a_plain_line_waits_for_a_name_and_not_for_long() -> None:
     view.tell(SwarmSeen(at=109.0))
     assert len(told_by(view, stream)) == 2
     view.close()
-    assert told_by(view, stream)[1:3] == [f"{speakable_name(KIRAN)} joined.", f"{speakable_name(KIRAN)} left."]
+    assert told_by(view, stream)[1:3] == [f"{speakable_name(KIRAN)} is here.", f"{speakable_name(KIRAN)} left."]
 
 
 def test_a_plain_line_comes_every_half_minute_whatever_else_was_said() -> None:

@@ -431,6 +431,11 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
     held.reached(5)
     held.reached(5)
     assert told == [RunEnded(4)]
+    at_once: list[Fact] = []
+    ended = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], at_once.append)
+    ended.reached(115)
+    ended.take(manifest({"at_version": 0, "ends_run": True}, revision=2))
+    assert at_once == [RunEnded(115)]
     with pytest.raises(Incompatible, match="revoked this peer's key"):
         held.reached(6)
     old = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)

@@ -26,7 +26,7 @@ from peer.events.peer_events import (
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.key_bindings import PASTED, Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
-from peer.panel.scene.news import milestone_between, next_milestone
+from peer.panel.scene.news import ARRIVAL_SECONDS, milestone_between, next_milestone
 from peer.panel.scene.scene import SETTLE_SECONDS, Scene, scene_of, settled, with_event, with_note, with_update
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
 from peer.panel.screens.key_screens import reached
@@ -252,13 +252,19 @@ def test_of_a_person_the_newest_coming_or_going_is_news() -> None:
     assert not any("not heard" in line for line in said(scene))
 
 
+def test_who_was_there_before_did_not_join() -> None:
+    scene = after(JOINED, Event(1.0 + ARRIVAL_SECONDS - 0.1, ME, PeerJoined(KIRAN)))
+    assert said(scene)[-1].endswith("is here")
+    assert said(with_event(scene, Event(1.0 + ARRIVAL_SECONDS, ME, PeerJoined(JO))))[-1].endswith("joined")
+
+
 def test_who_is_silent_for_a_moment_is_no_news() -> None:
     silent = Event(30.0, ME, PeerLeft(KIRAN, "its record expired"))
     scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), silent, Event(39.0, ME, PeerJoined(KIRAN)))
     assert said(settled(scene, 99.0))[1:] == said(scene)[1:]
-    assert said(scene)[-1].endswith("joined")
+    assert said(scene)[-1].endswith("is here")
     gone = with_event(scene, Event(100.0, ME, PeerLeft(KIRAN, "its record expired")))
-    assert said(settled(gone, 119.0))[-1].endswith("joined")
+    assert said(settled(gone, 119.0))[-1].endswith("is here")
     assert said(settled(gone, 120.0))[-1].endswith("is not heard any more")
     assert said(with_event(gone, Event(101.0, ME, PeerJoined(KIRAN)))) == said(scene)
 
@@ -271,7 +277,7 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
     newcomer = with_event(with_event(scene, took), Event(4.0, ME, PeerJoined(KIRAN)))
     assert said(newcomer)[-1].endswith(" joined, with parts of the model from here")
     assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
-    elsewhere = after(seed, Event(4.0, ME, PeerJoined(KIRAN)))
+    elsewhere = after(seed, Event(44.0, ME, PeerJoined(KIRAN)))
     assert said(elsewhere)[-1].endswith(" joined")
 
 

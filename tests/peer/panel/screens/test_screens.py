@@ -28,7 +28,7 @@ from peer.events.peer_events import (
     RunEnded,
     SwarmLost,
 )
-from peer.events.swarm_seen import SwarmSeen
+from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import farewell
 from peer.panel.plain_and_json_views import summary
 from peer.panel.scene.key_bindings import Page
@@ -40,11 +40,13 @@ from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
 from peer.panel.screens.key_screens import help_screen
 from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
+from peer.panel.screens.training_screen import doing
 from peer.run_clock import arrival
 from tests.kit.panels import (
     FACTS,
     JO,
     KIRAN,
+    LINDSTROEM,
     ME,
     NOW,
     RUN_ID,
@@ -53,6 +55,7 @@ from tests.kit.panels import (
     an_evening,
     committed,
     lines_of,
+    progress,
     render_svg,
     states_of_a_trainer,
     text_of,
@@ -367,8 +370,62 @@ def test_states_have_their_colours_and_own_figures_theirs() -> None:
 
     assert styles(an_evening())["training 2 h 14 min"] == "green"
     assert styles(an_evening())["4.15 M tokens"] == "bold cyan"
-    assert styles(with_update(an_evening(), Resting(True)))["paused 2 h 14 min"] == "yellow"
-    assert styles(with_event(an_evening(), Event(NOW, ME, SwarmLost(60.0))))["training alone 2 h 14 min"] == "yellow"
+    assert styles(with_update(an_evening(), Resting(True), NOW - 3))["paused 3 s"] == "yellow"
+    assert styles(with_event(an_evening(), Event(NOW, ME, SwarmLost(60.0))))["training alone 1 min"] == "yellow"
+
+
+def all_gone(scene: Scene) -> Scene:
+    """Kiran and Lindström have said goodbye: no `SwarmLost` follows, and the phase stays as it was."""
+    for one in (KIRAN, LINDSTROEM):
+        scene = with_event(scene, Event(NOW, ME, PeerLeft(one, "it said goodbye")))
+    return with_update(scene, replace(scene.swarm, at=NOW, num_others=0, num_other_trainers=0))
+
+
+def sentence_of(scene: Scene) -> tuple[str, str]:
+    sentence = health(scene, NOW)
+    return sentence.plain, str(sentence.style)
+
+
+def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
+    at_goal = with_event(an_evening(), progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000))
+    assert sentence_of(at_goal)[0].startswith("The goal is reached")
+    gone = all_gone(at_goal)
+    assert sentence_of(gone) == (
+        "Everybody else has left; your machine trains alone, and others may join again",
+        "yellow",
+    )
+    assert doing(gone) == ("training alone", "yellow")
+    assert "0 others here" not in picture_of(gone)
+    silent = with_update(gone, replace(gone.swarm, num_silent=2))
+    assert sentence_of(silent)[0].startswith("Nobody else answers at the moment")
+    assert doing(silent) == ("training alone", "yellow")
+    back = with_update(gone, replace(gone.swarm, at=NOW + 1, num_others=1, num_other_trainers=1))
+    assert doing(back) == ("training", "green")
+
+
+def test_whoever_trains_alone_from_the_first_is_not_in_trouble() -> None:
+    alone = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0))))
+    alone = with_update(with_event(alone, progress(NOW, 100, 2.0)), SwarmSeen(NOW))
+    assert doing(alone) == ("training", "green")
+    assert sentence_of(alone)[1] != "yellow"
+
+
+@pytest.mark.parametrize("is_seed", [False, True])
+def test_a_machine_without_a_network_says_so(is_seed: bool) -> None:
+    scene = all_gone(an_evening(is_seed=is_seed))
+    assert "no network" not in picture_of(scene)
+    cut_off = with_update(scene, OwnAddresses(()))
+    assert "This machine has no network" in picture_of(cut_off)
+    assert sentence_of(cut_off)[1] == "yellow"
+    assert "no network" not in picture_of(with_update(cut_off, OwnAddresses(scene.addresses)))
+
+
+def test_a_seed_alone_does_its_job() -> None:
+    alone = with_event(all_gone(an_evening(is_seed=True)), Event(NOW, ME, SwarmLost(60.0)))
+    shown = picture_of(alone)
+    assert "this seed keeps the run for those who come" in shown
+    assert sentence_of(alone)[1] != "yellow"
+    assert alone.news[-1].kind == "person"
 
 
 def test_a_terminal_of_letters_gets_letters() -> None:
