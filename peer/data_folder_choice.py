@@ -20,6 +20,7 @@ from peer.config.peer_config import (
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
 from peer.fresh_folder import FreshFolder
 from peer.run_folders import SEED, stopped_seed
+from peer.user_folders import OWNER_KEY_NAME
 
 MOST_FOLDERS = 16
 """Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
@@ -60,7 +61,8 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     """Lock the data folder of `config`, or a further one beside it (RUN-2, ...) when that is another peer's.
 
     A peer comes back to the free folder that its command used last. A seed never takes the folder of a trainer, nor the
-    reverse. Links lead to a seed's key, and credit stands under a trainer's.
+    reverse. Links lead to a seed's key, and credit stands under a trainer's. But the seed of a run takes the folder of
+    its owner: links to the run lead there.
 
     Only a default folder gives way, with the default key: if you name a folder or a key, you get that or a sentence. So
     a key never runs twice. A peer in a further folder also dials those that run, whose addresses are in their folders.
@@ -85,6 +87,11 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     usual = config.data_dir
     folders = [usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(2, MOST_FOLDERS + 1))]
     own, unused = _fitting(folders, what)
+    if what == SEED:
+        # Published links of a run lead to the key in its owner's folder, whatever ran there last.
+        owners = [folder for folder in folders if (folder / OWNER_KEY_NAME).exists()]
+        own = [*owners, *(folder for folder in own if folder not in owners)]
+        unused = [folder for folder in unused if folder not in owners]
     num_stopped = sum(told_holder_of(folder) is None for folder in own)
     for folder in (*own, *unused):
         chosen = config if folder == usual else _moved(config, folder, folders)
@@ -97,7 +104,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
             continue
         # Another start may have made it a moment ago, and lost the race for it.
         is_new = folder != usual and folder in unused
-        sentence = _sentence(config, folder, is_new=is_new, num_stopped=num_stopped)
+        sentence = _sentence(config, folder, what, is_new=is_new, num_stopped=num_stopped)
         return chosen, HeldFolder(lock, fresh, sentence, is_spare)
     raise LocalFault(
         f"the {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are taken; expected a free one; give "
@@ -118,7 +125,7 @@ def _fitting(folders: Sequence[Path], what: str) -> tuple[list[Path], list[Path]
     return sorted(own, key=_last_event_at, reverse=True), unused
 
 
-def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: int) -> str | None:
+def _sentence(config: PeerConfig, folder: Path, what: str, *, is_new: bool, num_stopped: int) -> str | None:
     is_seed = last_use_of(folder) == SEED
     if not is_seed and not config.peers and (sentence := stopped_seed(config.run_id)) is not None:
         return sentence
@@ -132,7 +139,10 @@ def _sentence(config: PeerConfig, folder: Path, *, is_new: bool, num_stopped: in
         here = "this machine already runs the run's seed" if seeds else "a peer of this run runs here already"
     else:
         here = f"the usual folder is that of a {'seed' if seeds else 'trainer'} of this run"
-    return f"{here}; this peer keeps a folder of its own, {folder}"
+    new = ""
+    if what == SEED:
+        new = ", and a new key: it is one more bootstrap peer, and links to the other one do not lead here"
+    return f"{here}; this peer keeps a folder of its own, {folder}{new}"
 
 
 def _last_event_at(folder: Path) -> float:
@@ -151,5 +161,5 @@ def _moved(config: PeerConfig, folder: Path, folders: Sequence[Path]) -> PeerCon
 
 
 def _fresh(config: PeerConfig, files: Sequence[str]) -> FreshFolder:
-    written = (config.identity, config.event_log_path, config.cached_peers_path)
+    written = (config.identity, config.event_log_path, config.cached_peers_path, config.data_dir / ADDRESSES_NAME)
     return FreshFolder(config.data_dir, (*written, *(config.data_dir / name for name in files)))

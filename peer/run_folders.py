@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +50,18 @@ def remember_place(run_id: str, folder: Path) -> None:
 
 def forget_places(folder: Path) -> None:
     """Forget those in `folder`, as that of a demo that is over; a file in which nothing else stands goes."""
+    _forget(lambda run_id, place: folder.resolve() in place.parents)
+
+
+def forget_run(run_id: str) -> None:
+    """Forget where folders of a run are that were named by hand."""
+    _forget(lambda of_run, place: of_run == run_id)
+
+
+def _forget(goes: Callable[[str, Path], bool]) -> None:
     with contextlib.suppress(OSError, UsageFault):
         file, known = user_data_dir_here() / PLACES_NAME, known_places()
-        kept = [one for one in known if folder.resolve() not in one[1].parents]
+        kept = [one for one in known if not goes(*one)]
         if kept == known:
             return
         if kept:

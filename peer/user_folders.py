@@ -12,6 +12,10 @@ from dht.errors import UsageFault
 
 DATA_DIR_NAME = "murmuration"
 OWNER_KEY_NAME = "owner.key"
+RUN_RECORD_NAME = "run.record"
+"""The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
+PASS_NAME = "membership.pass"
+"""What lets this peer into a private run."""
 """In the folder of a run that was made here."""
 
 

@@ -19,10 +19,8 @@ from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
 from peer.config.validation_sentences import explain, read_toml, shown
 from peer.secret_files import make_secret_folder
+from peer.user_folders import RUN_RECORD_NAME as RUN_RECORD_NAME
 from peer.user_folders import expanded, user_data_dir_here
-
-RUN_RECORD_NAME = "run.record"
-"""The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
 
 CHECKPOINTS_NAME = "checkpoints"
 """The folder of checkpoints in a peer's data folder."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from peer.run_folders import folders_of, known_places
-from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
+from peer.user_folders import OWNER_KEY_NAME, PASS_NAME, RUN_RECORD_NAME, user_data_dir_here
 
 NEAR = 0.8
 """Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
@@ -44,6 +44,21 @@ def every_run_here() -> list[str]:
             split_run_id(name)
             found.append(name)
     return found
+
+
+def runs_of_name(name: str) -> list[str]:
+    """Ids of the runs here of this name: those that were joined or made here, or invited to; else all of them.
+
+    A folder may be left of an id that was mistyped.
+    """
+    same = [run_id for run_id in runs_here() if run_id.partition(".")[0] == name]
+    return [run_id for run_id in same if any(map(_is_of_a_run, folders_of(run_id)))] or same
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any((folder / name).exists() for name in (RUN_RECORD_NAME, OWNER_KEY_NAME, PASS_NAME))
+    return False
 
 
 def owned_folders(run_id: str) -> list[Path]:

@@ -7,6 +7,7 @@ has that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -39,6 +40,7 @@ from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers
 from peer.owner.new_run import OTHER_FOLDER
+from peer.run_folders import folders_of
 from peer.secret_files import write_secret
 from peer.user_folders import OWNER_KEY_NAME, expanded, user_data_dir_here
 
@@ -84,8 +86,11 @@ class OwnedRun:
             ) from error
 
     def known_addresses(self) -> list[str]:
-        """Where members were reached from this folder: its own peer's addresses, then those of earlier sessions."""
-        own = read_cached_peers(self.folder / ADDRESSES_NAME)
+        """Addresses of the run's peers on this machine, then those at which members were reached from this folder."""
+        folders = [self.folder]
+        with contextlib.suppress(UsageFault):  # this user has no home folder
+            folders += folders_of(self.record.run_id)
+        own = [address for folder in folders for address in read_cached_peers(folder / ADDRESSES_NAME)]
         return list(dict.fromkeys([*own, *read_cached_peers(self.folder / "cached_peers.json")]))
 
     def edit(self, change: ChangeSection) -> RunManifest:

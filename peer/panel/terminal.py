@@ -31,6 +31,7 @@ from peer.panel.scene.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
 from peer.panel.view_choice import EventView, make_view
 from peer.run_folders import keep_name
+from peer.user_folders import PASS_NAME
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
@@ -94,7 +95,7 @@ class Terminal:
         self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
-        self._is_member = False
+        self._is_member = self._may_stay = False
         self._first_deed = "anybody was served" if is_seed else "training began"
         self._config = config
         self._listeners: list[Callable[[Event], object]] = []
@@ -149,12 +150,11 @@ class Terminal:
         return self._leaving.is_asked
 
     def keep_folder(self) -> None:
-        """From now on others may see this peer's key: the data folder stays, whatever comes of this start.
+        """From now on others may see this peer's key: the data folder stays once the run was found.
 
         A spare one still goes, unless this peer becomes a member or has begun to fetch the state.
         """
-        if not self._is_spare:
-            self._give_up = self._folder.close
+        self._may_stay = True
 
     @property
     def left_early(self) -> bool:
@@ -221,7 +221,13 @@ class Terminal:
         self._errors.close()
         with self._log_lock:
             self._log.close()
-        if self._is_spare and (self._is_member or self._config.checkpoints_path.exists()):
+        if self._is_spare:
+            stays = self._is_member or self._config.checkpoints_path.exists()
+        else:
+            # A run of which nobody here has a manifest may be a mistyped one. An invite is for this key.
+            is_known = self._config.run_record_path.exists() or (self._config.data_dir / PASS_NAME).exists()
+            stays = self._may_stay and is_known
+        if stays:
             self._folder.close()
         else:
             self._give_up()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,36 @@ def start_and_stop(what: str, last_event_at: int = 0) -> str:
 def test_neither_a_seed_nor_a_trainer_takes_the_key_of_the_other(first: tuple[PeerConfig, HeldFolder]) -> None:
     first[1].lock.close()
     assert [start_and_stop(what) for what in ("peer join", "peer seed", "peer join")] == ["-2", "", "-2"]
+
+
+def test_the_seed_of_a_run_takes_its_owners_folder_whatever_ran_there_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert start_and_stop("peer join") == ""
+    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer seed")
+    held.lock.close()
+    assert config.data_dir.name == f"{RUN_ID}-2"
+    assert held.sentence is not None
+    assert "it is one more bootstrap peer, and links to the other one do not lead here" in held.sentence
+    (tmp_path / "murmuration" / RUN_ID / "owner.key").touch()
+    assert start_and_stop("peer seed") == ""
+    _, trains = hold_folder(PeerConfig(run_id=RUN_ID), "peer seed")
+    assert start_and_stop("peer seed") == "-2", "while something runs there"
+    trains.lock.close()
+
+
+def test_a_start_that_found_no_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for kept in ((), ("run.record",), ("membership.pass",)):
+        config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
+        terminal = Terminal(config, held=held)
+        with terminal.interruptible():
+            terminal.keep_folder()
+            for name in (*kept, "addresses.json", "identity.key"):
+                (config.data_dir / name).touch()
+        assert config.data_dir.exists() == bool(kept)
+        shutil.rmtree(config.data_dir, ignore_errors=True)
 
 
 def test_a_trainer_without_other_addresses_hears_that_its_seed_does_not_run(

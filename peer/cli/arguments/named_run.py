@@ -13,7 +13,7 @@ import typer
 from dht.errors import UsageFault
 from peer.console.first_lines import notice
 from peer.observe.ended_run import RunEnd
-from peer.observe.run_names import near_run, runs_here
+from peer.observe.run_names import near_run, runs_here, runs_of_name
 
 Run = Annotated[
     str | None,
@@ -130,11 +130,14 @@ def _meant(text: str) -> tuple[str, Sequence[str], RunEnd | None]:
             )
         return says.run_id, says.addresses, says.end
     if "." not in text:
-        same = [known for known in runs_here() if known.partition(".")[0] == text]
+        same = runs_of_name(text)
         if len(same) == 1:
             return same[0], (), None
         if same:
-            raise UsageFault(f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}.")
+            raise UsageFault(
+                f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}; "
+                "`peer forget RUN` takes one away."
+            )
     try:
         split_run_id(text)
     except UsageFault as fault:

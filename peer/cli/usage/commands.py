@@ -28,6 +28,7 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "doctor": Listed("doctor", "Say whether joining makes sense."),
         "profile": Listed("profile", "Choose what is shown about you."),
         "runs": Listed("runs_open_stop_logs_service", "List the runs that you take part in here."),
+        "forget": Listed("runs_open_stop_logs_service", "Take a run off this machine."),
         "stop": Listed("runs_open_stop_logs_service", "End the peer that runs on this machine."),
         "logs": Listed("runs_open_stop_logs_service", "Print what that peer has done."),
         "service": Listed("runs_open_stop_logs_service", "Keep a peer running without a terminal."),

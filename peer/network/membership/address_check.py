@@ -70,7 +70,7 @@ def look_first(
 
     Raises:
         UsageFault: only this peer itself is named, or another run is trained there.
-        NobodyReachable: nobody answered in time.
+        NobodyReachable: nobody answered in time, or other peers than the named ones.
     """
     if own is not None and addresses and all(parse_peer_multiaddr(address)[0] == own for address in addresses):
         raise own_address(addresses[0])
@@ -147,6 +147,19 @@ def lacks_network(addresses: Iterable[str]) -> bool:
     return bool(hosts) and not has_way_to(hosts)
 
 
+def is_other_peer(what: str) -> bool:
+    """Whether a dial failed because the peer that answered has another key than the address names."""
+    return "mismatch" in what
+
+
+def another_peer(address: str) -> NobodyReachable:
+    """What is said when another peer answers than the one that was named."""
+    return NobodyReachable(
+        f"another peer answers at {address}; expected the PeerId at the end of the address, which its key must prove; "
+        "the address is mistyped, or somebody else has it now: copy the run's link again, or ask who gave it to you"
+    )
+
+
 def own_address(address: str) -> UsageFault:
     """What is said when a peer is to join at itself."""
     return UsageFault(
@@ -204,14 +217,25 @@ async def _run_there(run_id: str, addresses: Sequence[str]) -> RunRecord | str |
     async def ask(host: Host, address: str) -> RunRecord | str | None:
         return await run_of(host, run_id, [address])
 
-    said: list[RunRecord | str] = await _answers(Identity.generate(), addresses, ask)
+    faults: dict[str, str] = {}
+    said: list[RunRecord | str] = await _answers(Identity.generate(), addresses, ask, faults.__setitem__)
+    wrong = [address for address, what in faults.items() if is_other_peer(what)]
+    if wrong and len(wrong) == len(set(addresses)):
+        raise another_peer(wrong[0])
     return next((answer for answer in said if isinstance(answer, str)), said[0] if said else None)
 
 
 async def _answers(
-    identity: Identity, addresses: Sequence[str], ask: Callable[[Host, str], Awaitable[Answer | None]]
+    identity: Identity,
+    addresses: Sequence[str],
+    ask: Callable[[Host, str], Awaitable[Answer | None]],
+    on_fault: Callable[[str, str], object] = lambda address, what: None,
 ) -> list[Answer]:
-    """What is answered at these addresses, asked side by side by a host of its own."""
+    """What is answered at these addresses, asked side by side by a host of its own.
+
+    Args:
+        on_fault: called with (address, why) of each that could not be dialled.
+    """
     allow_parts_of_hivemind()
     from dht.p2pd.host import P2pdHost
 
@@ -223,7 +247,8 @@ async def _answers(
             async def ask_at(address: str) -> None:
                 try:
                     await host.connect(address, ASK_SECONDS)
-                except PeerFault:
+                except PeerFault as fault:
+                    on_fault(address, fault.what)
                     return
                 if (answer := await ask(host, address)) is not None:
                     said[address] = answer

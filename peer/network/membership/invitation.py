@@ -21,9 +21,7 @@ from dht.errors import UsageFault, reading
 from dht.identity.keys import Identity, peer_id_of
 from dht.regular_files import open_regular, read_private
 from peer.secret_files import write_secret
-
-PASS_NAME = "membership.pass"
-"""What lets this peer into a private run, in its data folder."""
+from peer.user_folders import PASS_NAME as PASS_NAME
 
 
 def read_invite(source: str) -> tickets.Invite:

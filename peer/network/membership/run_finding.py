@@ -20,7 +20,15 @@ from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_
 from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.network.membership.address_check import JOIN_ADVICE, nobody_answered, not_admitted, own_address, why_nobody
+from peer.network.membership.address_check import (
+    JOIN_ADVICE,
+    another_peer,
+    is_other_peer,
+    nobody_answered,
+    not_admitted,
+    own_address,
+    why_nobody,
+)
 from peer.network.membership.manifest_revisions import apply_member_rules, manifest_of
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.mistyped_run_id import in_other_run, other_run
@@ -51,13 +59,13 @@ class _Complaints:
             self.other_runs.append(other)
 
     def not_reached(self, address: str, what: str) -> None:
-        if "mismatch" in what or address not in self.unreachable:
+        if is_other_peer(what) or address not in self.unreachable:
             self.unreachable[address] = what
 
     @property
     def wrong_peers(self) -> list[str]:
         """Addresses at which another peer answers than the one that they name."""
-        return [address for address, what in self.unreachable.items() if "mismatch" in what]
+        return [address for address, what in self.unreachable.items() if is_other_peer(what)]
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -171,11 +179,7 @@ def _not_found(
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
         return own_address(addresses[0])
     if complaints.wrong_peers and not num_members:
-        return NobodyReachable(
-            f"another peer than the named one answers at {complaints.wrong_peers[0]}; expected the PeerId at the end "
-            "of the address, which its key must prove; somebody else has that address now, or sits between; ask the "
-            "person who gave it to you"
-        )
+        return another_peer(complaints.wrong_peers[0])
     return NobodyReachable(_nobody(config.run_id, addresses, num_members, waited, complaints.reasons))
 
 

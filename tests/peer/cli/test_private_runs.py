@@ -25,6 +25,7 @@ from dht.admission.tickets import (
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from peer.cli import app
+from peer.config.peer_config import ADDRESSES_NAME, write_cached_peers
 from peer.network.membership.address_check import not_admitted
 from peer.network.membership.invite_users import INVITE_USERS_NAME, InviteUsers
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
@@ -85,6 +86,19 @@ def join(tmp_path: Path, invite: Invite | str) -> list[str]:
 
 
 # --- invites
+
+
+def test_the_owners_commands_find_every_peer_of_the_run_on_this_machine(
+    owned: OwnedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `peer status` does: also the one in a further folder, or in one that was named by hand."""
+    elsewhere = owned.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{Identity.generate().peer_id}"
+    write_cached_peers(elsewhere / ADDRESSES_NAME, [address])
+    assert address not in owned.known_addresses()
+    monkeypatch.setattr("peer.owner.owned_run.folders_of", lambda run_id: [elsewhere])
+    assert address in owned.known_addresses()
 
 
 def test_an_expired_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -441,3 +441,28 @@ def test_the_page_of_a_run_in_a_folder_named_by_hand_is_found(home: Path) -> Non
     note_page(RUN, "http://127.0.0.1:8123")
     assert (named / "page.address").exists()
     assert noted_pages(RUN) == ["http://127.0.0.1:8123"]
+
+
+def test_a_run_is_forgotten_with_its_folders_but_not_one_that_runs_or_that_is_owned(
+    home: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = home / "data" / "murmuration" / RUN
+    folder.mkdir(parents=True)
+    (folder / "identity.key").touch()
+    assert app.run(["forget", "demo"]) == 2
+    assert "expected --yes where nobody can be asked" in capsys.readouterr().err
+    lock = FolderLock(folder, "peer join")
+    assert app.run(["forget", "demo", "--yes"]) == 2
+    assert f"run `peer stop {RUN}` first" in capsys.readouterr().err
+    lock.close()
+    (folder / "owner.key").touch()
+    assert app.run(["forget", RUN, "--yes"]) == 2
+    assert "has the owner's key" in capsys.readouterr().err
+    (folder / "owner.key").unlink()
+    assert app.run(["forget", RUN, "--yes"]) == 0
+    assert f"Still there: {elsewhere}" in " ".join(capsys.readouterr().out.split())
+    assert not folder.exists()
+    assert elsewhere.is_dir()
+    assert known_places() == []
+    assert app.run(["forget", RUN, "--yes"]) == 2
+    assert "is no run of this machine" in capsys.readouterr().err

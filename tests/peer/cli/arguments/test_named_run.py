@@ -110,6 +110,18 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
         named_run(RUN_ID, OTHER_ID, None)
 
 
+def test_a_name_stands_for_the_run_that_was_joined_and_not_for_one_that_was_mistyped(home: Path) -> None:
+    for name in (RUN_ID, make_run_id("demo", Identity.from_seed(bytes([2]) * 32).public_key)):
+        (home / name).mkdir(parents=True)
+        (home / name / "identity.key").touch()
+    for kept in ("run.record", "owner.key", "membership.pass"):
+        (home / RUN_ID / kept).touch()
+        assert named_run("demo", None, None)[:2] == (RUN_ID, None)
+        (home / RUN_ID / kept).unlink()
+    with pytest.raises(UsageFault, match="`peer forget RUN` takes one away"):
+        named_run("demo", None, None)
+
+
 def test_a_mistyped_run_is_named_as_it_is_here(home: Path) -> None:
     assert near_run(RUN_ID) is None
     (home / RUN_ID).mkdir(parents=True)

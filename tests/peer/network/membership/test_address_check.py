@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -78,6 +78,22 @@ def test_ones_own_address_alone(closed: int) -> None:
 
 def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
     look_first(RUN, [address(listening)], 60, asks=False)
+
+
+def test_another_peer_at_every_address_is_told_at_once(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answers(
+        identity: object, addresses: Sequence[str], ask: object, on_fault: Callable[[str, str], object]
+    ) -> list[object]:
+        for one in addresses[: len(addresses) - num_silent]:
+            on_fault(one, "peer id mismatch: expected a, but remote key matches b")
+        return []
+
+    monkeypatch.setattr("peer.network.membership.address_check._answers", answers)
+    num_silent = 0
+    with pytest.raises(NobodyReachable, match=f"another peer answers at {address(listening)}; expected the PeerId"):
+        look_first(RUN, [address(listening)], 60)
+    num_silent = 1
+    assert look_first(RUN, [address(listening), address(1)], 60) is None, "the other one may be the run's"
 
 
 def test_an_address_that_is_known_later_is_tried_as_well(listening: int, closed: int) -> None:
