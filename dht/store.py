@@ -70,4 +70,7 @@ class RecordStore(Protocol):
         Cheap enough to be repeated without end: it joins, heals and merges swarms with one mechanism.
         """
 
+    def member_clocks(self) -> list[float]:
+        """What the clocks of members that answered lately show now, in unix seconds."""
+
     async def close(self) -> None: ...

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -180,10 +181,12 @@ class Gate:
         p2p: the connected `hivemind.p2p.P2P`.
         admission: makes and checks the proofs of a private run; asked on every call, so a revocation works at once.
             Without one everybody is a member.
+        now: returns the unix seconds that answers show.
     """
 
-    def __init__(self, p2p: Any, admission: Admission | None = None) -> None:
+    def __init__(self, p2p: Any, admission: Admission | None = None, now: Callable[[], float] = time.time) -> None:
         self._p2p = p2p
+        self._now = now
         self._admission = admission
         self._proven: Newest[bytes, None] = Newest(MAX_PROVEN_PEERS)
         self._is_open = asyncio.Event()
@@ -211,6 +214,8 @@ class Gate:
                     raise GateRefusal(f"{fault.what} at once; expected fewer calls; ask again") from fault
                 await self._wait_open()
                 response = await handler(request, context)
+            if isinstance(response, dht_pb2.PingResponse):
+                response.dht_time = self._now()
             if nonce:
                 assert self._admission is not None
                 response.auth.signature = self._admission.answer(_text_of(remote), nonce)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from dht.admission.admission import Admission
+from dht.bounded_dictionary import Newest
+from dht.clocks import steady_seconds
 from dht.errors import LocalFault, words_of
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
@@ -51,6 +55,10 @@ GLANCE_BEAM_SIZE: Final = 5
 
 MAX_PINGS: Final = 16
 NUM_FRIENDS_PINGED: Final = 3
+MAX_CLOCKS: Final = 64
+"""Members whose clocks are remembered."""
+CLOCK_LIFE_SECONDS: Final = 300.0
+"""A clock that was read longer ago may have been set since."""
 
 _CALL_ERRORS: Final = (
     P2PHandlerError,
@@ -83,6 +91,7 @@ class HivemindNode:
         records: the validator, which also ranks revisions.
         serves: whether others may ask us, and count on us as a holder of records.
         admission: the proofs of a private run.
+        now: returns unix seconds.
 
     The storage outlives the DHTNode, so a restart of the daemon loses nothing that we hold for others.
     """
@@ -93,17 +102,21 @@ class HivemindNode:
         records: SignedRecords,
         serves: bool,
         admission: Admission | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         own_run = None if admission is None else admission.run_id
         self.storage = BoundedStorage(
-            time.time, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
+            now, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
         )
         # hivemind lets strangers write into the cache of others; ours takes nothing.
-        self._cache = BoundedStorage(time.time, max_keys=0)
+        self._cache = BoundedStorage(now, max_keys=0)
         self._host = host
         self._serves = serves
         self._admission = admission
+        self._now = now
         self._records = records
+        self._clocks: Newest[PeerID, tuple[float, float]] = Newest(MAX_CLOCKS)
+        """Member -> what its clock showed when it answered, and seconds of the steady clock then."""
         self._node: Any = None
         self._line: RpcTransport | None = None
         self._ready = asyncio.Event()
@@ -192,6 +205,11 @@ class HivemindNode:
         candidates = remembered.nodes | dict(met)
         return [candidates[node_id] for node_id in sorted(candidates, key=key_id.xor_distance)]
 
+    def member_clocks(self) -> list[float]:
+        """What the clocks of members that answered in the last `CLOCK_LIFE_SECONDS` show now, unix seconds."""
+        now = steady_seconds()
+        return [shown + now - at for shown, at in self._clocks.values() if now - at <= CLOCK_LIFE_SECONDS]
+
     def forget_holder(self, key_id: DHTID, peer: PeerID) -> None:
         """`peer` did not answer: leave it out, and look up again next time."""
         remembered = self._holders.get(key_id)
@@ -210,7 +228,7 @@ class HivemindNode:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
                 self._line = await open_line(self._host)
-                gate = Gate(self._line, self._admission)
+                gate = Gate(self._line, self._admission, self._now)
                 self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
@@ -274,12 +292,14 @@ class HivemindNode:
             response = await protocol.get_stub(peer).rpc_ping(
                 dht_pb2.PingRequest(peer=protocol.node_info), timeout=CALL_SECONDS
             )
-            node_id = DHTID.from_bytes(response.peer.node_id)
+            node_id, shown = DHTID.from_bytes(response.peer.node_id), float(response.dht_time)
         except _CALL_ERRORS as error:
             logger.debug("no DHT answer of %s: %r", peer, error)
             await protocol.update_routing_table(None, peer, responded=False)
             return
         node.blacklist.register_success(peer)
+        if math.isfinite(shown) and shown > 0:
+            self._clocks[peer] = (shown, steady_seconds())
         await protocol.update_routing_table(node_id, peer, responded=True)
 
     async def _look_around(self, node: Any) -> None:

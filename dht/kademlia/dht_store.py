@@ -62,6 +62,7 @@ class HivemindStore:
         admission: the proofs of a private run; without one nobody shows any.
         after_dial: awaited in each `bootstrap` with the addresses that were dialled, before anybody is greeted; what it
             raises, `bootstrap` raises.
+        now: returns unix seconds.
 
     Operations never fail because of the network: they end in about `OPERATION_SECONDS` with what could be reached.
     """
@@ -73,12 +74,14 @@ class HivemindStore:
         serves: bool = True,
         admission: Admission | None = None,
         after_dial: Callable[[list[str]], Awaitable[None]] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._host = host
         self._after_dial = after_dial
-        self._records = SignedRecords(time.time)
+        self._now = now
+        self._records = SignedRecords(now)
         serves = serves and isinstance(host, P2pdHost)
-        self._member = HivemindNode(host, self._records, serves, admission)
+        self._member = HivemindNode(host, self._records, serves, admission, now)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}
 
@@ -136,6 +139,10 @@ class HivemindStore:
             if self._after_dial is not None:
                 await self._after_dial(chosen)
             return await self._member.greet_connected()
+
+    def member_clocks(self) -> list[float]:
+        """See the port: of members that `bootstrap` greeted in the last minutes."""
+        return self._member.member_clocks()
 
     async def close(self) -> None:
         """Leave the DHT. Never raises; the host stays open."""
@@ -220,7 +227,7 @@ class HivemindStore:
                     found += remote if remote is not None else await self._search(node, key, key_id)
         except (LocalFault, TimeoutError) as error:
             logger.info("%s was read here only: %s", key, words_of(error, "the time was up"))
-        return [item for item in found if item[2] > time.time()]
+        return [item for item in found if item[2] > self._now()]
 
     async def _ask_holders(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]] | None:
         """Entries of `NUM_HOLDERS_READ` holders; None when too few answered or they had nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
@@ -136,8 +136,12 @@ class MemoryNetwork:
 
     def num_reachable(self, peer_id: PeerId, at_most: int | None = None) -> int:
         """How many live hosts a peer can reach, counted as far as `at_most`."""
+        return sum(1 for _ in islice(self.reachable(peer_id), at_most))
+
+    def reachable(self, peer_id: PeerId) -> Iterator[PeerId]:
+        """The live hosts that a peer can reach."""
         live = (other for other, host in self._hosts.items() if host.is_live and other != peer_id)
-        return sum(1 for _ in islice((other for other in live if self.can_reach(peer_id, other)), at_most))
+        return (other for other in live if self.can_reach(peer_id, other))
 
     @property
     def is_whole(self) -> bool:

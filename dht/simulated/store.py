@@ -54,6 +54,8 @@ class MemoryRecords:
     verified: VerifiedRecords = field(default_factory=VerifiedRecords)
     entries: dict[str, dict[PeerId, list[_Entry]]] = field(default_factory=dict)
     """By run id and kind, then by publisher."""
+    clocks: dict[PeerId, Callable[[], float]] = field(default_factory=dict)
+    """Of members whose wall clocks show something else than `now`."""
 
 
 class MemoryStore:
@@ -133,6 +135,13 @@ class MemoryStore:
             except PeerUnreachable:
                 continue
         return self._records.network.num_reachable(self._host.peer_id)
+
+    def member_clocks(self) -> list[float]:
+        """See the port: of all that can be reached."""
+        clocks = self._records.clocks
+        return [
+            clocks.get(peer_id, self._records.now)() for peer_id in self._records.network.reachable(self._host.peer_id)
+        ]
 
     async def close(self) -> None:
         """See the port. What was published stays until it expires."""

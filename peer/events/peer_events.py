@@ -213,6 +213,25 @@ def _went_on(is_training: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockIsWrong(Fact):
+    """This computer's clock is `seconds_ahead` of the clocks of most of `num_members` members that answered."""
+
+    seconds_ahead: float
+    """Negative: it is behind."""
+    num_members: int
+
+    def sentence(self) -> str:
+        where = "ahead of" if self.seconds_ahead > 0 else "behind"
+        whose = (
+            "that of the one member" if self.num_members == 1 else f"most of the clocks of {self.num_members} members"
+        )
+        return (
+            f"This computer's clock is {seconds_text(abs(self.seconds_ahead))} {where} {whose} that answered: set it, "
+            "for example with `timedatectl set-ntp true`. Until then other members ignore what this peer announces."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonRestarted(Fact):
     """The libp2p daemon died and is back with the same identity; `seconds` without it."""
 

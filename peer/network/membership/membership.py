@@ -21,6 +21,7 @@ from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incom
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.allowances import Allowances
+from dht.clocks import CLOCK_SKEW_SECONDS
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity.keys import Identity
@@ -44,8 +45,6 @@ FIRST_SUSPICION_SECONDS = 5.0
 """A peer that did not answer is excluded for this long, then for twice that."""
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
-CLOCK_SKEW_SECONDS = 60.0
-"""Between two peers' wall clocks; machines without time service drift by seconds a day."""
 LOOK_SECONDS = 8.0
 """For a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32

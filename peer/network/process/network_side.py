@@ -21,7 +21,7 @@ from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.admission.admission import Admission
 from dht.admission.dated_proofs import NONCE_BYTES
 from dht.admission.handshake_frames import AccessRule
-from dht.clocks import steady_seconds
+from dht.clocks import SwarmClock, steady_seconds
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
@@ -45,6 +45,7 @@ from peer.events.peer_events import Event, RunEnded
 from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
+from peer.network.membership.clock_check import ClockCheck
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.manifest_revisions import apply_member_rules
@@ -105,6 +106,7 @@ class NetworkSide:
 
     def __post_init__(self) -> None:
         config = self.config
+        self._clock = SwarmClock(time.time, steady_seconds)
         self._identity = Identity.load_or_create(config.identity)
         key_path = config.contributor_key
         self._contributor = None if key_path is None else load_contributor(key_path, create=False)
@@ -114,7 +116,8 @@ class NetworkSide:
         self._limits = RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
         """What the volunteer lets the line carry."""
         self._host = self._make_host()
-        self._store = HivemindStore(self._host, admission=self._admission)
+        self._store = HivemindStore(self._host, admission=self._admission, now=self._clock)
+        self._clock_check = ClockCheck(self._clock, self._store.member_clocks, self._report)
         self._kept_addresses = KeptAddresses(config, self._host)
         self._upkeep: RecordUpkeep | None = None
         self._leave_reason: str | None = None
@@ -175,8 +178,12 @@ class NetworkSide:
             record, manifest = found
             check_site(manifest, self.config.site, trains=self.role == "trainer")
             keep_record(self.config.run_record_path, record)
-            upkeep = self._upkeep = RecordUpkeep(self.config, record, host, store, self._admission, self._report)
+            upkeep = self._upkeep = RecordUpkeep(
+                self.config, record, host, store, self._admission, self._report, self._clock
+            )
             serve_run(host, self._admission, lambda: upkeep.record)
+            if not await self._unless_left(self._clock_check.settle(self._look_for_members)):
+                return
             rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
             handshake_policy = RunHandshakePolicy(rule, host.peer_id, self.role, self._admission)
             files = await self._unless_left(
@@ -194,17 +201,17 @@ class NetworkSide:
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
             self._watch_daemon(node)
-            ProbeServer(host, handshake_policy, dial_freshly, wall_clock=time.time, clock=time.monotonic)
+            ProbeServer(host, handshake_policy, dial_freshly, wall_clock=self._clock, clock=time.monotonic)
             work = [
                 self._build_reconnect_loop(node).run(),
                 upkeep.republish(),
                 upkeep.follow_revisions(node),
                 self._build_paths(node).run(),
-                PanelLooks(self.config, host, store, self._contributor, self.on_seen).run(node),
+                PanelLooks(self.config, host, store, self._contributor, self._clock, self.on_seen).run(node),
             ]
             if self._contributor is not None and (key_path := self.config.contributor_key) is not None:
                 work.append(
-                    Contributing(store, self._contributor, key_path, self.config.run_id, node.me, time.time).run()
+                    Contributing(store, self._contributor, key_path, self.config.run_id, node.me, self._clock).run()
                 )
             background = [asyncio.create_task(one) for one in work]
             for task in background:
@@ -224,7 +231,7 @@ class NetworkSide:
         admission = Admission(
             self._identity,
             self.config.run_id,
-            time.time,
+            self._clock,
             lambda: secrets.token_bytes(NONCE_BYTES),
             ticket_pass=ticket_pass or b"",
             is_private=ticket_pass is not None,
@@ -233,7 +240,7 @@ class NetworkSide:
         )
         if self._record is not None:
             apply_member_rules(admission, self._record)
-        users.remind(admission, time.time())
+        users.remind(admission, self._clock())
         return admission
 
     def _make_host(self) -> P2pdHost:
@@ -259,7 +266,7 @@ class NetworkSide:
         host = self._host
 
         async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
-            async with probing(host, node.ports.handshake_policy, member, time.monotonic, time.time) as probe:
+            async with probing(host, node.ports.handshake_policy, member, time.monotonic, self._clock) as probe:
                 return await probe.dial_back(addresses)
 
         return Paths(
@@ -292,7 +299,7 @@ class NetworkSide:
             host,
             self._store,
             handshake_policy,
-            time.time,
+            self._clock,
             steady_seconds,
             asyncio.to_thread,
             self._emit,
@@ -338,7 +345,8 @@ class NetworkSide:
     def _build_reconnect_loop(self, node: Node) -> ReconnectLoop:
         async def look() -> int:
             try:
-                num_members = await self._store.bootstrap(addresses_now(self.config))
+                num_members = await self._look_for_members()
+                self._clock_check.look()
                 if num_members:
                     await node.membership.look()
                     await self._kept_addresses.keep()
@@ -360,16 +368,19 @@ class NetworkSide:
             look,
             lambda: {
                 record.peer_id: (record.session, record.sequence)
-                for record in node.membership.view.members(time.time())
+                for record in node.membership.view.members(self._clock())
                 if record.peer_id != node.me
             },
             rejoin,
             self._report,
             silent_seconds=NUM_SILENT_ANNOUNCEMENTS * node.manifest.network.announce_seconds + SILENT_SECONDS,
-            wall_clock=time.time,
+            wall_clock=self._clock,
             randomness=random.Random(secrets.randbits(64)),
             is_training=lambda: _is_training(node),
         )
+
+    async def _look_for_members(self) -> int:
+        return await self._store.bootstrap(addresses_now(self.config))
 
     def _show_addresses(self) -> None:
         self.on_addresses(self._host.addresses())

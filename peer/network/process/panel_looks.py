@@ -40,6 +40,7 @@ class PanelLooks:
 
     Attributes:
         contributor: key of the person whose machine this is; None: it has none.
+        wall_clock: unix seconds.
         on_seen: called every few seconds with what this peer sees of the swarm.
     """
 
@@ -47,12 +48,13 @@ class PanelLooks:
     host: P2pdHost
     store: RecordStore
     contributor: Identity | None
+    wall_clock: Callable[[], float]
     on_seen: Callable[[SwarmSeen], object]
 
     async def _profiles(self) -> dict[bytes, Profile]:
         """What people say of themselves, by their contributor keys."""
         try:
-            found = await newest_profiles(self.store, self.config.run_id, time.time(), MAX_PEOPLE)
+            found = await newest_profiles(self.store, self.config.run_id, self.wall_clock(), MAX_PEOPLE)
         except (PeerFault, LocalFault) as fault:
             log.debug("profiles were not found: %s", fault)
             return {}
@@ -67,7 +69,7 @@ class PanelLooks:
         except UsageFault as fault:
             log.debug("the profile of this person was not read: %s", fault)
             return None
-        return profile_of(choice, self.contributor, self.config.run_id, time.time())
+        return profile_of(choice, self.contributor, self.config.run_id, self.wall_clock())
 
     async def run(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""
@@ -83,7 +85,7 @@ class PanelLooks:
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)
-            now, announces = time.time(), node.membership
+            now, announces = self.wall_clock(), node.membership
             here = [by_now(one, now, announces.life_seconds, announces.announce_seconds) for one in members]
             work = work_in(node.commits_from(0, 0))
             self.on_seen(watch.look([*here, node.own_record()], now, relayed, announces.suspected(), work))

@@ -51,6 +51,8 @@ class RecordUpkeep:
     store: RecordStore
     admission: Admission
     report: Callable[[Fact], None]
+    wall_clock: Callable[[], float] = time.time
+    """Unix seconds."""
     met_members: asyncio.Event = field(default_factory=asyncio.Event)
     _refused_revision: int = 0
 
@@ -60,7 +62,7 @@ class RecordUpkeep:
             self.met_members.clear()
             try:
                 encoded = encode_run_record(self.record)
-                await self.store.publish_run(self.config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
+                await self.store.publish_run(self.config.run_id, encoded, self.wall_clock() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
             await set_within(self.met_members, REPUBLISH_SECONDS * random.uniform(0.5, 1.0))

@@ -15,7 +15,7 @@ from peer.panel.scene.updates import RunFacts
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(events.CheckpointFailed, events.CheckpointUnusable, events.DaemonRestarted),
+    *(events.CheckpointFailed, events.CheckpointUnusable, events.ClockIsWrong, events.DaemonRestarted),
     *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""

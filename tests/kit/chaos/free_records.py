@@ -13,6 +13,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from averaging.codec.codec import Codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest
@@ -32,6 +34,8 @@ RECORDS_OF_AN_HONEST_PEER = 10
 STEP_BACK = 10.0
 """Times the momentum that a lone commit takes the anchor back."""
 LEAST_STEP_BACK = 1e-3
+LARGEST_MOMENTUM = 1e30
+"""Whoever follows such commits has soon more than codecs take."""
 LOOK_SECONDS = 0.1
 """How often keys that commit alone look whether a new version is there."""
 KEYS_OF_A_VERSION = 8
@@ -109,7 +113,7 @@ class Keys:
 
     def _close_alone(self, fragment: FragmentRuntime, codec: Codec, tokens: int, others: Sequence[PeerId]) -> None:
         machine, size = fragment.machine, fragment.machine.num_values
-        back = fragment.state.momentum * -STEP_BACK
+        back = np.clip(fragment.state.momentum, -LARGEST_MOMENTUM, LARGEST_MOMENTUM) * -STEP_BACK
         if not back.any():
             back.fill(LEAST_STEP_BACK)
         payload = b"".join(bytes(part) for part in codec.encode(back).pack())
