@@ -14,7 +14,7 @@ real = time.time
 path = os.environ["TEST_CLOCK"]
 time.time = lambda: real() + float(open(path).read())
 """
-"""Runs at the start of each Python process of the peer, as a wrong clock of the machine would be seen by all of them."""
+"""Runs at the start of each Python process of the peer: each sees the clock of this machine as a wrong one."""
 
 
 @pytest.mark.parametrize("wrong", [-HOUR, HOUR])
