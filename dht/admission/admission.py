@@ -112,8 +112,13 @@ class Admission:
             self._users.setdefault(serial, peer_id)
 
     def prove(self, remote: PeerId, purpose: Purpose) -> bytes:
-        """What to show `remote` first; empty in an open run."""
-        return self._prove(remote, purpose, self._new_nonce()) if self.is_private else b""
+        """What to show `remote` first; empty in an open run.
+
+        Whoever asks for the manifest shows it as well: a key on the list needs no invite, and cannot know yet that the
+        run has a list.
+        """
+        is_first = self._rules is None and purpose == "run"
+        return self._prove(remote, purpose, self._new_nonce()) if self.is_private or is_first else b""
 
     def answer(self, remote: PeerId, nonce: bytes) -> bytes:
         """What to show a caller whose proof held `nonce`; empty in an open run."""

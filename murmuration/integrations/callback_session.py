@@ -28,7 +28,7 @@ class CallbackSession:
 
     def __init__(
         self,
-        run_id: str,
+        run_id: str | None,
         peers: Sequence[str],
         choices: Mapping[str, Any],
         on_joined: Callable[[Swarm], object],

@@ -51,13 +51,12 @@ class SwarmCallback(Callback):
     processes (the strategies of DDP) that of rank 0 is the peer.
 
     Args:
-        run_id: of the run, made with `murmuration.create_custom_run`.
-        peers: addresses of members, as for `murmuration.join`.
+        run_id, peers: as for `murmuration.join`; the run is made with `murmuration.create_custom_run`.
         part: name of the submodule that the run trains; all of the module by default.
         count: tokens of a batch; these weigh this peer's work.
         on_joined: is given the session once it is there.
         ends_with_anchor: afterwards the module is the swarm's anchor instead of this peer's live parameters.
-        choices: any other argument of `murmuration.join`, such as ``data_dir`` or ``on_event``.
+        choices: any other argument of `murmuration.join`, such as ``invite``, ``data_dir`` or ``on_event``.
 
     Raises:
         UsageFault, LocalFault, Incompatible: (when fitting begins) as `murmuration.join`.
@@ -65,7 +64,7 @@ class SwarmCallback(Callback):
 
     def __init__(
         self,
-        run_id: str,
+        run_id: str | None = None,
         *,
         peers: Sequence[str] = (),
         part: str = "",

@@ -48,11 +48,10 @@ class SwarmCallback(TrainerCallback):
     Parameters and moments are those of the swarm and of this peer's newest checkpoint in its data folder.
 
     Args:
-        run_id: of the run, made with `murmuration.create_custom_run` or `peer init`.
-        peers: addresses of members, as for `murmuration.join`.
+        run_id, peers: as for `murmuration.join`; the run is made with `murmuration.create_custom_run` or `peer init`.
         on_joined: is given the session once it is there, to print its addresses for instance.
         ends_with_anchor: afterwards the model is the swarm's anchor instead of this peer's live parameters.
-        choices: any other argument of `murmuration.join`, such as ``data_dir`` or ``on_event``.
+        choices: any other argument of `murmuration.join`, such as ``invite``, ``data_dir`` or ``on_event``.
 
     Raises:
         UsageFault: (when training begins) an argument is wrong, or the trainer's settings do not go with a swarm.
@@ -60,7 +59,7 @@ class SwarmCallback(TrainerCallback):
 
     def __init__(
         self,
-        run_id: str,
+        run_id: str | None = None,
         *,
         peers: Sequence[str] = (),
         on_joined: Callable[[Swarm], object] = lambda swarm: None,

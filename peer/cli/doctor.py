@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from peer.cli.arguments.named_run import Run, to_name_again, with_named_run
 from peer.cli.arguments.options import (
     AsJson,
     ConfigFile,
     InviteFile,
     LookTimeout,
+    Run,
     chosen_config,
     use_invite,
     with_choices,
@@ -17,6 +17,7 @@ from peer.cli.arguments.options import (
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading
+from peer.observe.named_run import to_name_again, with_named_run
 from peer.observe.run_and_address import checked_target
 
 commands = Commands()

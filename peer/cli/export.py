@@ -8,12 +8,22 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.arguments.named_run import NamedRun, Run, named_run
-from peer.cli.arguments.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
+from peer.cli.arguments.options import (
+    AsJson,
+    Checkpoint,
+    InviteFile,
+    LookTimeout,
+    ModelDevice,
+    ModelPath,
+    Peers,
+    Run,
+    RunId,
+)
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.progress import loading
 from peer.export import model_source
+from peer.observe.named_run import NamedRun, named_run
 from peer.observe.run_and_address import checked_target
 
 commands = Commands()

@@ -14,11 +14,11 @@ import typer
 
 from dht.errors import Incompatible, UsageFault
 from peer.cli.arguments import options
-from peer.cli.arguments.named_run import Run, with_named_run
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import notice
 from peer.console.progress import loading, tell_progress
+from peer.observe.named_run import with_named_run
 from peer.observe.run_names import owned_folders, runs_here
 from peer.user_folders import check_out, expanded
 
@@ -245,7 +245,7 @@ def _built(folder: Path, manifest: Any) -> Any:
 @exits_with_sentence
 def join(
     context: typer.Context,
-    run: Run = None,
+    run: options.Run = None,
     invite: options.InviteFile = None,
     config: options.ConfigFile = None,
     as_json: options.AsJson = False,
@@ -264,7 +264,7 @@ def join(
 @exits_with_sentence
 def seed(
     context: typer.Context,
-    run: Run = None,
+    run: options.Run = None,
     invite: options.InviteFile = None,
     config: options.ConfigFile = None,
     as_json: options.AsJson = False,

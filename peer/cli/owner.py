@@ -12,10 +12,10 @@ import typer
 
 from dht.errors import UsageFault
 from dht.quantities import plural
-from peer.cli.arguments.named_run import named_or_only_run, named_run
 from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
+from peer.observe.named_run import named_or_only_run, named_run
 
 commands = Commands()
 LOOK_SECONDS = 3.0

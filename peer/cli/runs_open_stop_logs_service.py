@@ -18,14 +18,14 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
-from peer.cli.arguments.named_run import Run, named_run, names_run
-from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, RunId, spread_peers
+from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, Run, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
 from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import notice
 from peer.console.plain_output import reader_has_left
 from peer.console.word_wrap import fitting
+from peer.observe.named_run import named_run, names_run
 from peer.observe.run_names import every_run_here, has_owner_key
 
 commands = Commands()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dht.errors import LocalFault
 from peer.config.peer_config import PeerConfig, flag_of
 
-_ARGUMENTS = {flag_of(name): name for name in PeerConfig.model_fields}
+_ARGUMENTS = {flag_of(name): name for name in (*PeerConfig.model_fields, "invite")}
 _COMMAND_OR_FLAG = re.compile(r"`[^`]*`|--[a-z][a-z0-9-]*")
 
 

@@ -35,8 +35,10 @@ from pydantic import ValidationError
 from torch import nn
 from torch.optim import Optimizer
 
+from dht.admission.tickets import Invite
 from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
+from dht.identity.keys import Identity
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
@@ -59,6 +61,8 @@ from peer.join.own_loop_scheduler import RunScheduler, RunSchedulers, warm_up_sh
 from peer.join.python_error_words import faults_in_python, in_python
 from peer.join.run_connection import READY_SECONDS, RunConnection
 from peer.join.running_loop import RunningLoop
+from peer.network.membership.invitation import PASS_NAME, accept_invite, read_invite, with_invite
+from peer.observe.named_run import with_named_run
 from peer.owner.custom_module import check_frozen_digest, check_has_values, check_trained
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
@@ -80,11 +84,12 @@ _OPEN: list[Swarm] = []
 
 
 def join(
-    run_id: str,
+    run_id: str | None = None,
     *,
     module: nn.Module,
     optimizer: Optimizer | Sequence[Optimizer],
     peers: list[str] | tuple[str, ...] = (),
+    invite: str | Path | None = None,
     data_dir: str | Path | None = None,
     state: Mapping[str, Stateful] | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -94,6 +99,8 @@ def join(
     """Take part in a run with a training loop of your own; to be used in a `with` statement.
 
     Args:
+        run_id: the run's id, the address of its page, its `murmuration://` link, or the name of a run joined here, as
+            for `peer join`. A page is asked at once. An invite names its run by itself.
         module: what is trained, on its device already; its parameters with `requires_grad` are averaged, and its saved
             buffers of real numbers where the run says so. They must have the names, shapes and order that the run was
             made with. float32 takes 4 bytes a value beside what training takes, bfloat16, float16 and float64 take 8;
@@ -103,6 +110,8 @@ def join(
             them together, and an inner step is over when each has stepped. A later session takes back their state,
             and those of their options that are given as before; an option that is given otherwise holds.
         peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
+        invite: file with an invite to a private run, used for the key of this peer. A key that the owner listed needs
+            none.
         data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
         state: what else is kept in checkpoints and given back to a later session, by name: anything with
             ``state_dict()`` and ``load_state_dict()``, such as a scheduler, a stateful data loader or a gradient
@@ -113,6 +122,8 @@ def join(
 
     Raises:
         UsageFault: an argument is wrong, or nothing would follow it.
+        NobodyReachable: the page does not answer.
+        Incompatible: the page says that the run has ended.
     """
     defaults = {name: PeerConfig.model_fields[name].default for name in NOT_OF_AN_OWN_LOOP}
     if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
@@ -122,7 +133,9 @@ def join(
             f"network; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
         )
     _check_arguments(module, optimizer, state, on_event, stop)
-    fields = {"run_id": run_id, "peers": tuple(peers) if isinstance(peers, list) else peers, **choices}
+    with faults_in_python():
+        named, held_invite = _named(run_id, peers, invite)
+    fields = {**choices, **named}
     if data_dir is not None:
         fields["data_dir"] = Path(data_dir) if isinstance(data_dir, str) else data_dir
     try:
@@ -130,7 +143,25 @@ def join(
             config = PeerConfig.model_validate(fields)
     except ValidationError as error:
         raise UsageFault(explain(error, PeerConfig)) from error
-    return Swarm(config, module, optimizer, on_event, stop, state)
+    return Swarm(config, module, optimizer, on_event, stop, state, held_invite)
+
+
+def _named(
+    run_id: str | None, peers: list[str] | tuple[str, ...], invite: str | Path | None
+) -> tuple[dict[str, Any], Invite | None]:
+    """Run id and addresses, as `peer join` takes them from the same words, and the invite."""
+    if not isinstance(run_id, str | None):
+        raise UsageFault(f"run_id is {run_id!r:.80}; expected the run's id, page, link or name as text.")
+    if not isinstance(peers, list | tuple):
+        return {"run_id": run_id, "peers": peers}, None  # refused as a choice
+    fields = with_named_run({"peers": [*peers] or None}, run_id, log.info)
+    read = None if invite is None else read_invite(str(invite))
+    if read is not None:
+        fields = with_invite(fields, read)
+    if fields["run_id"] is None:
+        raise UsageFault("no run is named; expected its id, page, link or name, or an invite; give join() one of them.")
+    known = fields["peers"]
+    return {"run_id": fields["run_id"], "peers": tuple(known) if isinstance(known, list | tuple) else ()}, read
 
 
 class Swarm:
@@ -144,9 +175,11 @@ class Swarm:
         on_event: Callable[[Event], None] | None,
         stop: Callable[[], bool],
         state: Mapping[str, Stateful] | None = None,
+        invite: Invite | None = None,
     ) -> None:
         self._config = config
         self._asked = config
+        self._invite = invite
         self._loop: RunningLoop | None = None
         self._module = module
         self._optimizer = optimizer
@@ -186,10 +219,13 @@ class Swarm:
         for session in [*_OPEN]:
             if session.is_abandoned(self):
                 session.abandon()
-        self._config, self._held = hold_folder(self._config, "a training loop")
+        files = () if self._invite is None else (PASS_NAME,)
+        self._config, self._held = hold_folder(self._config, "a training loop", files)
         if self._held.sentence is not None:
             log.info("%s", in_python(self._held.sentence))
         try:
+            if self._invite is not None:
+                accept_invite(self._invite, Identity.load_or_create(self._config.identity), self._config.data_dir)
             self._connection = RunConnection(self._config, self._show, log.info)
         except BaseException:
             self._held.give_up()

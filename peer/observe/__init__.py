@@ -12,6 +12,7 @@ The files, each built on those above it:
     observer.py               an observer of a run: manifest, members, anchors, signed commits
     run_page.py               what the page of a run says to those who want to join
     page_request.py           the request for that
+    named_run.py              which run is meant: id, page, link, or a name known here
     known_addresses.py        addresses that nobody gave by hand: of earlier sessions, and of the run's page
     own_runs.py               what the data folders here say about runs
     receipts_verify.py        `peer receipts verify`

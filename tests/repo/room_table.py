@@ -175,7 +175,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.streams dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config "
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd averaging.outer peer peer.mailbox peer.config "
         "peer.data_folder_choice peer.memory peer.files peer.events peer.checkpoint peer.trainer.* "
         "peer.network.membership peer.network.process peer.panel peer.panel.scene peer.tracking peer.observe "
         "peer.owner peer.plan",
@@ -262,7 +262,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.app": ("dht.identity dht.records dht.observer peer peer.tracking dashboard.*", False, "aiohttp"),
     "peer.cli.usage": ("peer peer.console", False, "typer"),
     "peer.cli.arguments": (
-        "dht.identity peer.console peer.config peer.network.membership peer.observe peer.cli.usage",
+        "dht.identity peer.config peer.network.membership peer.cli.usage",
         False,
         "typer",
     ),

@@ -1,7 +1,6 @@
-"""What commands are given: which run is meant, and flags that several of them share.
+"""What commands are given.
 
-The files, none of which needs the other:
+The files:
 
-    named_run.py  which run is meant: id, page, link, or a name known here
-    options.py    flags made from the fields of PeerConfig, and those that several commands share
+    options.py  flags made from the fields of PeerConfig, and those that several commands share
 """

@@ -13,6 +13,14 @@ import typer
 from dht.errors import UsageFault
 from peer.cli.usage.plain_help import FIRST, PanelledCommand, PlainCommand
 
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Which run: its id, the address of its page, its murmuration:// link, or the name of a run joined here.",
+        show_default=False,
+    ),
+]
 RunId = Annotated[str | None, typer.Option("--run-id", metavar="RUN", help="The run: NAME.FINGERPRINT.")]
 Peers = Annotated[
     list[str] | None,

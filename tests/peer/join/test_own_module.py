@@ -275,7 +275,7 @@ def test_an_optimizer_may_be_wrapped() -> None:
 def test_join_names_the_argument_that_is_wrong() -> None:
     module = small_module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(UsageFault, match="run_id"):
+    with pytest.raises(UsageFault, match="neither a run id nor the name of a run here"):
         join("not a run", module=module, optimizer=optimizer)
     with pytest.raises(UsageFault, match="name"):
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, nam="me")

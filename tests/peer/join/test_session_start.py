@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,17 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import LocalFault, UsageFault
+from dht.admission.tickets import Invite, encode_invite, issue_ticket
+from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.data_folder_choice import hold_folder
 from peer.folder_lock import last_use_of
 from peer.join import session
 from peer.join.python_error_words import in_python
+from peer.network.membership.invitation import load_pass
+from peer.observe import run_page
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.trainer.lone_swarm import link_of
 
@@ -33,7 +38,7 @@ RUN_ID = "own." + "a" * 20
         ("raise --join-timeout; give --peers of a member", "raise join_timeout_seconds; give peers of a member"),
         (
             "join with --invite; `peer key --identity FILE` prints it",
-            "join with --invite; `peer key --identity FILE` prints it",
+            "join with invite; `peer key --identity FILE` prints it",
         ),
     ],
 )
@@ -106,6 +111,51 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             swarm.__exit__(None, None, None)
 
 
+def test_a_run_is_named_as_on_the_command_line(
+    enter: Callable[..., session.Swarm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(run_id: str | None = None, **given: Any) -> tuple[str, tuple[str, ...]]:
+        config = enter(run_id, **given)._config  # type: ignore[arg-type]
+        return config.run_id, config.peers
+
+    owner = Identity.from_seed(bytes([1]) * 32)
+    run_id, address = make_run_id("own", owner.public_key), f"/ip4/203.0.113.5/tcp/4001/p2p/{owner.peer_id}"
+    assert named(f"<murmuration://{run_id}@203.0.113.5:4001/{owner.peer_id}>") == (run_id, (address,))
+    monkeypatch.setattr(run_page, "ask_page", lambda url: run_page.PageSays(run_id, (address,)))
+    assert named("https://run.example.org") == (run_id, (address,))
+    elsewhere = address.replace(".5/", ".6/")
+    assert named("https://run.example.org", peers=[elsewhere]) == (run_id, (elsewhere,))
+    with pytest.raises(UsageFault, match="neither a run id nor the name of a run here"):
+        named("own")
+    (tmp_path / "murmuration" / run_id).mkdir(parents=True)
+    assert named("own") == (run_id, ())
+    with pytest.raises(UsageFault, match="no run is named"):
+        named()
+    with pytest.raises(UsageFault, match="run_id is 3; expected"):
+        named(3)  # type: ignore[arg-type]
+    monkeypatch.setattr(run_page, "ask_page", lambda url: run_page.PageSays(run_id, (address,), has_ended=True))
+    with pytest.raises(Incompatible, match=r"has ended.*nobody can join it"):
+        named("https://run.example.org")
+
+
+def test_an_invite_names_its_run_and_lets_this_peer_in(enter: Callable[..., session.Swarm], tmp_path: Path) -> None:
+    owner = Identity.from_seed(bytes([1]) * 32)
+    run_id, secret = make_run_id("own", owner.public_key), bytes(range(32))
+    key, until = Identity.from_seed(secret).public_key, int(time.time()) + 3600
+    ticket = issue_ticket(owner, run_id, "once", key, until, bytes(8))
+    address = f"/ip4/203.0.113.5/tcp/4001/p2p/{owner.peer_id}"
+    invite = tmp_path / "friend.invite"
+    invite.write_text(encode_invite(Invite(run_id, (address,), owner.public_key, ticket, secret)))
+    with pytest.raises(UsageFault, match="mode 0644"):
+        enter(None, invite=invite)
+    invite.chmod(0o600)
+    with pytest.raises(UsageFault, match=f"invite is for run {run_id}; expected {RUN_ID}, as run_id says"):
+        enter(RUN_ID, invite=invite)
+    with enter(None, invite=str(invite)) as swarm:
+        assert (swarm._config.run_id, swarm._config.peers) == (run_id, (address,))
+        assert load_pass(swarm._config.data_dir)
+
+
 def folder_of(swarm: session.Swarm) -> str:
     return swarm._config.data_dir.name.removeprefix(RUN_ID)
 
@@ -127,7 +177,7 @@ def test_a_session_whose_loop_is_over_gives_its_folder_to_the_next(
         first.report(1.0)
     first.__exit__(None, None, None)  # of a callback, or as the process ends
     assert Connection.closed == ["own "]
-    other = cell("two." + "a" * 20)
+    other = cell("two." + "b" * 20)
     del first
     gc.collect()
     third = cell()

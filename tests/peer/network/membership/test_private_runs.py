@@ -268,6 +268,13 @@ def test_before_the_manifest_is_known_nobody_is_let_into_a_private_run() -> None
         door.admit(BOB.peer_id, side(BOB, rules()).prove(ALICE.peer_id, "stream"), "stream")
 
 
+def test_a_listed_key_that_has_no_manifest_yet_is_let_in_when_it_asks_for_it() -> None:
+    door, newcomer = side(ALICE, rules()), side(BOB, None)
+    door.admit(BOB.peer_id, newcomer.prove(ALICE.peer_id, "run"), "run")
+    assert newcomer.prove(ALICE.peer_id, "stream") == b""
+    assert side(BOB, rules("open")).prove(ALICE.peer_id, "run") == b""
+
+
 # --- the first frames
 
 

@@ -11,12 +11,12 @@ from dht.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
-from peer.cli.arguments.named_run import named_or_only_run, named_run, names_run, to_name_again
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.doctor import doctor
 from peer.observe import run_page
 from peer.observe.known_addresses import check_addresses
+from peer.observe.named_run import named_or_only_run, named_run, names_run, to_name_again
 from peer.observe.run_and_address import checked_target
 from peer.observe.run_names import near_run
 from peer.observe.run_page import PageSays

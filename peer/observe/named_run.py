@@ -1,29 +1,17 @@
-"""Which run a command means: its id, the address of its page, its link, or the name of one that was joined here."""
+"""Which run is meant: its id, the address of its page, its link, or the name of one that was joined here."""
 
 from __future__ import annotations
 
 import contextlib
 import os.path
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
-
-import typer
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from dht.errors import UsageFault
 from peer.console.first_lines import notice
 from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here, runs_of_name
-
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Which run: its id, the address of its page, its murmuration:// link, or the name of a run joined here.",
-        show_default=False,
-    ),
-]
-
 
 _AROUND = "\"'`´<>()[]{}\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 """No run id, page or link begins or ends with any of these."""
@@ -39,8 +27,10 @@ class NamedRun(NamedTuple):
     end: RunEnd | None = None
 
 
-def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> NamedRun:
-    """What RUN, or --run-id in its place, and --peers stand for. A page is asked, and what it says printed.
+def named_run(
+    run: str | None, run_id: str | None, peers: Sequence[str] | None, tell: Callable[[str], None] = notice
+) -> NamedRun:
+    """What RUN, or --run-id in its place, and --peers stand for. A page is asked, and `tell` takes what it says.
 
     Raises:
         UsageFault: RUN names no run, or another one than --run-id; or it is nearly a run of this machine, and without
@@ -50,7 +40,7 @@ def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) 
     named = run_id if run is None else run
     if named is None:
         return NamedRun(None, list(peers) if peers else None)
-    found, known, end = _meant(_as_written(named))
+    found, known, end = _meant(_as_written(named), tell)
     if not known and not peers and (near := near_run(found)):
         raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
@@ -58,8 +48,10 @@ def named_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) 
     return NamedRun(found, list(peers or known) or None, None if peers else end)
 
 
-def with_named_run(flags: Mapping[str, object], run: str | None) -> dict[str, object]:
-    """Flags with the run id and the addresses that RUN stands for, of somebody who wants to join.
+def with_named_run(
+    flags: Mapping[str, object], run: str | None, tell: Callable[[str], None] = notice
+) -> dict[str, object]:
+    """Choices with the run id and the addresses that RUN stands for, to join it.
 
     Raises:
         Incompatible: its page says that the run has ended; with --peers it is not believed.
@@ -67,7 +59,7 @@ def with_named_run(flags: Mapping[str, object], run: str | None) -> dict[str, ob
     """
     run_id, peers = flags.get("run_id"), flags.get("peers")
     assert run_id is None or isinstance(run_id, str)
-    named = named_run(run, run_id, peers if isinstance(peers, list) else None)
+    named = named_run(run, run_id, peers if isinstance(peers, list) else None, tell)
     if named.end is not None:
         raise named.end.refusal()
     return {**flags, "run_id": named.run_id, "peers": named.peers}
@@ -112,7 +104,7 @@ def _as_written(text: str) -> str:
     return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
 
 
-def _meant(text: str) -> tuple[str, Sequence[str], RunEnd | None]:
+def _meant(text: str, tell: Callable[[str], None]) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
@@ -123,11 +115,9 @@ def _meant(text: str) -> tuple[str, Sequence[str], RunEnd | None]:
         from peer.observe.run_page import ask_page, in_words, is_unprotected
 
         says = ask_page(text)
-        notice(in_words(says, text))
+        tell(in_words(says, text))
         if is_unprotected(text):
-            notice(
-                "This page is not protected (http), so somebody on the way can name another run: compare the run id."
-            )
+            tell("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
         return says.run_id, says.addresses, says.end
     if "." not in text:
         same = runs_of_name(text)
