@@ -11,13 +11,15 @@ from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 
-WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module", "_architecture")
-"""Names under which wrappers, torch's and `peer.trainer.hf.task_losses`', keep what they wrap, anywhere in a module; no
-module of anybody's has them."""
+WRAPPER_NAMES = (
+    *("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"),  # torch's
+    *("_forward_module", "_architecture"),  # Lightning's, and that of `peer.trainer.hf.task_losses`
+)
+"""Names under which wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
 _USED_BY_ROWS = ("embed", "wte.", "wpe.", "lm_head")
 """In names of embeddings and of output heads, the built-in model's and those of transformers."""
-PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
-"""These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
+WRAPPER_CLASSES = ("DataParallel", "DistributedDataParallel", "AveragedModel")
+"""Of torch. They keep what they wrap as `module`, which may be anybody's name."""
 
 
 Shapes = list[tuple[str, tuple[int, ...]]]
@@ -65,9 +67,19 @@ def bare_name(name: str, module: object = None) -> str:
     A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session. The
     run, its checkpoints and its frozen parameters go by bare names.
     """
-    if type(module).__name__ in PARALLEL_WRAPPERS:
-        name = name.removeprefix("module.")
-    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+    bare = []
+    for part in name.split("."):
+        if part not in WRAPPER_NAMES and not (part == "module" and _is_wrapper(module)):
+            bare.append(part)
+        module = getattr(module, "_modules", {}).get(part)
+    return ".".join(bare)
+
+
+def _is_wrapper(module: object) -> bool:
+    return any(
+        kind.__name__ in WRAPPER_CLASSES and kind.__module__.partition(".")[0] == "torch"
+        for kind in type(module).__mro__
+    )
 
 
 class OwnModule(Protocol):
@@ -90,10 +102,12 @@ def shared_buffers(module: OwnModule) -> list[tuple[str, Any]]:
 
     Those of real numbers that are saved with the module, each once. Counts stay each peer's own.
     """
-    saved = module.state_dict()
+    # Some wrappers save what they wrap under its own names.
+    saved = {bare_name(name, module) for name in module.state_dict()}
+    buffers = ((bare_name(name, module), buffer) for name, buffer in module.named_buffers())
     return [
-        (bare_name(name, module), buffer)
-        for name, buffer in module.named_buffers()
+        (name, buffer)
+        for name, buffer in buffers
         if name in saved and buffer.dtype.is_floating_point and buffer.numel()
     ]
 

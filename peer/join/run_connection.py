@@ -176,6 +176,12 @@ def fitting_layout(
             f"the run was made for {expected}; build the module as the run's owner does"
         )
     if layout.digest != layout_digest_of(manifest):
+        prefixes = {name.partition(".")[0] for name, _ in [*shapes, *buffers]}
+        if len(prefixes) == 1 and _is_wrapped(manifest, shapes, buffers):
+            raise Incompatible(
+                f"all names of this module begin with {prefixes.pop()!r}, as those of a wrapper do, and the run has "
+                "them without it; expected the module itself; pass the bare module to join()"
+            )
         first = ", ".join(f"{name} {list(shape)}" for name, shape in shapes[:3])
         raise Incompatible(
             f"this module begins with {first} (layout {layout.digest.hex()[:16]}); the run's parameters have other "
@@ -183,3 +189,9 @@ def fitting_layout(
             "owner does"
         )
     return layout
+
+
+def _is_wrapped(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes) -> bool:
+    """Whether the run has the same names without their first part."""
+    parts = [[(name.partition(".")[2], shape) for name, shape in part] for part in (shapes, buffer_shapes)]
+    return layout_of(manifest, *parts).digest == layout_digest_of(manifest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,76 @@ def test_parts_of_a_module_may_be_wrapped(tmp_path: Path, wrapper: str) -> None:
     fitting_layout(manifest, shapes_of(wrapped(parts)))
 
 
-def test_data_parallel_is_a_choice_of_one_peer_and_module_a_name_like_any_other() -> None:
-    bare = nn.ModuleDict({"module": small_module()})
-    names = [name for name, _ in shapes_of(bare)]
-    assert all(name.startswith("module.") for name in names)
-    assert [name for name, _ in shapes_of(nn.DataParallel(bare))] == names
+class Holder(nn.Module):
+    """Keeps a module under a name, as wrappers do."""
+
+    def __init__(self, inner: nn.Module, name: str) -> None:
+        super().__init__()
+        self.add_module(name, inner)
+
+
+class Replicated(nn.parallel.DistributedDataParallel):
+    """Of a library that derives from torch's, made without a group of processes."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = inner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__  # not the group, which a copy needs
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compiled": lambda inner: Holder(inner, "_orig_mod"),
+    "checkpointed": lambda inner: Holder(inner, "_checkpoint_wrapped_module"),
+    "set up by Lightning": lambda inner: Holder(inner, "_forward_module"),
+    "averaged": torch.optim.swa_utils.AveragedModel,
+    "data parallel": nn.DataParallel,
+    "replicated": Replicated,
+}
+
+
+@pytest.mark.parametrize("outer", WRAPPERS)
+@pytest.mark.parametrize("inner", WRAPPERS)
+def test_names_are_those_of_the_bare_module_whatever_wraps_it_or_parts_of_it(outer: str, inner: str) -> None:
+    # `module` is a name like any other outside of these wrappers.
+    bare = nn.ModuleDict({"module": normed(), "end": nn.Linear(2, 2)})
+    parameters, buffers = ([*shapes_of(bare)], [name for name, _ in shared_buffers(bare)])
+    assert all(name.startswith("module.") for name, _ in parameters[:2])
+    wrapped = WRAPPERS[outer](WRAPPERS[inner](bare))
+    assert shapes_of(wrapped) == parameters
+    assert [name for name, _ in shared_buffers(wrapped)] == buffers
+    parts = nn.ModuleDict({"module": WRAPPERS[outer](WRAPPERS[inner](bare["module"])), "end": bare["end"]})
+    assert shapes_of(parts) == parameters
+    assert [name for name, _ in shared_buffers(parts)] == buffers
+
+
+def test_buffers_that_a_wrapper_saves_under_the_bare_names_are_found() -> None:
+    class SavesWhatItWraps(Holder):
+        def state_dict(self, *args: Any, **given: Any) -> Any:
+            return self._forward_module.state_dict(*args, **given)
+
+    wrapped = SavesWhatItWraps(normed(), "_forward_module")
+    assert [name for name, _ in shared_buffers(wrapped)] == [name for name, _ in shared_buffers(normed())]
+
+
+def test_a_module_of_ones_own_that_is_called_as_a_wrapper_keeps_its_names() -> None:
+    class AveragedModel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(1, 1)
+
+    assert [name for name, _ in shapes_of(AveragedModel())] == ["module.weight", "module.bias"]
+
+
+def test_an_unknown_wrapper_is_named(tmp_path: Path) -> None:
+    manifest = create_custom_run("own", normed(), None, tmp_path).manifest
+    parts = [[(name, tuple(t.shape)) for name, t in part] for part in averaged_parts(Holder(normed(), "_w"), manifest)]
+    with pytest.raises(Incompatible, match=r"begin with '_w', as those of a wrapper do.* pass the bare module"):
+        fitting_layout(manifest, *parts)
 
 
 @pytest.mark.parametrize("name", NOT_OF_AN_OWN_LOOP)
