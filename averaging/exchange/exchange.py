@@ -53,7 +53,7 @@ class Exchange:
         self.fragments = list(fragments)
         self.guard = guard
         self._links, self._ports = links, ports
-        self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
+        self._seen: tuple[Sequence[PeerId], Sequence[PeerId], Sequence[PeerId]] = ((), (), ())
         self._views: dict[int, View] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._questions = CommitQuestions()
@@ -93,16 +93,18 @@ class Exchange:
             Fact: lambda _, fact: ports.report(fact),
         }
 
-    def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId], num_known: int = 0) -> None:
-        """The live trainers, and the other members, as this peer sees them now.
+    def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId], silent: Sequence[PeerId] = ()) -> None:
+        """Take the members with live records: trainers, all others, and trainers that do not answer now.
 
-        `num_known` counts the trainers with those that do not answer now though their records are alive.
+        Which of them count is decided here, from what each of them did (`MemberPresence`).
         """
-        self._seen = (trainers, followers, num_known)
-        excluded = self.guard.excluded(trainers)
-        # Who is left out of rounds still hears of commits.
-        live = tuple(trainers) if not excluded else tuple(set(trainers) - excluded)
-        view = View(live, (*followers, *excluded), max(len(live), num_known - len(excluded)))
+        self._seen = (trainers, followers, silent)
+        excluded = self.guard.excluded([*trainers, *silent])
+        live, unanswered = ([one for one in peer_ids if one not in excluded] for peer_ids in (trainers, silent))
+        seen = self.guard.presence.see(live, unanswered)
+        # Who is left out of rounds, or does not count yet, still hears of commits.
+        others = [peer_id for peer_id in trainers if peer_id not in seen.counted and peer_id != self.me]
+        view = View(seen.counted, (*followers, *others), seen.num_known, seen.newcomers)
         for fragment in self.fragments:
             if self._views.get(fragment.index) != view:
                 self._views[fragment.index] = view
@@ -183,11 +185,24 @@ class Exchange:
         self._ports.report(AppliedCommit(fragment.index, state.version, state.digest.hex()))
         passed_over = frozenset(guard.leaders.passed_over(self._ports.clock()))
         head = (state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens)
+        others_count = guard.presence.follow(fragment.index, _led_here(fragment, adopted))
         self._step(fragment, Advanced(*head, adopted, passed_over))
+        if others_count:
+            self.set_view(*self._seen)
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):
             self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
         self._cells.advanced(fragment)
         self._go_on(fragment)
+
+
+def _led_here(fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None) -> list[Commit]:
+    """The commits that are known of those that led to a fragment's anchor, the newest last."""
+    machine, version = fragment.machine, fragment.state.version
+    commits = (*machine.history.values(), machine.applying) if adopted is None else adopted
+    return sorted(
+        (commit for commit in commits if commit is not None and commit.version < version),
+        key=lambda commit: commit.version,
+    )
 
 
 def _row(table: Mapping[type, Callable[..., Any]], value: object) -> Callable[..., Any]:

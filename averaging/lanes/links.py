@@ -162,12 +162,14 @@ class LinkPorts:
         on_lost: told once when a remote is gone: (remote, reason).
         on_refused: a remote broke the protocol: (remote, what).
         is_abroad: whether a remote is at another site.
+        on_met: a remote has opened a stream as a member, or answered one.
     """
 
     on_message: Callable[[PeerId, Message, memoryview, int], None]
     on_lost: Callable[[PeerId, str], None]
     on_refused: Callable[[PeerId, str], None]
     is_abroad: Callable[[PeerId], bool] = lambda remote: False
+    on_met: Callable[[PeerId], None] = lambda remote: None
 
 
 class Links:
@@ -305,6 +307,7 @@ class Links:
             if is_first:
                 self._lost(lane, fault)
             return
+        self._ports.on_met(lane.remote)
         unread = deque[_Unread]()
         watcher = asyncio.ensure_future(self._take_acknowledgements(lane, stream, unread))
         watcher.add_done_callback(lambda _: lane.filled.set())

@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     round_facts.py          what happened in a round, with its sentence; what an exchange reports to its owner
+    presence.py             which members count: those that have been there
     machine_events.py       what a round machine is told (events) and what it asks for (effects)
     duration_statistics.py  deadlines learned from what was seen, per link
     learned_durations.py    which durations of a round are learned

@@ -60,7 +60,7 @@ class FlatScope:
 
     Attributes:
         cell: name of the cell of this peer in the current version; empty when rounds are flat.
-        trainers: live ones that are in rounds with this peer, itself included when it trains; in order.
+        trainers: those that count and are in rounds with this peer, in order.
         num_known: how many there are with those that do not answer now.
     """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, RoundTiming
 from averaging.rounds.machine_events import WronglySigned
+from averaging.rounds.presence import most_newcomers
 from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.signing.round_signatures import Notary
 from averaging.wire import messages
@@ -87,13 +88,23 @@ class Leading(Gathering):
     _told_at: float | None = None
 
     def on_offer(
-        self, peer_id: PeerId, offer: messages.Offer, num_trainers: int, now: float, *, is_doubtful: bool = False
+        self,
+        peer_id: PeerId,
+        offer: messages.Offer,
+        num_trainers: int,
+        now: float,
+        *,
+        is_doubtful: bool = False,
+        is_counted: bool = True,
     ) -> None:
-        """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful."""
+        """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful.
+
+        Patience is learned from those that count alone.
+        """
         if not self.offers:
             self.first_at = now
             self.heartbeat_at = now + HEARTBEAT_SECONDS
-        if peer_id not in self.offers and peer_id not in self.late:
+        if is_counted and peer_id not in self.offers and peer_id not in self.late:
             self.timing.offer.observe(peer_id, now - self.first_at)
         has_room = len(self.offers) < self.max_roster or peer_id in self.offers
         if self.plan is None and has_room and not is_doubtful:
@@ -145,7 +156,7 @@ class Leading(Gathering):
         """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
 
         Args:
-            trainers: the live ones, as this peer sees them.
+            trainers: those that count, as this peer sees them.
             given_up: those of them that are not waited for, because they were silent.
             num_known: with those that do not answer now; the quorum is a share of all.
         """
@@ -154,7 +165,7 @@ class Leading(Gathering):
         self._num_trainers = max(len(trainers), num_known)
         if self.plan is None:
             self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers) - self.late))
-            if len(self.offers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
+            if self._num_counted(trainers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
                 self.quorum_at = now
             is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None
             if not self.is_held and (is_everyone_here or now >= self._start_at()):
@@ -171,9 +182,15 @@ class Leading(Gathering):
                 return None
         return self._close(now)
 
+    def _num_counted(self, trainers: Collection[PeerId]) -> int:
+        """Offers that make a quorum: those of trainers that count; without any of them, a few of newcomers."""
+        if trainers:
+            return len(self.offers.keys() & set(trainers))
+        return min(len(self.offers), most_newcomers(self._num_trainers))
+
     def quorum(self, num_trainers: int) -> int:
-        """Offers that a round needs before the grace window may end: ceil(fraction * live trainers), and enough of them
-        that the others follow it."""
+        """Offers that a round needs before the grace window may end: ceil(fraction * counted trainers), and enough of
+        them that the others follow it."""
         fewest_followed = math.floor(self.least_share * num_trainers) + 1
         return max(fewest_followed, math.ceil(self.quorum_fraction * num_trainers))
 

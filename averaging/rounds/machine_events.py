@@ -27,21 +27,23 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True)
 class View(Event):
-    """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners).
+    """The trainers that count (`presence.py`), and the members that only follow (seeds, joiners, newcomers).
 
-    `num_known` counts also the trainers that do not answer now though their records are alive. A peer that lost its own
-    line sees everybody silent, and must not take itself for a quorum.
+    `num_known` also counts the trainers that do not answer now though their records are alive. A peer that lost its own
+    line sees everybody silent, and must not take itself for a quorum. `newcomers` lead when no other trainer can.
 
-    Both are kept in the order of the PeerIds, each once.
+    All are kept in the order of the PeerIds, each once.
     """
 
     trainers: tuple[PeerId, ...]
     followers: tuple[PeerId, ...] = ()
     num_known: int = 0
+    newcomers: tuple[PeerId, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trainers", tuple(sorted(set(self.trainers))))
         object.__setattr__(self, "followers", tuple(sorted(set(self.followers))))
+        object.__setattr__(self, "newcomers", tuple(sorted(set(self.newcomers))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class RoundMachine:
     anchor_digest: bytes = b""
     lineage_tokens: int = 0
     followers: tuple[PeerId, ...] = ()
+    newcomers: tuple[PeerId, ...] = ()
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
@@ -128,7 +129,7 @@ class RoundMachine:
 
     @property
     def trainers(self) -> tuple[PeerId, ...]:
-        """Live trainers that are in rounds with this peer."""
+        """Trainers that are in rounds with this peer, and count."""
         return self.scope.trainers
 
     @property
@@ -171,9 +172,9 @@ class RoundMachine:
             if self.applying is None:
                 self._join_round(0, now)
         elif isinstance(event, machine_events.View):
-            self.followers = event.followers
+            self.followers, self.newcomers = event.followers, event.newcomers
             self._reducing.expect(max(len(event.trainers), event.num_known))
-            self._silent.intersection_update(event.trainers)
+            self._silent.intersection_update((*event.trainers, *event.newcomers))
             self.scope.see(event, now)
         elif isinstance(event, machine_events.Lost):
             self._lose(event.peer_id, event.reason, now)
@@ -342,7 +343,8 @@ class RoundMachine:
                 self.send(sender, self.applying)
             return
         if offer.version < self.version:
-            if offer.version == self.version - 1 and self._previous_began_at is not None:
+            is_counted = sender in self.trainers
+            if is_counted and offer.version == self.version - 1 and self._previous_began_at is not None:
                 self.timing.offer.observe(sender, now - self._previous_began_at)
             self.tell_outcome(sender, offer.version)
             return
@@ -378,7 +380,9 @@ class RoundMachine:
             )
         self._began_at = now if self._began_at is None else self._began_at
         is_doubtful = sender != self.me and self.doubt(sender, offer)
-        self.leading.on_offer(sender, offer, self.scope.num_known, now, is_doubtful=is_doubtful)
+        is_counted = sender in self.trainers
+        num_known = self.scope.num_known
+        self.leading.on_offer(sender, offer, num_known, now, is_doubtful=is_doubtful, is_counted=is_counted)
 
     # --------------------------------------------------------------------------------- commits, forks, catching up
 
@@ -496,7 +500,9 @@ class RoundMachine:
         self.scope.lose(peer_id, reason, now)
 
     def _ranked(self) -> list[PeerId]:
-        return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me} - self._avoid)
+        """Who may lead, the first first: trainers that count, and only without any of them this peer and newcomers."""
+        candidates = set(self.trainers) - self._avoid or {*self.newcomers, self.me} - self._avoid
+        return rank_leaders(self.run_id, self.fragment, self.version, candidates)
 
     @property
     def digest_before(self) -> bytes:

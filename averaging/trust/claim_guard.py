@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
 from averaging.outer.robust_mean import RefusedMember, ShardContribution
 from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.presence import MemberPresence
 from averaging.rounds.round_facts import PeerRefused
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
@@ -82,6 +83,7 @@ class Guard:
 
     def __init__(self, me: PeerId, staleness_limit: int, ports: GuardPorts, *, is_strict: bool = False) -> None:
         self.book = BlameBook()
+        self.presence = MemberPresence(me)
         self.leaders = Leaders(me, is_strict)
         self.failed_commits = FailedCommits()
         self._me = me
@@ -275,7 +277,10 @@ class Guard:
         if mine is not None:
             self._compare_histories(mine, commit, machine)
         now = self._clock()
-        what = self.leaders.objection(commit, machine.trainers, mine, machine.timing, now)
+        is_of_strangers = self.presence.are_strangers(commit)
+        what = self.leaders.objection(
+            commit, machine.trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers
+        )
         if not what or mine is not None:
             return what
         before = machine.known_commit(commit.version - 1)

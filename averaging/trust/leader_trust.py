@@ -3,8 +3,10 @@
 A commit moves the anchors of all, and by its form alone a round of one friend is as good as a round of everybody. So
 where strangers take part (`is_strict`: the run has a robust combination), a commit
 
-- must have more than a quarter of the live trainers in it, as they are seen here. One without is followed only after a
-  time in which the others could have closed a better one. A swarm may really have become that small;
+- must have more than a quarter of the trainers that count (`presence.py`) in it, as they are seen here. One without is
+  followed only after a time in which the others could have closed a better one. A swarm may really have become that
+  small;
+- is not followed at all if it has no established member in it but this peer, which knows others. Its keys are free;
 - must not name this peer as a contributor when it sent nothing for that plan;
 - never replaces an earlier one that more members were in.
 
@@ -76,12 +78,15 @@ class Leaders:
         mine: Commit | None,
         timing: RoundTiming,
         now: float,
+        *,
+        is_of_strangers: bool = False,
     ) -> str:
         """Why a commit of another leader on this peer's lineage is not followed now; empty when it is.
 
         Args:
-            trainers: the live ones, as they are seen here.
+            trainers: those that count, as they are seen here.
             mine: the commit of that version that was applied here.
+            is_of_strangers: no other member in it has been there before (`MemberPresence.are_strangers`).
         """
         if not self.is_strict or commit.leader == self.me:
             return ""
@@ -96,7 +101,8 @@ class Leaders:
             and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
         ):
-            return self._in_time(commit, "it names this peer, which sent nothing for that plan", timing, now)
+            what = "it names this peer, which sent nothing for that plan"
+            return what if is_of_strangers else self._in_time(commit, what, timing, now)
         live = {*trainers, self.me}
         fewest = _fewest(live)
         if commit.names_everyone:
@@ -104,6 +110,8 @@ class Leaders:
         if count >= fewest:
             return ""
         what = f"it has {count} of {len(live)} live trainers in it; expected {fewest}"
+        if is_of_strangers and self.me not in present:
+            return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed: {what}"
         return self._in_time(commit, what, timing, now)
 
     def _in_time(self, commit: Commit, what: str, timing: RoundTiming, now: float) -> str:
@@ -124,7 +132,7 @@ class Leaders:
 
         Args:
             before: the commit that led to the version of `commit`; None when it is not known here.
-            trainers: the live ones, as they are seen here.
+            trainers: those that count, as they are seen here.
         """
         if before is None or not before.names_everyone or self.me not in _members(before):
             return False

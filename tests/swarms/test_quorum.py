@@ -19,7 +19,7 @@ def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
         swarm.network.partition([alone.name])
         for peer in swarm.live():
             seen = [alone.name] if peer is alone else [other.name for other in swarm.live() if other is not alone]
-            peer.exchange.set_view(seen, [], num_known=4)
+            peer.exchange.set_view(seen, [], [other.name for other in swarm.live() if other.name not in seen])
         version = alone.fragments[0].state.version
         await swarm.train(1, 4.0, first_seed=900)
         assert alone.fragments[0].state.version == version

@@ -1,9 +1,12 @@
 """The live members: announces this peer, folds the others' records into a view, and suspects those that do not answer.
 
 Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
-others should know at once (joining, leaving). So a newcomer is part of the next round, and nobody waits for a leaver. A
-peer that cannot be reached is left out of the view for a growing time, whatever its record says. A message or a newer
-record from it ends the suspicion.
+others should know at once (joining, leaving). So a newcomer is part of the next round, and nobody waits for a leaver.
+
+A record costs nothing and only says where to look: a member is *met* when it has opened a stream to this peer, or
+answered one. After each look this peer tries some of those that it has not met. A peer that cannot be reached is
+suspected, whatever its record says: it is left alone for a growing time, then tried again, and counts in no round until
+it has answered. An answer ends the suspicion, but not its growth.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incom
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.allowances import Allowances
+from dht.bounded_dictionary import Newest
 from dht.clocks import CLOCK_SKEW_SECONDS
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
@@ -45,6 +49,8 @@ FIRST_SUSPICION_SECONDS = 5.0
 """A peer that did not answer is excluded for this long, then for twice that."""
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
+MAX_SUSPECTED = 16_384
+"""A hundred bytes each; a view has fewer members."""
 LOOK_SECONDS = 8.0
 """For a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
@@ -55,6 +61,8 @@ INTRODUCTIONS_AT_ONCE = 24
 """Of one remote. One that leaves introduces itself a dozen times, until somebody has what it has."""
 INTRODUCTION_SECONDS = 5.0
 """Until it may once more: each may bring a member or take one away, which all fragments and the event log hear of."""
+MEETINGS_AT_ONCE = 8
+"""Members tried after each look that were never met, or did not answer; free records must not cost more dials."""
 ANSWER_SECONDS = 1.0
 """For how long a record answers introductions, if this peer's state and anchors stay what they are."""
 MOST_SHOWN_AT_ONCE = 64
@@ -68,9 +76,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Suspicion:
+    """A peer that did not answer is left alone until a time, and counts in no round until it has answered."""
+
     until: float
     seconds: float
-    sequence: int
+    has_answered: bool = False
+    """Only the growth is remembered."""
 
 
 @dataclass(eq=False)
@@ -83,6 +94,9 @@ class Membership:
         on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
         report: takes an event once per peer that appears or disappears.
         on_refused: called when a remote introduces itself wrongly.
+        on_met: called with a peer that opened a stream to this one, or answered one.
+        has_been_there: whether more than its record is known of a member.
+        counts: whether a member's speed counts among all.
         site: of this peer; empty: none that it names.
         verified: records known to be good, when others share them.
     """
@@ -101,6 +115,9 @@ class Membership:
     on_view: Callable[[], None]
     report: Callable[[Fact], None]
     on_refused: Callable[[PeerId, str], None]
+    on_met: Callable[[PeerId], object] = lambda peer_id: None
+    has_been_there: Callable[[PeerId], bool] = lambda peer_id: True
+    counts: Callable[[PeerId], bool] = lambda peer_id: True
     site: str = ""
     verified: VerifiedRecords = field(default_factory=VerifiedRecords)
 
@@ -111,7 +128,9 @@ class Membership:
         """How much longer than usual the newest record lives, and when it was made."""
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
         """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
-        self._suspected: dict[PeerId, _Suspicion] = {}
+        self._suspected: Newest[PeerId, _Suspicion] = Newest(MAX_SUSPECTED)
+        self._reported: set[PeerId] = set()
+        """Members in `_known` whose coming was reported."""
         self._known: dict[PeerId, PeerRecord] = {}
         self._speeds = AnnouncedSpeeds()
         self._signs: Counter[PeerId] = Counter()
@@ -142,7 +161,7 @@ class Membership:
         """Live members other than this one that are not suspected."""
         now = self.wall_clock()
         announced = self.view.members(now)
-        suspected = frozenset(peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
+        suspected = frozenset(peer_id for peer_id in self._suspected if self._is_left_alone(peer_id, now))
         # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
         if announced is not self._others_of[0] or suspected != self._others_of[1]:
             left_out = {*suspected, self.identity.peer_id}
@@ -154,27 +173,36 @@ class Membership:
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
-        """The trainers other than this peer, and everybody else among `members`."""
+        """Trainers other than this peer that are not suspected, and all other `members`."""
         trainers: list[PeerId] = []
         others: list[PeerId] = []
         for record in self.members():
-            (trainers if record.is_training else others).append(record.peer_id)
+            is_taking_part = record.is_training and not self.is_suspected(record.peer_id)
+            (trainers if is_taking_part else others).append(record.peer_id)
         return trainers, others
 
+    def is_suspected(self, peer_id: PeerId) -> bool:
+        """Whether a peer has not answered since it did not."""
+        suspicion = self._suspected.get(peer_id)
+        return suspicion is not None and not suspicion.has_answered
+
     def suspected(self) -> list[PeerRecord]:
-        """Members other than this peer whose records are alive, and that do not answer now."""
+        """Members other than this peer whose records are alive, and that have not answered since they did not."""
         now = self.wall_clock()
-        suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
-        announced = (self.view.get(peer_id, now) for peer_id in suspected)
+        announced = (self.view.get(peer_id, now) for peer_id in self._suspected if self.is_suspected(peer_id))
         return [
             record
             for record in announced
             if record is not None and not self.handshake_policy.is_excluded(record.peer_id)
         ]
 
-    def num_suspected_trainers(self) -> int:
+    def suspected_trainers(self) -> list[PeerId]:
         """The trainers among `suspected`."""
-        return sum(record.is_training for record in self.suspected())
+        return [record.peer_id for record in self.suspected() if record.is_training]
+
+    def _is_left_alone(self, peer_id: PeerId, now: float) -> bool:
+        suspicion = self._suspected.get(peer_id)
+        return suspicion is not None and not suspicion.has_answered and now < suspicion.until
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
         """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
@@ -190,8 +218,9 @@ class Membership:
         return 2 * self.announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
     def speeds(self) -> list[float]:
-        """The speeds of all other members that train now, zeros among them."""
-        return [record.tokens_per_second for record in self.members() if record.state == "training"]
+        """The speeds of all other members that train now and count, zeros among them."""
+        records = (record for record in self.members() if record.state == "training")
+        return [record.tokens_per_second for record in records if self.counts(record.peer_id)]
 
     def site_of(self, peer_id: PeerId) -> str:
         """The site that this peer or a live member announces; empty when it has none or is not known."""
@@ -218,14 +247,16 @@ class Membership:
         """The peer did not answer: leave it out for a while."""
         if peer_id == self.identity.peer_id:
             return
-        old = self._suspected.get(peer_id)
-        known = self._known.get(peer_id)
         now = self.wall_clock()
-        if old is not None and now < old.until:
+        if self._is_left_alone(peer_id, now):
             return
-        seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
-        self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
-        if self._take(peer_id, reason, now):
+        old = self._suspected.get(peer_id)
+        seconds = FIRST_SUSPICION_SECONDS
+        if old is not None and now < old.until + LONGEST_SUSPICION_SECONDS:
+            seconds = min(2 * old.seconds, LONGEST_SUSPICION_SECONDS)
+        self._suspected[peer_id] = _Suspicion(now + seconds, seconds)
+        self._suspected.move_to_end(peer_id)
+        if self._take(peer_id, reason, now) or old is None or old.has_answered:
             self._show()
 
     def signs_of(self, peer_id: PeerId) -> int:
@@ -233,10 +264,14 @@ class Membership:
         return self._signs[peer_id]
 
     def heard_from(self, peer_id: PeerId) -> None:
-        """The peer is alive after all."""
+        """The peer opened a stream to this one, sent something on it, or answered: it is there."""
         if peer_id in self._known:
             self._signs[peer_id] += 1
-        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self.wall_clock()):
+        has_changed, suspicion = bool(self.on_met(peer_id)), self._suspected.get(peer_id)
+        if suspicion is not None and not suspicion.has_answered:
+            suspicion.has_answered = has_changed = True
+        if has_changed:
+            self._take(peer_id, "", self.wall_clock())
             self._show()
 
     async def run(self) -> None:
@@ -296,6 +331,22 @@ class Membership:
         refusals = [answer for answer in answers if answer]
         return "" if "" in answers or not refusals else refusals[0]
 
+    async def meet_others(self) -> None:
+        """Try members of whom only a record is known, or that did not answer: some after each other; never ends."""
+        while True:
+            await asyncio.sleep(self.announce_seconds / 2 * self.randomness.uniform(0.8, 1.2))
+            if chosen := self._whom_to_try():
+                await self.introduce(chosen)
+
+    def _whom_to_try(self) -> list[PeerRecord]:
+        """Of those that count a few at any time, so that a split heals soon; of all others a few that are due."""
+        now = self.wall_clock()
+        silent = [record for record in self.suspected() if self.has_been_there(record.peer_id)]
+        unmet = [record for record in self.members() if not self.has_been_there(record.peer_id)]
+        known = [record for record in silent if self.counts(record.peer_id)]
+        others = [record for record in silent if record not in known and not self._is_left_alone(record.peer_id, now)]
+        return [*self.some_of(known, MEETINGS_AT_ONCE), *self.some_of([*others, *unmet], MEETINGS_AT_ONCE)]
+
     def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
         """So many of these at most, others each time: no member is everybody's choice."""
         return self.randomness.sample(records, min(count, len(records)))
@@ -323,6 +374,7 @@ class Membership:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await stream.send(encoded)
                     self._merge([await stream.receive(MAX_PEER_RECORD_BYTES)])
+                    self.heard_from(peer_id)
             finally:
                 await stream.close()
         except (PeerUnreachable, TimeoutError) as fault:
@@ -356,6 +408,7 @@ class Membership:
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
         self._merge([data])
+        self.heard_from(stream.remote)
         await stream.send(self._answer())
         # libp2p has no half-close: wait until the other side has read and closed.
         with contextlib.suppress(PeerFault, TimeoutError):
@@ -410,9 +463,6 @@ class Membership:
         for peer_id in self.view.changed:
             announced = self.view.get(peer_id, now)
             self._tally.replace(before.get(peer_id, -math.inf), announced)
-            suspicion = self._suspected.get(peer_id)
-            if suspicion is not None and announced is not None and announced.sequence > suspicion.sequence + 1:
-                del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
         has_changed = False
         for peer_id in self.view.changed:
@@ -423,8 +473,8 @@ class Membership:
 
     def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:
         """Take over what the view says of one peer; True when it came, went, or began or ended training."""
-        known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
-        if peer_id == self.identity.peer_id or (suspicion is not None and now < suspicion.until):
+        known, record = self._known.get(peer_id), self.view.get(peer_id, now)
+        if peer_id == self.identity.peer_id or self._is_left_alone(peer_id, now):
             record = None
         elif record is not None and self.handshake_policy.is_excluded(peer_id):
             record, why_gone = None, "it is no member any more"
@@ -432,11 +482,14 @@ class Membership:
             self._known[peer_id] = record
             self._signs[peer_id] += known is not None and record.sequence > known.sequence
             self._speeds.note(peer_id, record.tokens_per_second, now)
-            if known is None:
+            if peer_id not in self._reported and self.has_been_there(peer_id) and not self.is_suspected(peer_id):
+                self._reported.add(peer_id)
                 self.report(PeerJoined(peer_id))
         elif known is not None:
             del self._known[peer_id], self._signs[peer_id]
-            self.report(PeerLeft(peer_id, why_gone))
+            if peer_id in self._reported:
+                self._reported.remove(peer_id)
+                self.report(PeerLeft(peer_id, why_gone))
         if known is None or record is None:
             return known is not record
         return known.is_training != record.is_training
@@ -449,8 +502,11 @@ class Membership:
         now = self.wall_clock()
         doubtful = set(self._suspected)
         for peer_id in doubtful:
-            if now >= self._suspected[peer_id].until and self.view.get(peer_id, now) is None:
+            is_over = self.view.get(peer_id, now) is None or not self.is_suspected(peer_id)
+            if is_over and now >= self._suspected[peer_id].until + LONGEST_SUSPICION_SECONDS:
                 del self._suspected[peer_id]
+        # Those of whom a commit was the first that was heard.
+        doubtful |= {peer_id for peer_id in self._known.keys() - self._reported if self.has_been_there(peer_id)}
         if self.handshake_policy.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
         for peer_id in sorted(doubtful):

@@ -117,7 +117,11 @@ class Node:
             ports.poll_seconds,
             self.reporter.last_send_step,
         )
-        heard = LinkPorts(self._on_message, self._on_lost, self._on_refused, self.membership.is_abroad)
+        heard = LinkPorts(
+            *(self._on_message, self._on_lost, self._on_refused),
+            is_abroad=self.membership.is_abroad,
+            on_met=self.membership.heard_from,
+        )
         self.links = Links(
             *(ports.host, ports.handshake_policy, self.limits, heard, ports.clock, ports.line, ports.max_queued_bytes)
         )
@@ -174,6 +178,9 @@ class Node:
             on_view=self._on_view,
             report=self.reporter.report,
             on_refused=self._on_refused,
+            on_met=lambda peer_id: self.guard.presence.meet(peer_id),
+            has_been_there=lambda peer_id: self.guard.presence.has_been_there(peer_id),
+            counts=lambda peer_id: self.guard.presence.counts(peer_id),
             verified=VerifiedRecords() if ports.verified is None else ports.verified,
         )
 
@@ -237,7 +244,8 @@ class Node:
             budget_tokens = self.manifest.training.schedule.tokens
             self.reporter.joined(self.who.run_id, self.who.device, self.versions(), budget_tokens)
             membership = self.membership
-            for work in (membership.run(), membership.show_changes(), self._follow_trainer(), self._audit()):
+            of_members = (membership.run(), membership.meet_others(), membership.show_changes())
+            for work in (*of_members, self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
             if self.keeper is not None:
                 tasks.append(loop.create_task(self.keeper.run()))
@@ -387,8 +395,7 @@ class Node:
     def _on_view(self) -> None:
         trainers, followers = self.membership.split()
         own = [self.me] if self._state == "training" else []
-        num_known = len(trainers) + self.membership.num_suspected_trainers() + len(own)
-        self.exchange.set_view([*trainers, *own], followers, num_known)
+        self.exchange.set_view([*trainers, *own], followers, self.membership.suspected_trainers())
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, PeerRefused):

@@ -12,6 +12,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader import Leading
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Heard, View
+from averaging.rounds.presence import MemberPresence
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.wire.messages import Commit, Offer, RosterEntry, ShardResult, Wait
@@ -59,6 +60,27 @@ def test_a_commit_needs_more_than_a_quarter_of_those_who_live(num_members):
 
 def test_members_that_nobody_knows_do_not_count():
     assert objection(commit_of(*(named(number) for number in range(20, 40))))
+
+
+def test_a_round_of_strangers_is_not_followed_however_long_this_peer_waits():
+    """Red as long as patience alone decides: a key that has done nothing moves everybody who waits long enough."""
+    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    leaders.advanced(0, 3, 0.0)
+    presence = MemberPresence(ME)
+    rounds = [commit_of(ME, *OTHERS), commit_of(ME, *OTHERS, leader=OTHERS[1], version=4)]
+    presence.follow(0, rounds)
+
+    def is_followed(commit, now):
+        is_of_strangers = presence.are_strangers(commit)
+        return not leaders.objection(commit, OTHERS, None, timing, now, is_of_strangers=is_of_strangers)
+
+    stranger = named(20)
+    for members in ((stranger,), (stranger, named(21)), (stranger, ME)):
+        assert not is_followed(commit_of(*members, version=3), 10_000.0)
+    leaders.sent(0, 3, 0, stranger, 9.0)
+    assert is_followed(commit_of(stranger, ME, leader=stranger), 10_000.0)
+    assert is_followed(commit_of(OTHERS[0], version=3), 10_000.0)
+    assert not is_followed(commit_of(OTHERS[0], version=3), 1.0)
 
 
 def test_nobody_is_counted_in_without_having_sent_anything():

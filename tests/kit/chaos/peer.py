@@ -20,7 +20,8 @@ from averaging.exchange.exchange import Exchange
 from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.lanes.links import LinkPorts, Links
+from averaging.lanes.handshake import open_greeted_stream
+from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Event
@@ -112,10 +113,10 @@ class Company:
         known = self._records.get(peer_id)
         return known[0].tokens_per_second if known is not None else 0.0
 
-    def num_suspected_trainers(self) -> int:
+    def suspected_trainers(self) -> list[PeerId]:
         known = (self._records[peer_id] for peer_id in self._suspected if peer_id in self._records)
         live = (record for record, expires_at in known if self._is_suspected(record.peer_id) and now() < expires_at)
-        return sum(record.role == "trainer" and record.state == "training" for record in live)
+        return [record.peer_id for record in live if record.role == "trainer" and record.state == "training"]
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         until, seconds, _ = self._suspected.get(peer_id, (0.0, 0.0, 0))
@@ -126,7 +127,8 @@ class Company:
             self._peer.on_view()
 
     def heard_from(self, peer_id: PeerId) -> None:
-        if self._suspected.pop(peer_id, None) is not None:
+        is_new = self._peer.guard.presence.meet(peer_id)
+        if self._suspected.pop(peer_id, None) is not None or is_new:
             self._peer.on_view()
 
     def hear(self, record: PeerRecord, life_seconds: float) -> None:
@@ -135,9 +137,8 @@ class Company:
         if self.is_frozen or not newest:
             return
         self._records[record.peer_id] = (record, now() + life_seconds)
-        suspicion = self._suspected.get(record.peer_id)
-        if suspicion is not None and record.sequence > suspicion[2] + 1:
-            del self._suspected[record.peer_id]
+        if self._is_suspected(record.peer_id) and record.sequence > self._suspected[record.peer_id][2] + 1:
+            self._peer.spawn(self._peer.meet(record.peer_id))
         self._peer.on_view()
 
     def _is_suspected(self, peer_id: PeerId) -> bool:
@@ -165,7 +166,11 @@ class ChaosPeer:
             self._report,
             on_exclusion=lambda: self.exchange.exclude(),
             speed_of=self._speed_of,
-            known_speeds=lambda: [record.tokens_per_second for record in self.company.members()],
+            known_speeds=lambda: [
+                record.tokens_per_second
+                for record in self.company.members()
+                if self.guard.presence.counts(record.peer_id)
+            ],
         )
         self.guard = Guard(self.name, world.rule.staleness_limit, watch, is_strict=world.rule.is_strict)
         self.fragments = [self._fragment(index, memory) for index in range(len(scenario.sizes))]
@@ -179,7 +184,8 @@ class ChaosPeer:
         role = "trainer" if self.profile.is_trainer else "seed"
         self.handshake_policy = handshake_policy = RunHandshakePolicy(ACCESS, self.name, role)
         limits = Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
-        ports = LinkPorts(self._on_message, self._on_lost, self._on_refused)
+        met = self.company.heard_from
+        ports = LinkPorts(self._on_message, self._on_lost, self._on_refused, on_met=met)
         self.links = Links(self.host, handshake_policy, limits, ports, self.clock)
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange = Exchange(
@@ -445,8 +451,7 @@ class ChaosPeer:
         trainers = self.company.trainers()
         followers = [record.peer_id for record in self.company.members() if record.peer_id not in trainers]
         own = [self.name] if self.state == "training" else []
-        num_known = len(trainers) + self.company.num_suspected_trainers() + len(own)
-        self.exchange.set_view([*trainers, *own], followers, num_known)
+        self.exchange.set_view([*trainers, *own], followers, self.company.suspected_trainers())
 
     def _speed_of(self, peer_id: PeerId) -> float:
         return float(TOKENS_PER_SECOND) if peer_id == self.name else self.company.tokens_per_second(peer_id)
@@ -461,6 +466,16 @@ class ChaosPeer:
             self.world.on_round_began(self, report)
         elif isinstance(report, RepairNeeded):
             self.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
+
+    async def meet(self, peer_id: PeerId) -> None:
+        """Look whether a suspected peer with a newer record answers, as `Membership.meet_others` does."""
+        try:
+            stream = await open_greeted_stream(self.host, self.handshake_policy, peer_id, ROUND_PROTOCOL)
+        except PeerFault:
+            return
+        await stream.close()
+        if not self.is_dead:
+            self.company.heard_from(peer_id)
 
     # ---------------------------------------------------------------------------------------- StateSource for donors
 

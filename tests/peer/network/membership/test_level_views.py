@@ -188,7 +188,7 @@ def test_changes_among_few_are_shown_at_once() -> None:
         assert shown[-1] == [other.peer_id]
         membership.suspect(other.peer_id, "did not answer")
         assert shown[-1] == []
-        assert membership.num_suspected_trainers() == 1
+        assert membership.suspected_trainers() == [other.peer_id]
         membership.heard_from(other.peer_id)
         assert shown[-1] == [other.peer_id]
 

@@ -1,0 +1,137 @@
+"""Which members count in rounds: those that have been there. Pure.
+
+A record costs nothing, and one host publishes any number of them: it only says where to look. What costs work, and what
+all peers of a lineage see alike, are contributions in signed commits. So quorum, leaders, patience and medians follow
+from the *established* members: trainers with a contribution in the last `COUNTED_COMMITS` commits of a fragment, of
+more than one leader where those commits have several. Otherwise one leader could bring any number of keys along.
+
+Members that have only opened a stream to this peer, or answered one, are *newcomers*. Their offers are taken as all
+are, so that they are established a round or two later. Until then no round waits for them. They lead only where no
+established member answers, and then they weigh no more than `most_newcomers` together. Where nobody is established, as
+in a run's first round or after a restart of everybody, all that were met count; where nobody was met, all that have a
+record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from averaging.wire.frames import once_per_commit
+from averaging.wire.messages import KEPT_COMMITS, Commit
+from dht.bounded_dictionary import Newest
+from dht.host import PeerId
+
+COUNTED_COMMITS = KEPT_COMMITS
+"""Rounds, and not seconds: a run may have one in half an hour. A member that vanished stops counting after them."""
+FEWEST_LEADERS = 2
+NEWCOMERS_SHARE = 0.25
+"""Of the established members: together newcomers can weigh no more than so many of them."""
+MAX_MET = 8192
+"""Members that were met, 100 bytes each; the one that was met least recently is forgotten for another."""
+
+
+def most_newcomers(num_established: int) -> int:
+    """How many newcomers may count in the place of so many established members, none of which answers."""
+    return max(1, math.floor(NEWCOMERS_SHARE * num_established))
+
+
+@once_per_commit
+def contributors(commit: Commit) -> frozenset[PeerId]:
+    """The members whose work is in a commit."""
+    return frozenset(commit.roster[index].peer_id for index in commit.included)
+
+
+def established_in(commits: Sequence[Commit]) -> frozenset[PeerId]:
+    """The members with work in some of these commits, of more than one leader where they have several."""
+    pairs = {(peer_id, commit.leader) for commit in commits for peer_id in contributors(commit)}
+    num_leaders = Counter(peer_id for peer_id, _ in pairs)
+    fewest = min(FEWEST_LEADERS, len({commit.leader for commit in commits}))
+    return frozenset(peer_id for peer_id, num in num_leaders.items() if num >= fewest)
+
+
+class CountedTrainers(NamedTuple):
+    """The live trainers as rounds see them.
+
+    Attributes:
+        counted: those that make the quorum, are waited for, and lead.
+        newcomers: those that were met and do not count yet.
+        num_known: how many count with those that do not answer now.
+    """
+
+    counted: tuple[PeerId, ...]
+    newcomers: tuple[PeerId, ...]
+    num_known: int
+
+
+@dataclass
+class MemberPresence:
+    """What one peer knows about who has been there, in all fragments together."""
+
+    me: PeerId
+    _established: dict[int, frozenset[PeerId]] = field(default_factory=dict)
+    _in_fragments: Counter[PeerId] = field(default_factory=Counter)
+    _has_cells: bool = False
+    """The last commit names the members of one cell only, so commits do not tell who has been there."""
+    _met: Newest[PeerId, None] = field(default_factory=lambda: Newest(MAX_MET))
+
+    def follow(self, fragment: int, commits: Iterable[Commit]) -> bool:
+        """Take the commits that led to a fragment's anchor, the newest last; returns whether others count now."""
+        newest = list(commits)[-COUNTED_COMMITS:]
+        had_cells, self._has_cells = self._has_cells, bool(newest) and not newest[-1].names_everyone
+        before = self._established.get(fragment, frozenset())
+        after = established_in([commit for commit in newest if commit.names_everyone])
+        self._established[fragment] = after
+        self._in_fragments.update(after - before)
+        for peer_id in before - after:
+            self._in_fragments[peer_id] -= 1
+            if not self._in_fragments[peer_id]:
+                del self._in_fragments[peer_id]
+        return had_cells != self._has_cells or before != after
+
+    def meet(self, peer_id: PeerId) -> bool:
+        """A member opened a stream to this peer, or answered one; returns whether it is met for the first time."""
+        is_new = peer_id not in self._met
+        self._met[peer_id] = None
+        self._met.move_to_end(peer_id)
+        return is_new
+
+    def is_established(self, peer_id: PeerId) -> bool:
+        """Whether a member has work in signed commits of the last rounds."""
+        return peer_id in self._in_fragments
+
+    def has_been_there(self, peer_id: PeerId) -> bool:
+        """Whether more than a record is known of a member."""
+        return self._has_cells or peer_id in self._in_fragments or peer_id in self._met
+
+    def counts(self, peer_id: PeerId) -> bool:
+        """Whether a trainer counts if it is live: it is established, or nobody is and it was met."""
+        return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
+
+    def are_strangers(self, commit: Commit) -> bool:
+        """Whether a commit has no established member but this peer in it, though others are known here."""
+        others = self._in_fragments.keys() - {self.me}
+        return bool(others) and commit.names_everyone and others.isdisjoint(contributors(commit))
+
+    def see(self, trainers: Collection[PeerId], silent: Collection[PeerId] = ()) -> CountedTrainers:
+        """Which of the trainers with live records count.
+
+        Args:
+            trainers: those that are not suspected, this peer included if it trains.
+            silent: those that do not answer now.
+        """
+        counted = self._counted({*trainers, *silent})
+        here = tuple(peer_id for peer_id in trainers if peer_id in counted)
+        newcomers = tuple(peer_id for peer_id in trainers if peer_id not in counted and self.has_been_there(peer_id))
+        return CountedTrainers(here, newcomers, len(counted))
+
+    def _counted(self, candidates: set[PeerId]) -> set[PeerId]:
+        if self._has_cells:
+            return candidates
+        if established := candidates & self._in_fragments.keys():
+            return established
+        met = {peer_id for peer_id in candidates if peer_id in self._met}
+        return met | (candidates & {self.me}) if met else candidates
