@@ -22,8 +22,9 @@ from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, wr
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.examples.label_rules import ExampleRules
-from peer.trainer.text.documents import Complaints, TextPart, documents, files_of, parts_of
+from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
 from peer.trainer.text.held_out import DIVISION, HeldOutRule, more_held_out
+from peer.trainer.text.limited_texts import limited_texts
 
 PART_BYTES = 64 << 20
 """Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""
@@ -206,9 +207,9 @@ def _told(
 def _texts(parts: Sequence[TextPart], text_field: str, complaints: Complaints) -> Iterator[str]:
     is_empty = True
     for part in parts:
-        for segment in documents(part, text_field, complaints):
+        for text in limited_texts(part, text_field, complaints):
             is_empty = False
-            yield segment.text
+            yield text
     if is_empty and complaints.lack:
         raise UsageFault(complaints.lack)
 

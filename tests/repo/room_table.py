@@ -86,7 +86,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.text": ("peer", False, "blake3 datasets numpy pyarrow"),
+    "peer.trainer.text": ("peer peer.limited_child", False, "blake3 datasets numpy pyarrow"),
     "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
         "dht.records peer peer.config peer.files peer.trainer.text peer.trainer.examples",

@@ -7,6 +7,7 @@ none reads more than it needs. The same files and part size give the same parts 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import hashlib
 import json
 import os
@@ -20,9 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dht.errors import UsageFault, reading
-from dht.quantities import bytes_text, plural
+from dht.quantities import bytes_text
 from dht.regular_files import open_regular
-from peer.optional_libraries import needing
 from peer.trainer.text.held_out import (
     LONG_BYTES,
     HeldOutRule,
@@ -35,6 +35,8 @@ from peer.trainer.text.held_out import (
     slack_of,
 )
 from peer.trainer.text.hub import hub_rows
+from peer.trainer.text.parquet_groups import RowGroupLists
+from peer.trainer.text.parquet_rows import parquet_columns, parquet_rows
 from peer.trainer.text.source_files import files_at
 from peer.user_folders import paths_in
 
@@ -62,7 +64,8 @@ CHUNK_BYTES = 1 << 16
 """Long text files are read in chunks of about so many bytes, which end with a line."""
 ROWS_WITHOUT_TEXT = "rows without the field"
 MAX_ROW_BYTES = 64 << 20
-"""Of one row of JSON lines: more is no document, and is left out."""
+"""Of one row: more is no document, and is left out."""
+TOO_LONG = f"rows longer than {MAX_ROW_BYTES >> 20} MiB"
 MAX_TEXT_CHARACTERS = 1 << 20
 """Handed to a tokenizer at a time; its memory is about 100 times that."""
 NOTHING_HELD_OUT = HeldOutRule.of(0.0)
@@ -163,12 +166,19 @@ def parts_of(
         LocalFault: a library is missing.
     """
     complaints = complaints or Complaints()
+    with contextlib.closing(RowGroupLists()) as lists:
+        return _parts_of(files, part_bytes, complaints, lists)
+
+
+def _parts_of(
+    files: Sequence[tuple[str, Path]], part_bytes: int, complaints: Complaints, lists: RowGroupLists
+) -> list[TextPart]:
     parts: list[TextPart] = []
     for kind, alike in groupby(sorted(files, key=lambda file: KINDS.index(file[0])), key=lambda file: file[0]):
         pieces: list[FileRange] = []
         size = 0
         for _, path in _mixed(list(alike)):
-            for piece, num_bytes in _pieces(kind, path, part_bytes, complaints):
+            for piece, num_bytes in _pieces(kind, path, part_bytes, complaints, lists):
                 pieces.append(piece)
                 size += num_bytes
                 if size >= part_bytes:
@@ -239,6 +249,9 @@ def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[T
         fraction = hash_fraction(content)
         short.add(fraction, len(content))
         edges = edges_of_short(fraction, len(content), rule)
+    if edges in ([], [0, len(content)]):
+        yield TextSegment(text, bool(edges), True)
+        return
     segments = list(cut_document(content, edges))
     for number, (segment, is_held_out) in enumerate(segments, 1):
         yield TextSegment(segment.decode(), is_held_out, number == len(segments))
@@ -306,12 +319,14 @@ def _no_field(where: str, text_field: str, row: Any) -> str:
     )
 
 
-def _pieces(kind: str, path: Path, part_bytes: int, complaints: Complaints) -> Iterator[tuple[FileRange, int]]:
+def _pieces(
+    kind: str, path: Path, part_bytes: int, complaints: Complaints, lists: RowGroupLists
+) -> Iterator[tuple[FileRange, int]]:
     """(piece, bytes) of the pieces of a file; none of a file that is no text."""
+    path = path.absolute()  # processes that read it have other working folders
     if kind == "parquet":
-        metadata = _parquet_file(path).metadata
-        for group in range(metadata.num_row_groups):
-            yield FileRange(str(path), group, group + 1), metadata.row_group(group).total_byte_size
+        for group, num_bytes in enumerate(lists.num_bytes(path)):
+            yield FileRange(str(path), group, group + 1), num_bytes
         return
     with reading(path), open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
@@ -395,7 +410,7 @@ def _json_rows(piece: FileRange, complaints: Complaints) -> Iterator[Any]:
             if not line:
                 return
             if not line.endswith(b"\n") and len(line) == MAX_ROW_BYTES:
-                complaints.counts[f"rows longer than {MAX_ROW_BYTES >> 20} MiB"] += 1
+                complaints.counts[TOO_LONG] += 1
                 while line and not line.endswith(b"\n"):
                     line = file.readline(CHUNK_BYTES)
                     position += len(line)
@@ -427,55 +442,19 @@ def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
 
 
 def _parquet(piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
-    path, start, stop, _ = piece
-    file = _parquet_file(Path(path))
-    names = file.schema_arrow.names
-    for name in fields:
-        if name not in names:
-            complaints.counts[ROWS_WITHOUT_TEXT] += sum(
-                file.metadata.row_group(group).num_rows for group in range(start, min(stop, file.num_row_groups))
-            )
-            complaints.lack = complaints.lack or _no_field(path, name, dict.fromkeys(names))
-            return
-    num_groups = file.metadata.num_row_groups
-    if num_groups < stop:
-        raise UsageFault(
-            f"{path} has {plural(num_groups, 'row group')} now; expected at least {stop}, as when it was opened; "
-            "restart to read what is there now"
-        )
-    import pyarrow
+    names, num_rows = parquet_columns(Path(piece.path), range(piece.start, piece.stop))
+    missing = next((name for name in fields if name not in names), None)
+    if missing is not None:
+        complaints.counts[ROWS_WITHOUT_TEXT] += num_rows
+        complaints.lack = complaints.lack or _no_field(piece.path, missing, dict.fromkeys(names))
+        return
 
-    try:
-        for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=list(fields)):
-            columns = [_values_of(column, complaints) for column in batch.columns]
-            for values in zip(*columns, strict=True):
-                yield dict(zip(batch.schema.names, values, strict=True))
-    except pyarrow.ArrowException as error:
-        raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+    def leave_out() -> None:
+        complaints.counts[TOO_LONG] += 1
 
-
-def _values_of(column: Any, complaints: Complaints) -> list[Any]:
-    """Of a column of text without its mistakes, which Parquet lets writers make."""
-    import pyarrow
-
-    try:
-        found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        raw = column.cast(pyarrow.large_binary()).to_pylist()
-        found = [None if value is None else _decoded(value, complaints) for value in raw]
-    return found
-
-
-def _parquet_file(path: Path) -> Any:
-    with needing("reading Parquet files", "pyarrow", "hf"):
-        import pyarrow
-        import pyarrow.parquet
-    try:
-        with reading(path):
-            open_regular(path).close()  # a pipe would be waited for
-            return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowException as error:
-        raise UsageFault(f"{path} is no Parquet file ({str(error)[:200]}); expected a whole one") from error
+    decoded = partial(_decoded, complaints=complaints)
+    groups = range(piece.start, piece.stop)
+    yield from parquet_rows(Path(piece.path), groups, fields, MAX_ROW_BYTES, decoded, leave_out)
 
 
 def _decoded(content: bytes, complaints: Complaints) -> str:

@@ -112,7 +112,7 @@ def test_a_row_of_50_mb_is_a_document_and_a_longer_one_is_left_out(tmp_path, mon
     path = json_lines(tmp_path / "rows.jsonl", ["a", "b" * 4900, "c" * 200_000, "d"])
     texts, complaints = read(str(path))
     assert [text[0] for text in texts] == ["a", "b", "d"]
-    assert complaints.counts == {"rows longer than 0 MiB": 1}
+    assert complaints.counts == {"rows longer than 64 MiB": 1}
 
 
 def test_parquet_is_read_by_row_groups(tmp_path):

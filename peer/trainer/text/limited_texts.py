@@ -1,0 +1,70 @@
+"""Texts of a part, read by a child process with limits: a small Parquet file can stand for endless memory.
+
+Workers that tokenize have such limits themselves. This is for what reads text in the main process. The child's end is
+`prepare`, which `peer.limited_child.process` calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.parent_link import ParentLink
+from peer.trainer.text.documents import MAX_ROW_BYTES, Complaints, FileRange, TextPart, documents
+
+LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=120.0, answer_bytes=8 * MAX_ROW_BYTES)
+_ANSWER_CHARACTERS = 1 << 20
+"""Of the texts of one answer; the last of them may be longer than that."""
+
+
+def limited_texts(part: TextPart, text_field: str, complaints: Complaints) -> Iterator[str]:
+    """The documents of a part.
+
+    Raises:
+        UsageFault: a file cannot be read.
+        LocalFault: a library is missing, or a file took more than `LIMITS`.
+    """
+    if part.kind != "parquet":  # lines are read in pieces of bounded length
+        yield from (segment.text for segment in documents(part, text_field, complaints))
+        return
+    question: dict[str, Any] = {
+        "kind": part.kind,
+        "pieces": [list(piece) for piece in part.pieces],
+        "field": text_field,
+    }
+    what = f"{part.pieces[0].path} and others" if len(part.pieces) > 1 else part.pieces[0].path
+    with contextlib.closing(LimitedChild(__name__, {}, LIMITS, what, "leave that file out")) as child:
+        fields: dict[str, Any] = {}
+        while "counts" not in fields:
+            fields, body = child.ask(question)
+            yield from json.loads(body)
+            question = {}
+        complaints.counts.update({str(name): int(count) for name, count in fields["counts"].items()})
+        complaints.lack = complaints.lack or str(fields["lack"])
+
+
+def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+    """Answer the questions of `limited_texts`."""
+    texts: Iterator[str] = iter(())
+    complaints = Complaints()
+
+    def answer(question: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        nonlocal texts
+        if question:
+            part = TextPart(question["kind"], tuple(FileRange(*piece) for piece in question["pieces"]))
+            texts = (segment.text for segment in documents(part, question["field"], complaints))
+        batch: list[str] = []
+        num_characters = 0
+        for text in texts:
+            batch.append(text)
+            num_characters += len(text)
+            if num_characters >= _ANSWER_CHARACTERS:
+                return {}, json.dumps(batch, ensure_ascii=False).encode()
+        found = {"counts": dict(complaints.counts), "lack": complaints.lack}
+        return found, json.dumps(batch, ensure_ascii=False).encode()
+
+    return answer

@@ -1,0 +1,136 @@
+"""Rows of Parquet files, a bounded number of bytes at a time, through `pyarrow`.
+
+Lengths in a Parquet file are claims of its writer. A process that reads a stranger's file has limits of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dht.errors import UsageFault, reading
+from dht.quantities import plural
+from dht.regular_files import open_regular
+from peer.optional_libraries import needing
+
+BATCH_BYTES = 1 << 20
+"""Of values that are decoded together, as far as the file says their lengths."""
+MAX_BATCH_ROWS = 256
+
+
+def open_parquet(path: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile` whose columns of text stay dictionaries where they are stored as such.
+
+    Raises:
+        UsageFault: it is no Parquet file.
+    """
+    with needing("reading Parquet files", "pyarrow", "hf"):
+        import pyarrow
+        import pyarrow.parquet
+    try:
+        with reading(path):
+            open_regular(path).close()  # a pipe would be waited for
+            file = pyarrow.parquet.ParquetFile(path)
+            is_text = (pyarrow.types.is_string, pyarrow.types.is_binary)
+            texts = [field.name for field in file.schema_arrow if any(check(field.type) for check in is_text)]
+            return pyarrow.parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts)
+    except pyarrow.ArrowException as error:
+        raise UsageFault(f"{path} is no Parquet file ({str(error)[:200]}); expected a whole one") from error
+
+
+def parquet_columns(path: Path, groups: range) -> tuple[list[str], int]:
+    """(names of all columns, rows in these row groups as the file says).
+
+    Raises:
+        UsageFault: it is no Parquet file, or has become another one.
+    """
+    file = _with_groups(path, groups)
+    names: list[str] = file.schema_arrow.names
+    return names, sum(max(0, file.metadata.row_group(group).num_rows) for group in groups)
+
+
+def _with_groups(path: Path, groups: range) -> Any:
+    file = open_parquet(path)
+    num_groups = file.metadata.num_row_groups
+    if num_groups < groups.stop:
+        raise UsageFault(
+            f"{path} has {plural(num_groups, 'row group')} now; expected at least {groups.stop}, as when it was "
+            "opened; restart to read what is there now"
+        )
+    return file
+
+
+def parquet_rows(
+    path: Path,
+    groups: range,
+    fields: Sequence[str],
+    max_value_bytes: int,
+    decoded: Callable[[bytes], str],
+    leave_out: Callable[[], None],
+) -> Iterator[dict[str, Any]]:
+    """Rows of row groups, with these fields alone.
+
+    Args:
+        max_value_bytes: of one text; a row with a longer one is left out.
+        decoded: makes text of bytes that should be UTF-8.
+        leave_out: is called for each row that is left out.
+
+    Raises:
+        UsageFault: the file cannot be read, or has become another one.
+    """
+    file = _with_groups(path, groups)
+    import pyarrow
+
+    try:
+        for group in groups:
+            num_rows = _batch_rows(file.metadata.row_group(group), fields)
+            for batch in file.iter_batches(batch_size=num_rows, row_groups=[group], columns=list(fields)):
+                columns = [_values_of(column, max_value_bytes, decoded) for column in batch.columns]
+                for number in range(batch.num_rows):
+                    try:
+                        yield {name: value(number) for name, value in zip(batch.schema.names, columns, strict=True)}
+                    except OverflowError:
+                        leave_out()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+
+
+def _batch_rows(group: Any, fields: Sequence[str]) -> int:
+    """Rows of `BATCH_BYTES`, by the mean length of a row."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    sizes = (one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] in fields)
+    num_bytes = max(1, sum(max(0, size) for size in sizes))
+    mean_bytes: int = num_bytes // max(1, group.num_rows)
+    return max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, mean_bytes)))
+
+
+def _values_of(column: Any, max_bytes: int, decoded: Callable[[bytes], str]) -> Callable[[int], Any]:
+    """What returns the value of a row; OverflowError: it is too long."""
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_dictionary(column.type):
+        values, indices = _values_of(column.dictionary, max_bytes, decoded), column.indices
+        return partial(_through_dictionary, values, indices, {})
+    is_text = types.is_string(column.type) or types.is_large_string(column.type)
+    if not is_text and not types.is_binary(column.type) and not types.is_large_binary(column.type):
+        return lambda number: column[number].as_py()
+
+    def value(number: int) -> Any:
+        content = column[number].as_buffer()
+        if content is None:
+            return None
+        if content.size > max_bytes:
+            raise OverflowError
+        return decoded(content.to_pybytes()) if is_text else content.to_pybytes()
+
+    return value
+
+
+def _through_dictionary(values: Callable[[int], Any], indices: Any, known: dict[int, Any], number: int) -> Any:
+    index = indices[number].as_py()
+    if index is not None and index not in known:
+        known[index] = values(index)
+    return None if index is None else known[index]

@@ -1,0 +1,125 @@
+"""Parquet files that stand for more memory than they have bytes, and shapes that are no text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from dht.errors import LocalFault, UsageFault
+from peer.limited_child.child_limits import ChildLimits
+from peer.trainer.text import documents as documents_module
+from peer.trainer.text import limited_texts as limited_module
+from peer.trainer.text import parquet_groups
+from peer.trainer.text.documents import Complaints, documents, files_of, parts_of
+from peer.trainer.text.limited_texts import limited_texts
+
+
+def written(path: Path, values: Any, **options: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table({"text": values}), path, compression="zstd", **options)
+    return path
+
+
+def texts_of(path: Path, complaints: Complaints | None = None) -> list[str]:
+    complaints = complaints or Complaints()
+    parts = parts_of(files_of([str(path)]), 1 << 20)
+    return [found.text for part in parts for found in documents(part, "text", complaints)]
+
+
+def test_one_huge_dictionary_entry_of_many_rows_is_decoded_once(tmp_path: Path) -> None:
+    """256 rows of it at once took all memory."""
+    huge = "x" * (4 << 20)
+    values = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 150, pyarrow.int32()), pyarrow.array([huge]))
+    path = written(tmp_path / "bomb.parquet", values)
+    assert path.stat().st_size < 5000
+    usual = pyarrow.default_memory_pool()
+    pool = pyarrow.proxy_memory_pool(usual)
+    pyarrow.set_memory_pool(pool)
+    try:
+        assert [len(text) for text in texts_of(path)] == [len(huge)] * 150
+    finally:
+        pyarrow.set_memory_pool(usual)
+    assert pool.max_memory() < 8 * len(huge)
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_values_that_are_too_long_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dictionary: bool
+) -> None:
+    monkeypatch.setattr(documents_module, "MAX_ROW_BYTES", 1000)
+    path = written(tmp_path / "rows.parquet", ["a", "b" * 1001, "c", "é" * 501, "d"], use_dictionary=is_dictionary)
+    complaints = Complaints()
+    assert texts_of(path, complaints) == ["a", "c", "d"]
+    assert list(complaints.counts.values()) == [2]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pyarrow.array([["a", "b"], None, ["c"]]),
+        pyarrow.array([{"body": "a"}, {"body": "b"}, None]),
+        pyarrow.array([1, 2, 3]),
+        pyarrow.nulls(3, pyarrow.string()),
+    ],
+    ids=["lists", "structs", "numbers", "nothing"],
+)
+def test_columns_of_other_kinds_are_rows_without_text(tmp_path: Path, values: Any) -> None:
+    complaints = Complaints()
+    assert texts_of(written(tmp_path / "rows.parquet", values), complaints) == []
+    assert complaints.counts == {"rows without the field": 3}
+    assert "no text in field 'text'" in complaints.lack
+
+
+def test_one_file_without_text_does_not_cost_that_of_others(tmp_path: Path) -> None:
+    written(tmp_path / "a.parquet", pyarrow.nulls(1, pyarrow.string()))
+    written(tmp_path / "b.parquet", ["some text"])
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["other"]}), tmp_path / "c.parquet")
+    complaints = Complaints()
+    assert texts_of(tmp_path, complaints) == ["some text"]
+    assert complaints.counts == {"rows without the field": 2}
+
+
+def test_thousands_of_columns_and_deep_ones_are_read(tmp_path: Path) -> None:
+    deep = pyarrow.string()
+    for _ in range(20):
+        deep = pyarrow.list_(deep)
+    columns: dict[str, Any] = {f"column {number}": [number] for number in range(3000)}
+    table = pyarrow.table({**columns, "deep": pyarrow.nulls(1, deep), "text": ["found"]})
+    pyarrow.parquet.write_table(table, tmp_path / "wide.parquet")
+    assert texts_of(tmp_path / "wide.parquet") == ["found"]
+
+
+@pytest.mark.parametrize("length", [0, 4, 50, -1])
+def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path, length: int) -> None:
+    path = written(tmp_path / "rows.parquet", [f"text {number}" for number in range(1000)])
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(UsageFault, match=r"rows\.parquet is no Parquet file"):
+        texts_of(path)
+
+
+def test_a_file_that_takes_too_much_memory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "bomb.parquet", ["x" * (50 << 20)], use_dictionary=False)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(limited_module, "LIMITS", ChildLimits(memory_bytes=40 << 20, seconds=60.0))
+    (part,) = parts_of(files_of([str(path)]), 1 << 20)
+    with pytest.raises(LocalFault, match=r"bomb\.parquet"):
+        list(limited_texts(part, "text", Complaints()))
+
+
+def test_texts_of_a_limited_child_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"text {number} \U0001f426" for number in range(500)]
+    path = written(tmp_path / "rows.parquet", [*texts, None])
+    (part,) = parts_of(files_of([str(path)]), 1 << 20)
+    complaints = Complaints()
+    assert list(limited_texts(part, "text", complaints)) == texts
+    assert complaints.counts == {"rows without the field": 1}
+
+
+def test_a_file_with_too_many_row_groups_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_groups, "MAX_ROW_GROUPS", 3)
+    path = written(tmp_path / "rows.parquet", ["a", "b", "c", "d"], row_group_size=1)
+    with pytest.raises(UsageFault, match="has 4 row groups; expected at most 3"):
+        parquet_groups.prepare({}, None)({"path": str(path)}, b"")  # type: ignore[arg-type]
