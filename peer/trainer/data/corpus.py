@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import blake3
@@ -52,6 +52,8 @@ LABELLED = (JSON_LINES, *PICTURES, TOKENS, WEB)
 Segments = list[tuple[str, FileTokens]]
 """Files, or parts of them, each with its name."""
 
+MAX_KEPT_TOKENS = 1 << 24
+"""Of the batches to measure on: 256 MB as two tensors of int64. The usual 16 batches are a hundredth of that."""
 CACHE_NAME = "data"
 """Of tokenized text, in the data folder."""
 
@@ -71,6 +73,7 @@ class Corpus:
     facts: str = ""
     bytes_per_token: float | None = None
     close: Callable[[], None] = lambda: None
+    _kept: dict[tuple[int, int, int], list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict, repr=False)
 
     def num_held_out(self, num_batches: int, batch_size: int, context: int) -> int:
         """Tokens (of labelled data examples) of `held_out_batches`, each once: of short text blocks overlap."""
@@ -80,7 +83,22 @@ class Corpus:
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The same batches every time, spread evenly over the held-out text; each as from `TokenStream.batch`."""
+        """The same batches every time, spread evenly over the held-out text; each as from `TokenStream.batch`.
+
+        They are kept, unless they are many: files may become shorter, and the loss is still that of the same text.
+        """
+        chosen = (num_batches, batch_size, context)
+        if chosen not in self._kept:
+            batches = self._read_held_out(num_batches, batch_size, context)
+            if num_batches * batch_size * max(1, context) > MAX_KEPT_TOKENS:
+                yield from batches
+                return
+            self._kept[chosen] = list(batches)
+        yield from self._kept[chosen]
+
+    def _read_held_out(
+        self, num_batches: int, batch_size: int, context: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         last_block = max(1, num_batches * batch_size - 1)
         # Of examples with labels `context` is 0, and every one of them can be chosen.
         room = self.held_out.num_tokens - context - 1
@@ -149,6 +167,7 @@ def open_run_corpus(
         tokenizer_digest=tokenizer_digest_of(manifest),
         digest=data.digest,
         rules=rules,
+        note=note,
     )
 
 
@@ -215,6 +234,7 @@ def open_corpus(
     tokenizer_digest: str | None = None,
     digest: str | None = None,
     rules: ExampleRules | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Corpus:
     """Open the data of a run.
 
@@ -225,6 +245,7 @@ def open_corpus(
         tokenizer_digest: of the run's tokenizer; None: it names none.
         digest: of the meta.json that the run names; None: it names none.
         rules: of a run whose data has labels.
+        note: takes a sentence for the owner if files change while they are read.
 
     Raises:
         UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
@@ -253,7 +274,7 @@ def open_corpus(
     if found.num_left_out:
         facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
     corpus = Corpus(
-        TokenStream(training, vocab_size, identity),
+        TokenStream(training, vocab_size, identity, note),
         TokenStream(held_out, vocab_size),
         facts,
         1.0 if reads_bytes(source) else None,

@@ -43,6 +43,7 @@ class TokenizeOrder:
         part: see `TextPart`.
         training, held_out: where the tokens go.
         examples: the rows have labels, and become rows of one length; None: they are text to write on.
+        mode: of the files that are made, but for the umask.
     """
 
     part: TextPart
@@ -51,6 +52,7 @@ class TokenizeOrder:
     training: Path
     held_out: Path
     examples: ExampleRules | None = None
+    mode: int = 0o666
 
 
 ORDERS = TypeAdapter(TokenizeOrder)
@@ -60,8 +62,9 @@ ORDERS = TypeAdapter(TokenizeOrder)
 class _ShardFile:
     """A shard that grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int) -> None:
         self._path = path
+        self._mode = mode
         self._draft = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: BinaryIO | None = None
         self._hasher = blake3.blake3()
@@ -71,7 +74,8 @@ class _ShardFile:
         if not len(tokens):
             return
         if self._file is None:
-            self._file = self._draft.open("wb")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            self._file = os.fdopen(os.open(self._draft, flags, self._mode), "wb")
         content = tokens.tobytes()
         self._hasher.update(content)
         self._file.write(content)
@@ -115,7 +119,7 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
         LocalFault: the disk is full, or a library is missing.
     """
     complaints, short = Complaints(), ShortDocuments()
-    files = (_ShardFile(order.training), _ShardFile(order.held_out))
+    files = (_ShardFile(order.training, order.mode), _ShardFile(order.held_out, order.mode))
     num_documents = 0
     try:
         with writing(order.training.parent):

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dht.errors import LocalFault, UsageFault, writing
+from dht.errors import LocalFault, UsageFault
 from dht.quantities import plural
 from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
+from peer.secret_files import make_secret_folder, write_secret
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
@@ -161,8 +162,8 @@ class TextStock:
         with self._lock:
             if self._facts(group) is not None:
                 return
-            with writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self._cache, self.folder):
+                make_secret_folder(folder, "give another --data-dir")
             if self._worker is None:
                 tokenizer = self._rules.tokenizer
                 self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)
@@ -174,6 +175,7 @@ class TextStock:
                 self._rule,
                 *(training, held_out),
                 rules.examples,
+                mode=0o600,  # a copy of the volunteer's own text
             )
             try:
                 answer = self._worker.tokenize(order)
@@ -181,7 +183,7 @@ class TextStock:
                 self._worker.close()
                 self._worker = None
                 raise
-            write_new(self._facts_path(group), json.dumps(answer).encode())
+            write_secret(self._facts_path(group), json.dumps(answer))
 
     def held_out(self) -> tuple[TokenStream | LabelledStream, float | None]:
         """(held-out text of the first parts, its bytes per token); tokenizes as many parts as that needs.

@@ -6,6 +6,7 @@ text from somewhere may hold a link to your keys. What is read is not kept: a fo
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sysconfig
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dht.errors import UsageFault, reading
+from dht.errors import LocalFault, UsageFault, reading
 from dht.regular_files import open_regular, read_regular
 from peer.user_folders import paths_in
 
@@ -49,22 +50,37 @@ class OpenFiles:
         """`num_bytes` from `start`.
 
         Raises:
-            UsageFault: it cannot be read, or has become shorter.
+            LocalFault: it cannot be read now, or has become shorter. Another start may do: it was fine at this one.
         """
-        with reading(path):
+        content = self._read(path, start, num_bytes)
+        if len(content) < num_bytes:
+            raise LocalFault(
+                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
+                "start again"
+            )
+        return content
+
+    def has(self, path: Path, stop: int) -> bool:
+        """Whether it still has so many bytes."""
+        try:
+            return stop == 0 or len(self._read(path, stop - 1, 1)) == 1
+        except LocalFault:
+            return False
+
+    def _read(self, path: Path, start: int, num_bytes: int) -> bytes:
+        try:
             if path not in self._descriptors:
                 while len(self._descriptors) >= MAX_OPEN_FILES:
                     os.close(self._descriptors.popitem(last=False)[1])
                 with open_regular(path) as file:
                     self._descriptors[path] = os.dup(file.fileno())
             self._descriptors.move_to_end(path)
-            content = os.pread(self._descriptors[path], num_bytes, start)
-        if len(content) < num_bytes:
-            raise UsageFault(
-                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
-                "start again"
-            )
-        return content
+            return os.pread(self._descriptors[path], num_bytes, start)
+        except OSError as error:
+            raise LocalFault(
+                f"{path} cannot be read ({error.strerror or error}); expected it as it was when training began; start "
+                "again"
+            ) from error
 
     def forget(self, path: Path) -> None:
         """Close it: a deleted file takes room on the disk as long as it is open."""
@@ -104,6 +120,11 @@ class FileTokens:
     def part(self, start: int, stop: int) -> FileTokens:
         """Tokens `start` to `stop` of it, not read yet."""
         return FileTokens(self._files, self.path, self.dtype, self._first + start, stop - start)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all of it can still be read."""
+        return self._files.has(self.path, (self._first + self._length) * self.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:
@@ -262,9 +283,11 @@ def _load(files: OpenFiles, path: Path, dtype: TokenType) -> FileTokens:
     with reading(path), open_regular(path) as file:
         # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
         num_bytes = os.fstat(file.fileno()).st_size
-    if num_bytes % dtype.itemsize:
-        raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
-    return FileTokens(files, path, dtype, 0, num_bytes // dtype.itemsize)
+        if num_bytes % dtype.itemsize:
+            raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
+        mark = file.read(len(codecs.BOM_UTF8)) if dtype == _BYTES else b""
+    first = len(mark) if mark == codecs.BOM_UTF8 else 0
+    return FileTokens(files, path, dtype, first, num_bytes // dtype.itemsize - first)
 
 
 def _token_type(path: Path) -> TokenType:

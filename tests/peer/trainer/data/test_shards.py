@@ -277,6 +277,22 @@ def test_a_stop_while_few_documents_are_divided_anew_begins_again(made, tmp_path
     assert prepare("again") == whole
 
 
+def test_rows_without_text_are_refused_only_where_no_row_has_any(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("peer.trainer.data.tokenize_pool.TokenizeWorker", WorkerHere)
+    (tmp_path / "null.jsonl").write_text('{"text": null}\n' * 150)
+    said = []
+
+    def prepare(out):
+        return prepare_data([str(tmp_path)], made[3].path, tmp_path / out, part_bytes=1000, say=said.append)
+
+    with pytest.raises(UsageFault, match=r"null\.jsonl has no text in field .*\(text is empty\)"):
+        prepare("one")
+    json_lines(tmp_path / "rows.jsonl", sentences(30))
+    meta, _ = prepare("one")
+    assert meta.documents == 30
+    assert said[-1] == "left out or mended: rows without the field (150)"
+
+
 @pytest.mark.parametrize("name", ["nothing.txt", "nothing.jsonl"])
 def test_files_with_nothing_in_them_are_one_sentence_and_leave_nothing(made, tmp_path, name):
     (tmp_path / name).touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import threading
@@ -271,6 +272,42 @@ def test_any_little_text_is_trained_on_and_measured_on_and_no_sentence_is_both(t
         # Sentences are numbered, so none is there twice.
         numbers = [set(re.findall(r"(?<![\d.])\d+\.\d+ \w+ \w+ \w+", side)) for side in told[0]]
         assert not numbers[0] & numbers[1], name
+
+
+def test_copies_of_own_text_are_for_their_owner_alone(tmp_path, rules, monkeypatch):
+    """Also in a folder that was there before, and while a part is being written."""
+    modes, keep = [], os.replace
+
+    def replace_file(source, target):
+        modes.append(os.stat(source).st_mode & 0o777)
+        keep(source, target)
+
+    monkeypatch.setattr(module, "TokenizeWorker", WorkerHere)
+    monkeypatch.setattr(os, "replace", replace_file)
+    (tmp_path / "home").mkdir(mode=0o755)
+    (tmp_path / "input.txt").write_text(book(30_000))
+    stock = TextStock(f"text:{tmp_path}/input.txt", rules, tmp_path / "home" / "data", print)
+    stock.held_out()
+    stock.close()
+    found = {path.name: path.stat().st_mode & 0o777 for path in stock.folder.iterdir()}
+    assert found == dict.fromkeys(("part-000000.u16", "held-000000.u16", "part-000000.json"), 0o600)
+    assert set(modes) == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (stock.folder, stock.folder.parent)} == {0o700}
+
+
+def test_an_edited_file_is_tokenized_anew_whatever_its_length_and_time(tmp_path, rules, monkeypatch):
+    monkeypatch.setattr(module, "TokenizeWorker", WorkerHere)
+    path, told = tmp_path / "input.txt", []
+    for word in ("birds", "stars"):
+        path.write_text(book(30_000).replace("birds", word))
+        os.utime(path, (1_000_000, 1_000_000))
+        stock = TextStock(f"text:{path}", rules, tmp_path / "cache", print)
+        stock.held_out()
+        told.append(rules.tokenizer.decode(stock.open(0)[1][:].tolist()))
+        stock.close()
+    assert "birds" in told[0]
+    assert "birds" not in told[1]
+    assert "stars" in told[1]
 
 
 def test_a_context_that_is_longer_than_the_share_is_held_out_as_well(tmp_path, rules, monkeypatch):

@@ -94,3 +94,13 @@ def test_without_the_library_a_sentence_says_how_to_get_it(tmp_path, monkeypatch
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
         load_tokenizer(tmp_path)
+
+
+def test_rows_of_which_none_has_text_are_named_and_one_without_is_no_fault(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 200)
+    with pytest.raises(UsageFault, match="no text in field 'text'; its rows have body"):
+        train_tokenizer([str(tmp_path / "rows.jsonl")], 300, tmp_path / "made", say=lambda text: None)
+    (tmp_path / "more.jsonl").write_text('{"text": "some words"}\n')
+    said = []
+    assert train_tokenizer([str(tmp_path)], 300, tmp_path / "made", say=said.append).vocab_size
+    assert said == ["left out or mended: rows without the field (200)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shutil
 from pathlib import Path
@@ -236,3 +237,10 @@ def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypa
         UsageFault, match=r"org/name@v1 has tokenizer_config.json and no .*`hf download org/name --revision v1 "
     ):
         describe_model("org/name@v1")
+
+
+def test_a_byte_order_mark_in_front_of_config_and_index_is_no_fault(model: Path) -> None:
+    whole = describe_model(model)
+    for name in ("config.json", INDEX):
+        (model / name).write_bytes(codecs.BOM_UTF8 + (model / name).read_bytes())
+    assert describe_model(model) == whole

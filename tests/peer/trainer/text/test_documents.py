@@ -3,6 +3,8 @@ should be."""
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import json
 import os
 import re
@@ -90,6 +92,64 @@ def test_rows_that_are_not_what_they_should_be_are_counted(tmp_path):
         "rows without the field": 3,
         "texts with bytes that are no UTF-8, which were replaced": 1,
     }
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_byte_order_mark_costs_no_row_and_is_no_text(tmp_path, name):
+    mark = codecs.BOM_UTF8.decode()
+    (tmp_path / name).write_text(mark + '{"text": "first"}\n{"text": "' + mark + 'second"}\n')
+    assert read(str(tmp_path / name))[0] == ["first", "second"]
+    (tmp_path / "a.txt").write_text(mark + "short text")
+    assert read(str(tmp_path / "a.txt"))[0] == ["short text"]
+    (tmp_path / "a.txt").write_text(mark + "a long text\n" * 5000)
+    assert read(str(tmp_path / "a.txt"))[0][0].startswith("a long text")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_that_is_one_array_is_its_rows(tmp_path, indent, mark):
+    path = tmp_path / "rows.json"
+    texts = sentences(300)
+    path.write_text(mark + json.dumps([{"text": text} for text in texts], indent=indent))
+    assert read(str(path), part_bytes=1000)[0] == texts
+    path.rename(tmp_path / "rows.jsonl")
+    assert read(f"jsonl:{tmp_path}/rows.jsonl", part_bytes=1000)[0] == texts
+
+
+def test_an_array_that_is_too_long_says_how_to_make_lines_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 1000)
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": text} for text in sentences(30)]))
+    with pytest.raises(UsageFault, match=r"rows\.json is one JSON array of .*jq -c"):
+        read(str(tmp_path / "rows.json"))
+
+
+def test_rows_that_are_read_as_text_because_it_was_said_so_are_counted(tmp_path):
+    json_lines(tmp_path / "rows.jsonl", ["a"])
+    texts, complaints = read(f"text:{tmp_path}")
+    assert texts == ['{"id": 0, "text": "a"}\n']
+    assert complaints.text() == "files of rows that are read as plain text, braces and all (1)"
+
+
+@pytest.mark.parametrize("name", ["books.txt.gz", "books.jsonl.gz", "books.txt", "books.jsonl"])
+def test_compressed_files_are_called_so(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b'{"text": "a"}\n' * 100))
+    (tmp_path / "other.txt").write_text("text")
+    texts, complaints = read(str(tmp_path))
+    assert texts == ["text"]
+    assert complaints.text() == "compressed files, which have to be unpacked first (1)"
+
+
+def test_one_file_of_many_without_text_or_gone_does_not_cost_the_others(tmp_path):
+    """A row of null in a file of its own refused all 40; in a later part the rest of that part was lost."""
+    for number in range(40):
+        json_lines(tmp_path / f"{number:02}.jsonl", [f"text {number}"])
+    (tmp_path / "07.jsonl").write_text('{"text": null}\n')
+    complaints = Complaints()
+    (part,) = parts_of(files_of([str(tmp_path)]), 1 << 20)
+    (tmp_path / "11.jsonl").unlink()
+    texts = [found.text for found in documents(part, "text", complaints)]
+    assert sorted(texts) == sorted(f"text {number}" for number in range(40) if number not in (7, 11))
+    assert complaints.counts == {"rows without the field": 1, "files that are gone": 1}
 
 
 def test_binary_files_are_left_out_and_counted_once(tmp_path):
