@@ -178,7 +178,7 @@ def _loaded_files(folder: Path) -> list[Path]:
     wanted = "expected which tensor is in which file, as save_pretrained writes it; download it again."
     try:
         with reading(path, wanted):
-            named = json.loads(read_regular(path, MAX_INDEX_BYTES))["weight_map"].values()
+            named = json.loads(read_regular(path, MAX_INDEX_BYTES).decode())["weight_map"].values()
         files = sorted(set(named))
         if elsewhere := [name for name in files if Path(name).name != name]:
             raise ValueError(f"it names {elsewhere[0]!r}, which is elsewhere")
