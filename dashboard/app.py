@@ -37,9 +37,10 @@ from dashboard.samples.score_file import follow_scores
 from dashboard.server.connection_limits import Doors, Network, own_limits
 from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
-from dashboard.server.routes import make_app
+from dashboard.server.routes import also_below_its_base, make_app
 from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
+from dashboard.share.page_address import path_of
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import split_run_id
@@ -222,7 +223,8 @@ async def _serve(
         faults = dict(unusable)
         for run in runs:
             try:
-                pages.append(await _opened(stack, run, access, doors, "" if is_alone else run_path(run.run_id)))
+                base = path_of(choices.page_address) if is_alone else run_path(run.run_id)
+                pages.append(await _opened(stack, run, access, doors, base))
             except LocalFault as fault:
                 if is_alone:
                     raise
@@ -231,7 +233,10 @@ async def _serve(
             _warn(f"{run_id} is not shown: {why}")
         if not pages:
             raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
-        app = pages[0].app if is_alone else make_index([page.app for page in pages], dict.fromkeys(faults, NOT_SHOWN))
+        if is_alone:
+            app = also_below_its_base(pages[0].app)
+        else:
+            app = make_index([page.app for page in pages], dict.fromkeys(faults, NOT_SHOWN))
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)
@@ -288,7 +293,7 @@ async def _opened(
         reader,
         access=access,
         proof_line=source.proof_line,
-        page_address=choices.page_address,
+        page_address=choices.page_address.removesuffix(base),
         doors=doors,
         base=base,
     )

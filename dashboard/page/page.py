@@ -67,9 +67,6 @@ TEMPLATES.globals.update(
     }
 )
 
-_LINK: Final = re.compile(r'="/(?!/|r/)')
-"""Only our own: in texts of strangers a quotation mark is escaped."""
-
 
 @dataclass(frozen=True, slots=True)
 class PageLink:
@@ -158,10 +155,12 @@ def render_page(
 
 
 def rooted(html: str, base: str) -> str:
-    """`html` with its links below `base`, such as ``/r/RUN``, where a server has several runs; done twice as once."""
+    """`html` with its links below `base`, such as ``/r/RUN`` where a server has several runs; done twice as once."""
     if not base:
         return html
-    return _LINK.sub(rf'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
+    # Only our own links: in texts of strangers a quotation mark is escaped.
+    link = rf'="/(?!/|r/|{re.escape(base[1:])}/)'
+    return re.sub(link, lambda found: f'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
 
 
 def document(template: str, values: Mapping[str, Any], frame: Frame) -> str:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 @web.middleware
 async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
     """Turns away those who may not read; security headers; errors as a JSON problem (RFC 9457) or a sentence."""
+    if request.match_info.apps[-1] is not request.app:
+        return await handler(request)  # the application below guards its own pages
     return await guarded(request, handler, request.app[SITE])
 
 

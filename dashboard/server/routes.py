@@ -16,7 +16,7 @@ from dashboard.server.person_routes import add_person_routes, frame_of
 
 
 def make_app(site: Site) -> web.Application:
-    """The application over one `Site`."""
+    """The application over one `Site`, at the root."""
     app = web.Application(middlewares=[guard], client_max_size=1024)
     app[SITE] = site
     app.router.add_get("/", _page)
@@ -31,6 +31,14 @@ def make_app(site: Site) -> web.Application:
     add_person_routes(app)
     add_api(app)
     app.on_shutdown.append(end_streams)
+    return app
+
+
+def also_below_its_base(app: web.Application) -> web.Application:
+    """`app`, at the root and below its site's base: a reverse proxy may take the path away or leave it."""
+    site = app[SITE]
+    if site.base:
+        app.add_subapp(f"{site.base}/", make_app(site))
     return app
 
 

@@ -29,6 +29,11 @@ def checked_address(text: str) -> str:
     return text.rstrip("/")
 
 
+def path_of(address: str) -> str:
+    """The path of a checked address, such as ``/starlings``; empty: it has none."""
+    return urlsplit(address).path.rstrip("/")
+
+
 def origin_of(asked: str, scheme: str, host: str) -> str:
     """``https://run.example.org``: `asked` if the owner gave it, else what the request says; empty if that is no host.
 

@@ -314,7 +314,7 @@ def edit(
     page: Annotated[
         str | None, typer.Option("--page", metavar="URL", help="Address of the run's page; '' for none any more.")
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="End the run.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="End the run: at --at-version, or at once.")] = False,
     cooldown_tokens: Annotated[
         int | None,
         typer.Option(
@@ -363,8 +363,8 @@ def edit(
         raise UsageFault(
             "--cooldown-from is given without --cooldown-tokens; expected both: give the length of the cool-down."
         )
-    if at_version is None and (outer_lr is not None or end):
-        raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
+    if at_version is None and outer_lr is not None:
+        raise UsageFault("--outer-lr needs --at-version N, the version from which it counts on every peer.")
     owned = _owned(run, run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
         from peer.owner.revision_start import ask_first_token

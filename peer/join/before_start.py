@@ -100,7 +100,7 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
     """What is kept here where the run can begin on this machine, else what a member says; None: it cannot be told."""
     is_here, kept = _kept_record(config)
     # Without a state of its own this peer would train a run of the past from the beginning.
-    end = end_signed_here(config.run_id, config.data_dir) if is_here else None
+    end = end_signed_here(config.run_id, config.data_dir)
     if is_here and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
         return kept
     own = Identity.load_or_create(config.identity)

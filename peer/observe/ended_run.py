@@ -5,6 +5,7 @@ Every command line loads this, so what takes long is imported where it is used.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shlex
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dht.errors import Incompatible, NobodyReachable
+from dht.errors import Incompatible, NobodyReachable, UsageFault
 from dht.quantities import plural
 
 SEARCH_SECONDS: Final = 5.0
@@ -51,14 +52,27 @@ class RunEnd:
 
 
 def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
-    """The end as the manifest in the data folder has it; None: no manifest is there, or it names no end."""
-    path = data_dir / "run.record"
+    """The end as a manifest on this machine has it: in this data folder, or in that of another peer of the run.
+
+    None: no manifest is there, or none names an end. One that is reached goes before one that is to be.
+    """
+    from peer.run_folders import folders_of
+
+    folders = [data_dir]
+    with contextlib.suppress(UsageFault):  # this user has no home folder
+        folders += folders_of(run_id)
+    ends = [end for folder in dict.fromkeys(folders) if (end := _end_signed_in(run_id, folder)) is not None]
+    return next((end for end in ends if end.is_over), ends[0] if ends else None)
+
+
+def _end_signed_in(run_id: str, folder: Path) -> RunEnd | None:
+    path = folder / "run.record"
     if not path.exists():
         return None
     from peer.observe.kept_manifest import manifest_here
 
     manifest = manifest_here(path, run_id)
-    return None if manifest is None else end_in(manifest, run_id, data_dir, "kept here")
+    return None if manifest is None else end_in(manifest, run_id, folder, "kept here")
 
 
 def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | None:

@@ -15,6 +15,7 @@ from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
 from peer.observe.run_names import owned_folders, runs_here
 from peer.run_folders import folders_of, known_places, seed_command
+from peer.user_folders import PASS_NAME, RUN_RECORD_NAME
 
 
 def check_addresses(config: PeerConfig) -> None:
@@ -82,6 +83,13 @@ def addresses_elsewhere(run_id: str) -> list[str]:
     return [one for folder in folders_of(run_id) for one in read_cached_peers(folder / ADDRESSES_NAME)]
 
 
+def is_anybody_known(run_id: str) -> bool:
+    """Whether this machine has a folder of a run in which its manifest is or an address of a member."""
+    folders = folders_of(run_id)
+    names = (ADDRESSES_NAME, "cached_peers.json", RUN_RECORD_NAME, PASS_NAME)
+    return any((folder / name).exists() for folder in folders for name in names)
+
+
 def taken_by_own_peer(fault: LocalFault, listen: Sequence[str]) -> LocalFault:
     """A fault about ports that are taken; if a peer of this user listens at one of them now, one that names it."""
     wanted = {parse_multiaddr(address).port for address in listen} - {0, None}
@@ -110,5 +118,5 @@ def no_address(run_id: str, data_dir: Path) -> UsageFault:
         hint = f" This run is yours: start its seed with `{seed_command(run_id, owned[0])}`."
     return UsageFault(
         f"No address of a member of {run_id} is known in {data_dir}; expected the run's whole link "
-        f"(murmuration://RUN@HOST:PORT/PEERID), or the address of its page; `peer seed` prints the link.{hint}"
+        f"(murmuration://RUN@HOST:PORT/PEERID), which `peer seed` prints, or a page that knows one.{hint}"
     )

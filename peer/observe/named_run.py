@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dht.errors import UsageFault
+from dht.errors import NobodyReachable, UsageFault
 from peer.console.first_lines import notice
 from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here, runs_of_name
@@ -40,7 +40,7 @@ def named_run(
     named = run_id if run is None else run
     if named is None:
         return NamedRun(None, list(peers) if peers else None)
-    found, known, end = _meant(_as_written(named), tell)
+    found, known, end = _meant(_as_written(named), tell, needs_address=not peers)
     if not known and not peers and (near := near_run(found)):
         raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
@@ -104,7 +104,9 @@ def _as_written(text: str) -> str:
     return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
 
 
-def _meant(text: str, tell: Callable[[str], None]) -> tuple[str, Sequence[str], RunEnd | None]:
+def _meant(
+    text: str, tell: Callable[[str], None], *, needs_address: bool
+) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
@@ -118,6 +120,8 @@ def _meant(text: str, tell: Callable[[str], None]) -> tuple[str, Sequence[str], 
         tell(in_words(says, text))
         if is_unprotected(text):
             tell("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
+        if needs_address and not says.addresses and not says.is_private and says.end is None:
+            _check_known_somewhere(says.run_id, text)
         return says.run_id, says.addresses, says.end
     if "." not in text:
         same = runs_of_name(text)
@@ -135,6 +139,17 @@ def _meant(text: str, tell: Callable[[str], None]) -> tuple[str, Sequence[str], 
             raise UsageFault(_did_you_mean(text, near)) from None
         raise UsageFault(_no_run(text, str(fault))) from None
     return text, (), None
+
+
+def _check_known_somewhere(run_id: str, page: str) -> None:
+    """Raise NobodyReachable: the page of a run gives no address of a member, and none is known on this machine."""
+    from peer.observe.known_addresses import is_anybody_known
+
+    if not is_anybody_known(run_id):
+        raise NobodyReachable(
+            f"The page {page} knows no address of a member of {run_id} yet, as one that has just come up; expected at "
+            "least one member that is up; try again in a minute."
+        )
 
 
 def _no_run(text: str, fault: str) -> str:

@@ -63,6 +63,8 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
 
 def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout_seconds: float) -> str:
     """When a run ends that its owner ends at this version, next to where its members are now, if one answers."""
+    if not at_version:
+        return "as soon as this is published"
     now = None
     if addresses:
         with contextlib.suppress(NobodyReachable):

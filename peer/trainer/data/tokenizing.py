@@ -110,8 +110,8 @@ def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
         if named is not None:
             raise UsageFault(f"{file} has no token {named!r} to end a document with; expected one of its own")
         raise UsageFault(
-            f"nothing says which token of {file} ends a document; expected eos_token in {CONFIG_NAMES[0]} beside it; "
-            "give --eos TOKEN"
+            f"nothing says which token of {file} ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
+            '{"eos_token": "TOKEN"} into it, with a token of its own; `peer data prepare` also takes --eos TOKEN'
         )
     digest = blake3.blake3(content).hexdigest()
     return TextTokenizer(file, digest, vocab[chosen[0]], max(vocab.values()) + 1, loaded)

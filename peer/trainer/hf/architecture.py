@@ -20,6 +20,8 @@ from peer.trainer.hf.library_modules import check_library, head_of, library, lib
 
 _CPU_FORM = "support_avx512bf16_for_cpu"
 """Attribute of bitsandbytes' layers of 4 bits."""
+_WRAPPERS = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "module")
+"""Attributes under which wrappers of a model keep it, so that the names of all its tensors begin with one."""
 _NAMES_ALONE = {"device_map": "meta"}
 """Has the library read names and shapes of weights, and no values."""
 
@@ -246,6 +248,12 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
     # A new head or a pooler is a few of them; another architecture's weights have nearly none.
     if 2 * len(lacking) > num_tensors:
         others = f", and others such as {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
+        if wrapper := next((one for one in _WRAPPERS if any(f"{one}." in key for key in found["unexpected_keys"])), ""):
+            raise Incompatible(
+                f"the names of the weights in {folder} have {wrapper}. in them{others}: they were saved from a wrapped "
+                f"model, as torch.compile or DDP makes one; expected the names of {type(module).__name__}; save the "
+                f"bare model, which is the wrapper's attribute {wrapper}"
+            )
         raise Incompatible(
             f"the weights in {folder} have {num_tensors - len(lacking)} of the {num_tensors} tensors of "
             f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "

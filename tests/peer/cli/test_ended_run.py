@@ -51,6 +51,39 @@ def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytes
         assert f"nobody answers at {NOBODY_THERE}. Everybody who took part has its model" in said
 
 
+def test_an_end_that_another_folder_of_this_machine_holds_shortens_the_wait(
+    owned: OwnedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The owner's folder has it, and a peer joins with one of its own: it waited 5 minutes."""
+    patience: list[float] = []
+
+    def look(run_id: str, addresses: list[str], seconds: float, **_: object) -> NoReturn:
+        patience.append(seconds)
+        raise NobodyReachable("nobody answered")
+
+    monkeypatch.setattr("peer.join.before_start.look_first", look)
+    mine = tmp_path / "mine"
+    join = ["join", owned.run_id, "--peers", NOBODY_THERE, "--data-dir", str(mine)]
+    assert app.run(join) == 3
+    owned.change_now(ChangeSection(at_version=400, ends_run=True))
+    capsys.readouterr()
+    assert app.run(join) == 3
+    assert "has ended it (from version 400 on" in capsys.readouterr().err
+    assert patience == [300.0, 5.0]
+    owned.change_now(ChangeSection(at_version=0, ends_run=True))
+    assert app.run(join) == 4
+    assert len(patience) == 2
+
+
+def test_end_alone_ends_the_run_at_once(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["manifest", "edit", owned.run_id, "--end"]) == 0
+    said = capsys.readouterr().out
+    assert "Ends        as soon as this is published\n" in said
+    draft = open_owned_run(None, owned.folder).draft
+    assert draft is not None
+    assert draft.end_version == 0
+
+
 def test_a_machine_that_saw_the_end_joins_no_more(
     owned: OwnedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

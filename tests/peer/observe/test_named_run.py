@@ -110,6 +110,20 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
         named_run(RUN_ID, OTHER_ID, None)
 
 
+def test_a_page_that_knows_nobody_yet_is_told_as_such(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = PageSays(RUN_ID, (), PAGE)
+    monkeypatch.setattr(run_page, "ask_page", lambda url: says)
+    with pytest.raises(NobodyReachable, match=f"The page {PAGE} knows no address of a member of .* in a minute"):
+        named_run(PAGE, None, None)
+    assert named_run(PAGE, None, [ADDRESS])[:2] == (RUN_ID, [ADDRESS])
+    (home / RUN_ID).mkdir(parents=True)
+    (home / RUN_ID / "addresses.json").touch()
+    assert named_run(PAGE, None, None)[:2] == (RUN_ID, None), "this machine may know one"
+    (home / RUN_ID / "addresses.json").unlink()
+    says = PageSays(RUN_ID, (), PAGE, is_private=True)
+    assert named_run(PAGE, None, None)[:2] == (RUN_ID, None), "an invite has them"
+
+
 def test_a_name_stands_for_the_run_that_was_joined_and_not_for_one_that_was_mistyped(home: Path) -> None:
     for name in (RUN_ID, make_run_id("demo", Identity.from_seed(bytes([2]) * 32).public_key)):
         (home / name).mkdir(parents=True)

@@ -36,7 +36,9 @@ def test_the_end_of_a_document_is_found_or_asked_for(tmp_path):
     assert load_tokenizer(made.path).eos == 0
     content = made.path.read_text().replace("<|endoftext|>", "<|over|>")
     made.path.write_text(content)
-    with pytest.raises(UsageFault, match=r"nothing says which token.*--eos TOKEN"):
+    with pytest.raises(
+        UsageFault, match=r"nothing says which token.*eos_token.*`peer data prepare` also takes --eos TOKEN"
+    ):
         load_tokenizer(made.path)
     assert load_tokenizer(made.path, "<|over|>").eos == 0
 

@@ -243,3 +243,12 @@ def test_a_byte_order_mark_in_front_of_a_config_is_no_fault(model: Path) -> None
     whole = describe_model(model)
     (model / "config.json").write_bytes(codecs.BOM_UTF8 + (model / "config.json").read_bytes())
     assert describe_model(model) == whole
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "module", "_orig_mod.module"])
+def test_weights_of_a_wrapped_model_name_the_wrapper(model: Path, wrapper: str) -> None:
+    whole = in_one_file(model)
+    in_one_file(model, {f"{wrapper}.{name}": tensor for name, tensor in whole.items()})
+    first = wrapper.partition(".")[0]
+    with pytest.raises(Incompatible, match=rf"have {first}\. in them.*save the bare model, .* attribute {first}$"):
+        describe_model(model)
