@@ -104,9 +104,7 @@ def _as_written(text: str) -> str:
     return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
 
 
-def _meant(
-    text: str, tell: Callable[[str], None], *, needs_address: bool
-) -> tuple[str, Sequence[str], RunEnd | None]:
+def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tuple[str, Sequence[str], RunEnd | None]:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
