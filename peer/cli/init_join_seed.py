@@ -130,6 +130,7 @@ def init(
         if value is not None and its_value is None:
             raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
     described = None
+    trial_notes: list[str] = []
     if model is not None:
         if not Path(model).exists() and ("/" not in model or model.startswith((".", "/", "~"))):
             raise UsageFault(
@@ -154,6 +155,7 @@ def init(
             files=file or (),
             model=described,
             built=None if model is None else partial(_built, Path(model)),
+            usable_context=None if model is None else partial(_usable_context, trial_notes),
         )
     remember_place(made.run_id, made.folder)
     for other in same_name:
@@ -186,7 +188,7 @@ def init(
     if described is not None:
         context = "" if described.image_size is not None else f", context {made.manifest.model.context}"
         print(f"Model       {described.what}{context}")
-        for note in described.notes:
+        for note in (*described.notes, *trial_notes):
             print(f"Note        {note}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
     print(f"Manifest    {made.run_record_path}")
@@ -235,6 +237,17 @@ def _built(folder: Path, manifest: Any) -> Any:
     tell_progress("building the model, to sign what is frozen of it")
     init = manifest.model.init
     return build_run_architecture(manifest, find_base(manifest, folder if init and init.source == "folder" else None))
+
+
+def _usable_context(notes: list[str], manifest: Any) -> int:
+    """The longest context with which a manifest's model can be trained; `notes` takes what its owner should know."""
+    from peer.memory.least_memory import free_memory_bytes
+    from peer.trainer.hf.trial import try_model
+
+    tell_progress("trying a step of the model with its full context")
+    trial = try_model(manifest, free_memory_bytes())
+    notes.extend(trial.notes)
+    return trial.context
 
 
 @commands.command(

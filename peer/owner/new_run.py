@@ -8,6 +8,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def create_run(
     files: Sequence[Path] = (),
     model: DescribedModel | None = None,
     built: Callable[[RunManifest], OwnModule] | None = None,
+    usable_context: Callable[[RunManifest], int] | None = None,
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -92,6 +94,8 @@ def create_run(
         model: an architecture of transformers to train, in balanced fragments; None: as the file says.
         built: makes the run's module with its initial values, where parts of `model` are frozen: their digest goes into
             the manifest.
+        usable_context: tries the run's model, and returns the longest context with which it can be trained, at most the
+            manifest's. A run file that asks for more is refused.
 
     Raises:
         UsageFault: the name or a file is wrong, the data is a path of this machine, or the folder holds a run already.
@@ -102,6 +106,9 @@ def create_run(
         files = (*model.files, *files)
     manifest = _asked_manifest(name, config_path, files, model)
     _check_vocabulary(manifest, files)
+    if model is not None and usable_context is not None:
+        model = replace_field(model, max_context=usable_context(manifest))
+        manifest = _asked_manifest(name, config_path, files, model)
     if built is not None and manifest.model.frozen is not None:
         manifest = _with_field(manifest, "model", "frozen_digest", frozen_digest(built(manifest)))
     is_combine_named = "combine" in manifest.averaging.model_fields_set

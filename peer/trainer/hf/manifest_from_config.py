@@ -20,7 +20,7 @@ from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets, new_modules_of
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
 from peer.trainer.hf.base_weights import HUB, check_files, from_hub, has_weights, read_base
-from peer.trainer.hf.library_modules import tasks_of
+from peer.trainer.hf.library_modules import head_of, tasks_of
 from peer.trainer.hf.run_model import architecture_parts
 from peer.trainer.hf.vocabulary_fit import check_tokenizer_form, check_vocabulary, unused_rows
 
@@ -68,7 +68,7 @@ def describe_model(
     Args:
         where: a folder with a config.json, a config file, or ``org/name@REVISION`` on the hub. A folder with weights
             (safetensors) makes a run that begins with them.
-        task: one of `TASKS`; None: the one that the file's `architectures` name, or the first that fits.
+        task: one of `TASKS`; None: the one that the file's `architectures` name; without them a note tells which.
         adapter: None: all of the model is trained.
         frozen: names of parameters and modules that are not trained.
         tell: takes a sentence before each part that may take long.
@@ -94,7 +94,7 @@ def describe_model(
         text = canonical_config(found)
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
-    chosen = _task(task, config.model_type, fields.get("architectures"))
+    chosen, task_notes = _task(task, config, fields.get("architectures"), path)
     if chosen != "image-classification":
         check_tokenizer_form(path, None if source == "folder" else str(where))
     tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
@@ -138,6 +138,7 @@ def describe_model(
         mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
         notes=(
+            *task_notes,
             *_new_modules_note(section_of_adapter, lacking),
             *(
                 ()
@@ -212,29 +213,58 @@ def _adapter(asked: AdapterChoice, text: str, task: str, lacking: Collection[str
         ) from error
 
 
-def _task(asked: str | None, model_type: str, architectures: object) -> str:
-    fitting = tasks_of(model_type)
+_HEADS = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageClassification": "image-classification",
+}
+
+
+def _task(asked: str | None, config: Any, architectures: object, path: Path) -> tuple[str, tuple[str, ...]]:
+    """(the task, a note on why it is that one): what the owner or the config's `architectures` says.
+
+    Raises:
+        UsageFault: neither says a task that the architecture can be trained for.
+    """
+    model_type, fitting = config.model_type, tasks_of(config.model_type)
+    if asked is not None and asked not in TASKS:
+        raise UsageFault(f"--task is {asked!r}; expected one of {', '.join(TASKS)}.")
+    if getattr(config, "is_encoder_decoder", False):
+        raise UsageFault(
+            f"the architecture {model_type!r} reads with an encoder and writes with a decoder, which no task here "
+            f"trains together; expected one for {' or '.join(TASKS[:2])}; choose another model."
+        )
     if asked is not None:
-        if asked not in TASKS:
-            raise UsageFault(f"--task is {asked!r}; expected one of {', '.join(TASKS)}.")
-        return asked
-    heads = {
-        "ForCausalLM": "causal-lm",
-        "LMHeadModel": "causal-lm",
-        "ForMaskedLM": "masked-lm",
-        "ForSequenceClassification": "sequence-classification",
-        "ForImageClassification": "image-classification",
-    }
-    named = [architectures[0]] if isinstance(architectures, list) and architectures else []
-    for head, task in heads.items():
-        if named and str(named[0]).endswith(head) and task in fitting:
-            return task
+        return asked, ()
     if not fitting:
         raise UsageFault(
             f"the architecture {model_type!r} has no head for {', '.join(TASKS)}; expected one of these tasks; choose "
             "another model."
         )
-    return fitting[0]
+    names = [architectures] if isinstance(architectures, str) else architectures
+    named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    for name in named:
+        for task in fitting:
+            if name == head_of(model_type, task).__name__:
+                return task, ()
+        for head, task in _HEADS.items():
+            if name.endswith(head) and task in fitting:
+                return task, ()
+    if named or hasattr(config, "vision_config"):
+        what = f"names {named[0][:80]}" if named else "has parts for text and pictures, and names no architectures"
+        raise UsageFault(
+            f"{path} {what}, and that is no head of a task here; expected one of the tasks that fit "
+            f"{model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model."
+        )
+    if "masked-lm" in fitting and not getattr(config, "is_decoder", False):
+        chosen, why = "masked-lm", "as the architecture reads in both directions"
+    elif len(fitting) == 1:
+        chosen, why = fitting[0], "the only one that fits"
+    else:
+        chosen, why = fitting[0], f"the first that fits of {', '.join(fitting)}"
+    return chosen, (f"The config names no architectures: the task is {chosen}, {why}; --task chooses another.",)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""Whether a new run's model can be trained: one step at its full context, in a process with limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.config.hf_config import checked_config
+from peer.config.manifest import RunManifest
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
+from peer.trainer.hf.library_modules import tasks_of
+
+CHILD: Final = "peer.trainer.hf.trial_child"
+LEAST_MEMORY_BYTES: Final = 2 << 30
+SECONDS: Final = 240.0
+"""Four times what a step of `peer.trainer.hf.trial_child.MAX_FLOPS` takes on two cores of a laptop."""
+LANGUAGE_TASKS: Final = ("causal-lm", "masked-lm")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it.
+
+    Attributes:
+        context: the longest that can be trained, at most the manifest's.
+        notes: what the owner should know, as sentences.
+    """
+
+    context: int
+    notes: tuple[str, ...] = ()
+
+
+def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
+    """Make a step with a run's architecture and task.
+
+    Args:
+        free_bytes: memory of this machine; half of it may be taken. None: not known.
+
+    Raises:
+        Incompatible: the model cannot be trained so.
+        LocalFault: no process can be started, or it died.
+    """
+    section = manifest.model
+    config, task = section.described
+    if task not in LANGUAGE_TASKS:
+        return Trial(section.context)
+    limits = ChildLimits(max(LEAST_MEMORY_BYTES, (free_bytes or 0) // 2), SECONDS)
+    question = {
+        "config": config,
+        "task": task,
+        "context": section.context,
+        "vocab_size": section.vocab_size,
+        "mask_token": section.mask_token,
+    }
+    try:
+        answer = _answer(question | {"is_whole": True}, limits)
+    except (UsageFault, Incompatible):
+        raise
+    except LocalFault:
+        answer = {}  # It took too much time or memory; where no process can be started, the next one says so.
+    is_whole = bool(answer)
+    if not is_whole:
+        answer = _answer(question | {"is_whole": False}, limits)
+    context, error, sees_ahead = answer.get("context"), answer.get("error"), answer.get("sees_ahead")
+    if type(context) is not int or not 0 < context <= section.context or not isinstance(error, str):
+        raise LocalFault("the process that tries the model answered with no context; expected one; try again")
+    if sees_ahead:
+        raise _sees_ahead(checked_config(config))
+    return Trial(context, tuple(_notes(section.context, context, error, is_whole, sees_ahead)))
+
+
+def _answer(question: dict[str, Any], limits: ChildLimits) -> dict[str, Any]:
+    setup = {"memory_bytes": limits.memory_bytes}
+    advice = "choose another model, or a smaller model.context"
+    with LimitedChild(CHILD, setup, limits, "the model's config", advice) as child:
+        return child.ask(question)[0]
+
+
+def _sees_ahead(fields: dict[str, Any]) -> Incompatible:
+    model_type = fields["model_type"]
+    how = "choose another model"
+    if "masked-lm" in tasks_of(model_type):
+        how = 'give --task masked-lm, or write "is_decoder": true into its config.json'
+    return Incompatible(
+        f"the architecture {model_type!r} sees the token that it shall predict, so under causal-lm it learns nothing; "
+        f"expected one that reads forwards alone; {how}"
+    )
+
+
+def _notes(asked: int, context: int, error: str, is_whole: bool, sees_ahead: Any) -> list[str]:
+    notes = []
+    if context < asked:
+        notes.append(f"The context is {context:,}: with {asked:,} tokens the model fails ({error}).")
+    if not is_whole:
+        checked = "" if sees_ahead is False else " Whether it reads forwards alone was not checked."
+        notes.append(
+            f"The model is too large to be tried here: its shapes and positions fit a context of {context:,}, and no "
+            f"step was made.{checked}"
+        )
+    return notes
