@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import stat
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from dht.quantities import short_peer
 from peer.config.peer_config import PeerConfig, TrackerKind, load_config
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, Row
 
+_BLOCK_BYTES = 64 * 1024
+"""More than a row of any tracker takes, in its file and in the journal beside it."""
 MAX_HEADER_BYTES = 4096
 """Of a CSV file: ten times what the columns take."""
 
@@ -195,14 +198,49 @@ class LoggingTracker:
         self._run.finish()
 
 
+class TrackioTracker(LoggingTracker):
+    """Project and run of trackio, which writes from a thread of its own and keeps failures of the disk to itself.
+
+    Args:
+        folder: where trackio writes.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+
+    def __init__(self, run: Any, folder: Path) -> None:
+        super().__init__(run)
+        self._folder = folder
+
+    def write(self, row: Row) -> None:
+        check_takes_files(self._folder)
+        super().write(row)
+
+
+def check_takes_files(folder: Path) -> None:
+    """Write a block into a folder and take it away again.
+
+    Raises:
+        OSError: nothing can be written there; it names the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(_BLOCK_BYTES))
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; expected a folder that can be written", str(folder)) from error
+
+
 def _trackio(record: Record) -> LoggingTracker:
     """Project and run of trackio; ``trackio show --project RUN`` shows it."""
     import trackio
+    from trackio.utils import TRACKIO_DIR
 
+    check_takes_files(Path(TRACKIO_DIR))
     trackio.init(
         project=record.run_id, name=record.name, resume="allow", auto_log_gpu=False, auto_log_cpu=False, embed=False
     )
-    return LoggingTracker(trackio)
+    return TrackioTracker(trackio, Path(TRACKIO_DIR))
 
 
 def _wandb(record: Record) -> LoggingTracker:

@@ -278,11 +278,16 @@ def check_state(state: Mapping[str, Stateful]) -> None:
 def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Warn of a scheduler that `state` leaves out."""
     is_scheduled = any("initial_lr" in group for optimizer in optimizers for group in optimizer.param_groups)
-    if is_scheduled and not any(hasattr(stateful, "last_epoch") for stateful in state.values()):
+    if is_scheduled and not any(map(_is_scheduler, state.values())):
         log.warning(
             "the optimizer has a learning-rate scheduler that checkpoints do not keep: it begins anew with each "
             'session; give join() state={"scheduler": scheduler}, or use swarm.scheduler(optimizer) in its place'
         )
+
+
+def _is_scheduler(stateful: Any) -> bool:
+    """Whether it is a learning-rate scheduler, or a wrapper around one, such as accelerate's."""
+    return hasattr(stateful, "last_epoch") or (hasattr(stateful, "scheduler") and _is_scheduler(stateful.scheduler))
 
 
 def _reads(stateful: Stateful) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,6 +259,8 @@ def test_a_schedule_that_nobody_keeps_is_told(caplog: Any) -> None:
     warn_of_schedule({}, [optimizer])
     scheduler = CosineAnnealingLR(optimizer, 10)
     warn_of_schedule({"scheduler": scheduler}, [optimizer])
+    accelerated = SimpleNamespace(scheduler=scheduler, state_dict=scheduler.state_dict, load_state_dict=print)
+    warn_of_schedule({"scheduler": accelerated}, [optimizer])
     assert not caplog.text
     warn_of_schedule({}, [optimizer])
     assert 'state={"scheduler": scheduler}' in caplog.text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +24,7 @@ from peer.tracking import trackers
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
 from peer.tracking.recorder import Recorder, recording
 from peer.tracking.tracker_process import take_rows
-from peer.tracking.trackers import CsvTracker, Record, check_tracker, own_record, run_record
+from peer.tracking.trackers import CsvTracker, Record, TrackioTracker, check_tracker, own_record, run_record
 
 RUN = "tiny.abcdefghij234567abcd"
 
@@ -119,6 +122,32 @@ def test_trackio_has_one_run_after_a_restart(tmp_path: Path, monkeypatch: pytest
         ("Ada-1234", 1, {"loss": 3.0}),
         ("Ada-1234", 2, {"loss": 4.0}),
     ]
+
+
+def test_a_folder_that_trackio_cannot_write_ends_it_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utils = pytest.importorskip("trackio.utils")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(utils, "TRACKIO_DIR", tmp_path / "file" / "store")
+    with pytest.raises(OSError, match="Not a directory; expected a folder that can be written"):
+        take_rows(record("trackio", tmp_path), [json.dumps({"step": 1, "at": 9.0, "values": {"loss": 1.0}})])
+
+
+def test_a_disk_that_is_full_later_ends_trackio_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+    tracker = TrackioTracker(SimpleNamespace(log=lambda values, step: written.append(step)), tmp_path)
+    tracker.write(Row(1, 1.0, {"loss": 1.0}))
+
+    def full(**_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match=f"No space left on device; expected a folder .*{tmp_path.name}"):
+        tracker.write(Row(2, 1.0, {"loss": 1.0}))
+    assert written == [1]
 
 
 def test_tensorboard_has_one_series_after_a_restart(tmp_path: Path) -> None:
