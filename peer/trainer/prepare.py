@@ -77,6 +77,7 @@ def prepare_data(
     """
     if (out / META_NAME).exists():
         raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
+    out = out.absolute()  # processes that write there have other working folders
     tokenizer = load_tokenizer(tokenizer_path, end)
     complaints = Complaints()
     files = files_of(sources, complaints)

@@ -109,7 +109,7 @@ class TextStock:
         self._left_out = found.left_out
         if not self.parts:
             raise UsageFault(f"{source} holds no text{self._also()}; expected some to train on")
-        self._cache = cache
+        self._cache = cache.absolute()  # the process that tokenizes has another working folder
         self._keys = (found.identity, found.state)
         self._divide(HeldOutRule.of(rules.held_out_fraction))
         self._dtype = dtype_of(rules.tokenizer)
