@@ -210,7 +210,11 @@ class SwarmWatch:
             self._have_worked.clear()
         self._have_worked.update(work)
         known = [one for one in trainers if one.peer_id == self.me or one.peer_id in self._have_worked]
-        ranked = known if self._have_worked else trainers
+        ranked = trainers
+        if self._have_worked:
+            ranked = known
+            # Before the first signed work everybody was ranked.
+            self._met = {one: met for one, met in self._met.items() if one == self.me or one in self._have_worked}
         self._count_work(ranked, own, now)
         people = self._rank(ranked, own)
         self._measured = measured = self._newest_loss(standing_of(here, work))

@@ -174,7 +174,9 @@ def status_facts(
 def _print_table(
     run_id: str, manifest: RunManifest, records: list[PeerRecord], standing: RunStanding | None = None
 ) -> None:
+    standing = standing_of(records) if standing is None else standing
     facts = status_facts(run_id, manifest, records, time.time(), standing)
+    num_trainers = sum(record.is_training for record in standing.electors)
     console = console_of_output()
     loss = facts["held_out_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
@@ -184,7 +186,7 @@ def _print_table(
     whole = training.batch_size * training.accumulation_steps
     batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
-        f"{run_id}  trainers {facts['num_trainers']}  "
+        f"{run_id}  trainers {num_trainers}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
         f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"

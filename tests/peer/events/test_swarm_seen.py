@@ -167,6 +167,7 @@ def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
     ]
     lies = {"versions": (2**53 - 1,) * 2, "held_out_loss": 0.0001, "held_out_version": 9}
     free = [record(f"free{number}", 2**62, **lies) for number in range(10)]
+    assert watch.look([*honest, *free], 0.5).num_ranked == 12, "nobody has worked yet"
     watch.look([*honest, *free], 1.0, work=work)
     more = [replace(one, tokens=one.tokens + 100) for one in (*honest, *free)]
     seen = watch.look(more, 2.0, work=work)

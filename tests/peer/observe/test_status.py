@@ -107,7 +107,7 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
         assert facts["tokens_per_second_reported"] < 1000
     _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)
     shown = capsys.readouterr().out
-    assert "versions 0/9 " in shown
+    assert " trainers 2  versions 0/9 " in shown
     assert "2 of 12 members have signed work" in shown
 
 
