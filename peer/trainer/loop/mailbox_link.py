@@ -335,6 +335,12 @@ class TrainerLink:
         self._counters.held_out_loss, self._counters.held_out_version = loss, versions
         return loss, versions
 
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether the anchors are newer than those of the last measurement."""
+        versions = sum(state.version for state in self.mailbox.states)
+        return versions > self._counters.held_out_version
+
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _count(self, num_tokens: int, loss: float | None, now: float) -> None:

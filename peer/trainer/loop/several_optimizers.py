@@ -17,6 +17,9 @@ from dht.errors import UsageFault
 
 Optimizer = torch.optim.Optimizer
 
+_INNER_NAMES = ("optimizer", "_optimizer", "_base_optimizer", "base_optimizer")
+"""Under which wrappers keep what they wrap."""
+_MAX_WRAPPERS = 8
 MAX_STEPS_ALONE = 100
 """Of one optimizer without any of another: GANs take 5 of a critic, and a scaler that skips a part takes a few."""
 
@@ -87,22 +90,25 @@ class Optimizers:
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer itself, out of wrappers such as accelerate's, which keep it as `optimizer`.
+    """The optimizer itself, out of wrappers such as those of accelerate, Lightning's Fabric and timm.
+
+    Some wrappers call themselves an Optimizer, and even share what belongs to the one inside, but torch runs the hooks
+    of an optimizer only where its own `__init__` has prepared `step`.
 
     Raises:
-        UsageFault: there is no `torch.optim.Optimizer` in it.
+        UsageFault: there is no `torch.optim.Optimizer` with hooks in it.
     """
     found: Any = optimizer
-    # A wrapper may call itself an Optimizer too, without what makes it one: it has no hooks.
-    while not hasattr(found, "_optimizer_step_post_hooks"):
-        if not hasattr(found, "optimizer"):
-            raise UsageFault(
-                f"the optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a wrapper that "
-                "has one as `optimizer`; give the optimizer itself."
-            )
-        found = found.optimizer
-    assert isinstance(found, Optimizer)
-    return found
+    for _ in range(_MAX_WRAPPERS):
+        is_made = hasattr(found, "_optimizer_step_post_hooks")
+        if isinstance(found, Optimizer) and is_made and getattr(type(found).step, "hooked", False):
+            return found
+        inner = (getattr(found, name, None) for name in _INNER_NAMES)
+        found = next((one for one in inner if one is not None), None)
+    raise UsageFault(
+        f"the optimizer is a {type(optimizer).__name__}, whose steps call no hooks; expected a torch.optim.Optimizer "
+        "that its own __init__ has made, or a wrapper that has one as `optimizer`; give the optimizer itself."
+    )
 
 
 def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:

@@ -120,7 +120,7 @@ class Trainer:
 
         While `is_resting` no step is taken; it is asked before each. Not for several ranks, which would wait too long.
 
-        Measures the held-out loss at the start and every `evaluate_every_steps`.
+        Measures the held-out loss at the start, every `evaluate_every_steps`, and at the end if the anchor moved since.
 
         Raises:
             LocalFault: as from `step`, or no anchors came within `ready_timeout_seconds`.
@@ -141,6 +141,9 @@ class Trainer:
                 age = self.training.optimizer_age
                 if age > before and self._evaluate_every_steps and age % self._evaluate_every_steps == 0:
                     self.evaluate()
+            # Nobody else measures the last anchor: the run has ended, or this peer was the only one.
+            if self._evaluate_every_steps and self.link.is_unmeasured:
+                self.evaluate()
 
     def evaluate(self) -> tuple[float, int] | None:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from peer.join.run_connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, Swarm, join
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
-from peer.trainer.loop.several_optimizers import innermost
+from peer.trainer.loop.several_optimizers import Optimizers, innermost
 from tests.kit.trainer.lone_swarm import LoneSwarm
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
@@ -330,12 +331,49 @@ class Wrapper(torch.optim.Optimizer):
         self.optimizer = optimizer
 
 
+class Lookahead(torch.optim.Optimizer):
+    """As timm's: with the hooks of an Optimizer, which torch never runs."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._base_optimizer = optimizer
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.param_groups = optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        return self._base_optimizer.step(closure)
+
+
+class SharesWhatIsInside(torch.optim.Optimizer):
+    """As that of Lightning's Fabric: it has all that the optimizer has, its hooks too."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.__dict__ = dict(vars(optimizer))
+        self._optimizer = optimizer
+
+    def step(self, closure: Any = None) -> Any:
+        return self._optimizer.step(closure)
+
+
 def test_an_optimizer_may_be_wrapped() -> None:
     bare = torch.optim.SGD(small_module().parameters(), lr=0.1)
     assert innermost(bare) is bare
     assert innermost(Wrapper(Wrapper(bare))) is bare
-    with pytest.raises(LocalFault, match=r"a str; expected a torch\.optim\.Optimizer"):
+    for wrapper in (Lookahead(bare), SharesWhatIsInside(bare)):
+        assert innermost(wrapper) is bare
+    with pytest.raises(LocalFault, match=r"a str, whose steps call no hooks; expected a torch\.optim\.Optimizer"):
         innermost("adamw")  # type: ignore[arg-type]
+    alone = Lookahead(bare)
+    del alone._base_optimizer
+    with pytest.raises(LocalFault, match="a Lookahead, whose steps call no hooks"):
+        innermost(alone)
+
+
+def test_a_step_of_a_wrapper_is_a_step_of_what_it_wraps() -> None:
+    module, steps = small_module(), list[int]()
+    wrapper = SharesWhatIsInside(torch.optim.SGD(module.parameters(), lr=0.1))
+    Optimizers(wrapper, module).hook(lambda: None, lambda: steps.append(1))
+    wrapper.step()
+    assert steps == [1]
 
 
 def test_join_names_the_argument_that_is_wrong() -> None:

@@ -294,6 +294,28 @@ def test_held_out_loss_is_measured_on_the_anchor_now_and_then(corpus):
     assert mailbox.trainer.held_out_loss == pytest.approx(math.log(256))  # all-zero anchors know nothing
 
 
+def test_the_last_anchor_is_measured_before_a_peer_leaves(corpus):
+    trainer = trainer_of(corpus, model_of(), evaluate_every_steps=100, evaluation_batches=2)
+    mailbox, steps = trainer.link.mailbox, []
+    measure = trainer.link.evaluate_on_anchor
+
+    def evaluate(loss):
+        steps.append(trainer.link.inner_steps)
+        return measure(loss)
+
+    def stop():
+        if trainer.link.inner_steps == 3:
+            mailbox.states[0].version = 7
+            return True
+        return False
+
+    trainer.link.evaluate_on_anchor = evaluate
+    trainer.run(stop)
+    assert steps == [0, 3]
+    assert mailbox.trainer.held_out_version == sum(state.version for state in mailbox.states) >= 7
+    assert mailbox.trainer.finished == 1
+
+
 def test_run_stops_when_asked_by_either_side(corpus):
     trainer = trainer_of(corpus)
     left = iter([False] * 6 + [True] * 9)
