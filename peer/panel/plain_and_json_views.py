@@ -175,7 +175,7 @@ def summary(scene: Scene, now: float) -> str:
         others += f". {lone_words(scene)}"
     if scene.is_seed:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"
-        return f"Seed: {served}, {swarm.num_training} training, {others}."
+        return f"Seed: {served}, {scene.num_training} training, {others}."
     speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
     parts = [
         "Paused" if scene.is_resting else _capitalised(scene.phase),

@@ -119,6 +119,11 @@ class Scene:
         return self.swarm.num_others if self.swarm.at else len(self.state.others)
 
     @property
+    def num_training(self) -> int:
+        """Machines that train, this one included; of a seed without others none does, whatever old records say."""
+        return self.swarm.num_training if self.num_others or not self.is_seed else 0
+
+    @property
     def is_left_alone(self) -> bool:
         """Whether nobody is here now although others were."""
         return not self.num_others and bool(self.state.met or self.swarm.num_silent)

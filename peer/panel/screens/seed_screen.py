@@ -54,7 +54,7 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
         lines += labelled("Relays", [_relayed(scene)], width)
     lines += labelled("Reached", [reached(scene, now)], width)
     parts = [
-        part(f"{scene.swarm.num_training} training"),
+        part(f"{scene.num_training} training"),
         part("no round yet" if scene.last_round_at is None else f"last round {age(scene.last_round_at, now)}"),
     ]
     if state.versions:

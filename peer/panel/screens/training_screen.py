@@ -150,7 +150,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     num_resting = swarm.num_resting - scene.is_resting
     resting = f", {num_resting} paused" if others and num_resting > 0 else ""
     # That nobody else is here is said in the sentence below.
-    told = progress if progress and is_alone(scene) else [*progress, part(here + resting)]
+    told = progress if progress and (is_alone(scene) or scene.is_left_alone) else [*progress, part(here + resting)]
     lines += labelled("Run", told, width)
     if state.phase != "left":
         lines += labelled("", [health(scene, now)], width)

@@ -395,7 +395,7 @@ def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
         "yellow",
     )
     assert doing(gone) == ("training alone", "yellow")
-    assert "0 others here" not in picture_of(gone)
+    assert "nobody else here" not in picture_of(gone), "the sentence below says it"
     silent = with_update(gone, replace(gone.swarm, num_silent=2))
     assert sentence_of(silent)[0].startswith("Nobody else answers at the moment")
     assert doing(silent) == ("training alone", "yellow")
@@ -424,6 +424,8 @@ def test_a_seed_alone_does_its_job() -> None:
     alone = with_event(all_gone(an_evening(is_seed=True)), Event(NOW, ME, SwarmLost(60.0)))
     shown = picture_of(alone)
     assert "this seed keeps the run for those who come" in shown
+    assert "0 training" in shown
+    assert "0 training, 0 others here" in summary(alone, NOW)
     assert sentence_of(alone)[1] != "yellow"
     assert alone.news[-1].kind == "person"
 
