@@ -25,6 +25,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     data_division/  each block of the data once per epoch over the swarm: who reads what next (pure)
     mailbox/        shared memory between trainer process and network process
     config/         what all peers of a run agree on (manifest), and what one volunteer may choose
+    sources/        what a manifest names outside of itself: one way to it, one table of it
     memory/         memory that a peer needs, known before it takes any
     files/          files of a run, such as its tokenizer, known by digest
     view/           where a run is and how good it is, whoever lies (pure)

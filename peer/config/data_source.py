@@ -24,7 +24,7 @@ HUB, WEB = "hf:", "https:"
 """A data set of the Hugging Face hub at one revision; the meta.json of prepared shards on a web server."""
 
 _WORD = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
-HUB_PATTERN = rf"hf:{_WORD}(?:/{_WORD})?@{_WORD}(?:/{_WORD})?(?::{_WORD})?"
+HUB_PATTERN = rf"hf:{_WORD}/{_WORD}@{_WORD}(?:/{_WORD})?(?::{_WORD})?"
 WEB_PATTERN = r"https://[A-Za-z0-9.-]+(?::[0-9]+)?/(?:[A-Za-z0-9_.~%/-]+/)?meta\.json"
 _KINDS = (TEXT, JSON_LINES, PARQUET, TOKENS)
 _HERE = r"(?:text|jsonl|parquet|tokens):"

@@ -49,7 +49,7 @@ def measure(
     """
     model = build_run_model(manifest)
     batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
-    with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source)) as corpus:
+    with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source, is_own=True)) as corpus:
         loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         if anchors is None:
             return Words(loss_first, said_first)

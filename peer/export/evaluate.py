@@ -43,7 +43,7 @@ def evaluate_model(
         # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are needed once.
         reads = opened.tokenizer is not None or manifest.data.image_field is not None or used.startswith(WEB)
         room = Path(cache) if reads else None
-        corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer)
+        corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer, is_own=data is not None)
         with contextlib.closing(corpus):
             model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)
             context = 0 if classifies else manifest.model.context

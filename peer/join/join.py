@@ -212,7 +212,12 @@ def _load(
     prepare_module(model, ComputeChoices.of(config))
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_run_corpus(
-        manifest, source, config.data_dir, terminal.note, limit_bytes=int(config.data_limit_gib * 2**30)
+        manifest,
+        source,
+        config.data_dir,
+        terminal.note,
+        limit_bytes=int(config.data_limit_gib * 2**30),
+        is_own=config.data is not None,
     )
     chooser = "as the run says" if config.data is None else "as chosen here"
     what = "Python's own library" if source == LIBRARY else source
@@ -272,6 +277,7 @@ def _meet(
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
         data=source,
+        is_own_data=config.data is not None,
         base="" if base is None else str(base.absolute()),
         base_bits=config.base_bits,
         device=config.device,

@@ -68,7 +68,7 @@ def page_of(config: PeerConfig) -> run_page.PageSays | None:
     if page is None:
         return None
     try:
-        says = run_page.ask_page(page)
+        says = run_page.ask_page(page, of_manifest=True)
     except LocalFault as fault:
         say(f"{fault} Going on with the addresses of earlier sessions.")
         return None

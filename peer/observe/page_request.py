@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import ssl
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 from dht.errors import UsageFault
+from dht.fields import printable
 from peer.observe.run_page import MAX_ANSWER_BYTES, TokenAsked, no_answer, unreachable
-from peer.version import SOFTWARE
+from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to_same_host, web_answer
 
 
 def within(ends_at: float, url: str, ask: Callable[[], bytes | None]) -> bytes | None:
@@ -36,45 +34,50 @@ def within(ends_at: float, url: str, ask: Callable[[], bytes | None]) -> bytes |
     return outcome[0]
 
 
-class _SameOrSafer(urllib.request.HTTPRedirectHandler):
-    """Follows a page that has moved, but never from https to http."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if req.full_url.startswith("https://") and not newurl.startswith("https://"):
-            raise UsageFault(f"{req.full_url} leads to {newurl[:120]!a}, which is not protected; expected https.")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def get(place: str, url: str, timeout_seconds: float) -> bytes | None:
+def get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes | None:
     """What is at `place`, for the page at `url`; None: nothing, or no JSON.
 
+    Args:
+        is_own: the volunteer named the page; see `web_answer`.
+
     Raises:
-        UsageFault: it asks for a token, or gives more than an answer takes.
+        UsageFault: it asks for a token, leads elsewhere, or gives more than an answer takes.
         NobodyReachable: nobody answers there, or the certificate is not that of the page.
     """
-    request = urllib.request.Request(
-        place, headers={"Accept": "application/json", "User-Agent": f"murmuration/{SOFTWARE}"}
-    )
-    opener = urllib.request.build_opener(_SameOrSafer)
     try:
-        with opener.open(request, timeout=timeout_seconds) as response:
-            content: bytes = response.read(MAX_ANSWER_BYTES + 1)
+        with web_answer(
+            place,
+            redirects=to_same_host,
+            headers={"Accept": "application/json"},
+            is_own=is_own,
+            timeout_seconds=timeout_seconds,
+        ) as response:
+            content = response.read(MAX_ANSWER_BYTES + 1, timeout_seconds)
             kind = response.headers.get_content_type()
     except urllib.error.HTTPError as error:
-        with error:
-            if error.code in (404, 405, 410):
-                return None
-            if error.code in (401, 403):
-                raise TokenAsked(
-                    f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
-                    "for the run id and an address, and give --peers."
-                ) from error
-            raise unreachable(url, f"it answers {error.code}") from error
+        if error.code in (404, 405, 410):
+            return None
+        if error.code in (401, 403):
+            raise TokenAsked(
+                f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
+                "for the run id and an address, and give --peers."
+            ) from error
+        raise unreachable(url, f"it answers {error.code}") from error
+    except RedirectRefused as error:
+        raise UsageFault(
+            f"{url} leads to {printable(error.target)[:120]!a}, which is not followed ({error.reason}); expected the "
+            "page itself; if you trust that address, give it instead."
+        ) from error
+    except PrivateAddress as error:
+        raise UsageFault(
+            f"{url} is not asked ({error.reason}); expected a public page, because you did not name this address; if "
+            "you trust it, give it to `peer join` yourself."
+        ) from error
     except urllib.error.URLError as error:
         raise unreachable(url, _reason(error.reason)) from error
     except TimeoutError as error:
         raise unreachable(url, f"no answer within {timeout_seconds:.0f} s") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except BROKEN as error:
         raise unreachable(url, f"what answers there does not speak HTTP ({type(error).__name__})") from error
     if len(content) > MAX_ANSWER_BYTES:
         raise no_answer(url, f"it is longer than {MAX_ANSWER_BYTES} bytes")

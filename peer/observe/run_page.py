@@ -11,6 +11,8 @@ import ipaddress
 import json
 import time
 import urllib.parse
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,6 +21,7 @@ from dht.errors import LocalFault, NobodyReachable, UsageFault
 from dht.fields import printable
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
+from dht.identity.multiaddr import parse_multiaddr
 from dht.quantities import plural
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 from peer.observe.ended_run import RunEnd, end_on_page
@@ -29,6 +32,10 @@ MAX_ANSWER_BYTES: Final = 64 * 1024
 PAGE_SECONDS: Final = 10.0
 """For one answer of a few hundred bytes: a page at home behind a slow line has it in two."""
 MAX_URL_LENGTH: Final = 300
+MAX_ADDRESSES_OF_HOST: Final = 2
+"""So that no page makes a joiner connect to one host again and again."""
+MAX_ADDRESS_LENGTH: Final = 300
+"""Of a peer; one that is reached through a relay takes 150."""
 _NUM_PARENTS: Final = 3
 """The page of a person, or of a tab, lies so far below that of its run."""
 
@@ -67,8 +74,11 @@ def is_unprotected(url: str) -> bool:
     return parts.scheme.lower() == "http" and not _is_this_machine(parts.hostname or "")
 
 
-def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS) -> PageSays:
+def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bool = False) -> PageSays:
     """What the page at `url` says; its path names one of several runs. Blocks.
+
+    Args:
+        of_manifest: a manifest names it, and not the volunteer: it is asked on a public server alone.
 
     Raises:
         UsageFault: this is not the address of a run's page, or it asks for a token (`TokenAsked`).
@@ -78,7 +88,7 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS) -> PageSays:
 
     ends_at = time.monotonic() + timeout_seconds
     for place in _candidates(url):
-        answer = within(ends_at, url, partial(get, place, url, timeout_seconds))
+        answer = within(ends_at, url, partial(get, place, url, timeout_seconds, is_own=not of_manifest))
         if answer is not None:
             return read_answer(answer, url)
     raise UsageFault(
@@ -104,7 +114,12 @@ def read_answer(content: bytes, url: str) -> PageSays:
         raise no_answer(url, "run_id or addresses are missing")
     try:
         split_run_id(run_id)
-        link = join_link(run_id, [one for one in addresses if isinstance(one, str)][:MAX_LINK_ADDRESSES])
+        texts = [one for one in addresses if isinstance(one, str)][:MAX_LINK_ADDRESSES]
+        if any(len(text) > MAX_ADDRESS_LENGTH for text in texts):
+            raise no_answer(url, f"it has an address of more than {MAX_ADDRESS_LENGTH} characters")
+        link = join_link(
+            run_id, _few_of_each_host(texts, is_here=_is_this_machine(urllib.parse.urlsplit(url).hostname))
+        )
     except UsageFault as fault:
         raise no_answer(url, str(fault)) from fault
     return PageSays(link.run_id, link.addresses, url, fields.get("is_private") is True, fields.get("has_ended") is True)
@@ -157,8 +172,23 @@ def no_answer(url: str, reason: str) -> UsageFault:
     )
 
 
-def _is_this_machine(host: str) -> bool:
+def _is_this_machine(host: str | None) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        found: Any = ipaddress.ip_address(host or "")
+        found = getattr(found, "ipv4_mapped", None) or found
+        return bool(found.is_loopback or found.is_unspecified)
     except ValueError:
-        return host == "localhost"
+        return (host or "").lower().rstrip(".") == "localhost"
+
+
+def _few_of_each_host(addresses: Sequence[str], *, is_here: bool) -> list[str]:
+    """The first addresses of each host; those of this machine only if the page is of this machine, too."""
+    kept, counts = [], Counter[str]()
+    for address in addresses:
+        host = parse_multiaddr(address).parts[0][1].lower().rstrip(".")
+        if _is_this_machine(host):
+            host = "localhost"
+        counts[host] += 1
+        if counts[host] <= MAX_ADDRESSES_OF_HOST and (is_here or host != "localhost"):
+            kept.append(address)
+    return kept

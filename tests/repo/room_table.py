@@ -69,6 +69,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
+    "peer.sources": ("peer", False, "huggingface_hub"),
     "peer.data_folder_choice": ("peer peer.config", False, ""),
     "peer.hf_model_section": ("averaging.outer peer.config", True, ""),
     "peer.memory": ("peer peer.limited_child peer.mailbox peer.config", False, ""),
@@ -86,10 +87,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.text": ("peer peer.limited_child", False, "blake3 datasets numpy pyarrow"),
+    "peer.trainer.text": (
+        "peer peer.limited_child peer.sources",
+        False,
+        "blake3 huggingface_hub numpy pyarrow yaml",
+    ),
     "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
-        "dht.records peer peer.config peer.files peer.trainer.text peer.trainer.examples",
+        "dht.records peer peer.config peer.sources peer.files peer.trainer.text peer.trainer.examples",
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
@@ -101,10 +106,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.limited_child peer.config peer.hf_model_section peer.memory peer.trainer.examples peer.trainer.data "
+        "peer peer.limited_child peer.config peer.sources peer.hf_model_section peer.memory peer.trainer.examples "
+        "peer.trainer.data "
         "peer.trainer.model",
         False,
-        "bitsandbytes blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
+        "bitsandbytes blake3 numpy peft pydantic safetensors torch transformers",
     ),
     "peer.trainer.computing": ("peer.config peer.trainer.model", True, "numpy torch"),
     "peer.trainer.loop": (
@@ -157,7 +163,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
         "peer.console "
-        "peer.config peer.files peer.view peer.events peer.network.membership peer.network.anchors",
+        "peer.config peer.sources peer.files peer.view peer.events peer.network.membership peer.network.anchors",
         False,
         "rich",
     ),

@@ -125,6 +125,8 @@ def open_run_corpus(
     note: Callable[[str], None] = lambda text: None,
     tokenizer_path: Path | None = None,
     limit_bytes: int | None = None,
+    *,
+    is_own: bool = False,
 ) -> Corpus:
     """`open_corpus` with what the run's manifest says about data; text of a run with a tokenizer is tokenized.
 
@@ -134,6 +136,7 @@ def open_run_corpus(
         note: takes sentences for the owner.
         tokenizer_path: the run's checked tokenizer, where it lies elsewhere than in the data folder.
         limit_bytes: of downloaded and tokenized data on the disk; None: what the disk has.
+        is_own: the volunteer named the source, so it is fetched with the volunteer's login.
 
     Raises:
         UsageFault: as `open_corpus`.
@@ -156,9 +159,9 @@ def open_run_corpus(
         path = tokenizer_path
         if path is None and data.tokenizer is not None:
             path = run_file_path(data_dir, manifest, data.tokenizer)
-        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules, limit_bytes)
+        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules, limit_bytes, is_own)
     if source.startswith(WEB):
-        return _downloaded(manifest, source, data_dir, note, rules, limit_bytes)
+        return _downloaded(manifest, source, data_dir, note, rules, limit_bytes, is_own)
     return open_corpus(
         source,
         vocab_size=manifest.model.vocab_size,
@@ -178,6 +181,7 @@ def _downloaded(
     note: Callable[[str], None],
     rules: ExampleRules | None,
     limit_bytes: int | None,
+    is_own: bool,
 ) -> Corpus:
     data, vocab_size = manifest.data, manifest.model.vocab_size
     if data.digest is None or data_dir is None:
@@ -185,7 +189,7 @@ def _downloaded(
             f"{source} cannot be used here: the run names no data.digest, or there is no data folder; expected shards "
             "of this machine; give --data tokens:DIR"
         )
-    stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes)
+    stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes, is_own=is_own)
     check_fits(stock.meta, source, vocab_size, tokenizer_digest_of(manifest), rules)
     training, folder = stock.corpus_parts(vocab_size, rules)
     held_out = folder.held_out(manifest.model.context)
@@ -200,6 +204,7 @@ def _tokenized(
     note: Callable[[str], None],
     examples: ExampleRules | None,
     limit_bytes: int | None,
+    is_own: bool,
 ) -> Corpus:
     data, model = manifest.data, manifest.model
     is_picture = examples is not None and examples.picture is not None
@@ -215,7 +220,7 @@ def _tokenized(
     num_evaluated = data.evaluation_batches * manifest.training.batch_size * each
     limit = NUM_SHADES if is_picture else model.vocab_size
     rules = TextRules(tokenizer, data.text_field, data.held_out_fraction, limit, model.context, num_evaluated, examples)
-    stock = TextStock(source, rules, cache, note, limit_bytes)
+    stock = TextStock(source, rules, cache, note, limit_bytes, is_own=is_own)
     try:
         held_out, bytes_per_token = stock.held_out()
     except BaseException:

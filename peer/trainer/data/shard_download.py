@@ -6,34 +6,27 @@ data and cannot change it. A download that breaks goes on where it was, and is c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from dht.errors import LocalFault, UsageFault, writing
 from dht.fields import clean_text
 from dht.quantities import bytes_text
+from peer.sources.web_request import BROKEN, PrivateAddress, to_same_scheme, web_answer
 from peer.trainer.data import shards
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.prepared_folder import ShardFolder
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.source_files import Tokens
-from peer.version import SOFTWARE
 
-TIMEOUT_SECONDS = 30.0
-"""Without a byte: longer than a slow server takes, short beside the patience of a person."""
-_CHUNK_BYTES = 1 << 18
-_BROKEN = (OSError, HTTPException, ValueError)
-"""What a library raises when a line breaks, or a server answers nonsense."""
+META_SECONDS = 300.0
+"""For all of meta.json, which has some MB at most."""
 
 
 class WebStock:
@@ -45,6 +38,7 @@ class WebStock:
         cache: folder for data; the shards lie in a folder of their own in it.
         note: takes sentences for the owner.
         limit_bytes: see `Stock`.
+        is_own: the volunteer named the address; see `web_answer`.
 
     Raises:
         UsageFault: meta.json is not what the manifest says.
@@ -52,9 +46,17 @@ class WebStock:
     """
 
     def __init__(
-        self, url: str, digest: str, cache: Path, note: Callable[[str], None], limit_bytes: int | None = None
+        self,
+        url: str,
+        digest: str,
+        cache: Path,
+        note: Callable[[str], None],
+        limit_bytes: int | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
         self._url = url
+        self._is_own = is_own
         self.folder = cache / digest[:16]
         self._note = note
         with writing(self.folder):
@@ -125,7 +127,7 @@ class WebStock:
                 f"{self.folder} has {bytes_text(free)} left, and {shard.name} takes {bytes_text(num_bytes)}; expected "
                 "1 GB more than that; free some disk"
             )
-        _download(urljoin(self._url, shard.name), draft, num_bytes)
+        _download(urljoin(self._url, shard.name), draft, num_bytes, is_own=self._is_own)
         try:
             shards.check_shard(draft, self.meta, shard)
         except UsageFault:
@@ -137,17 +139,19 @@ class WebStock:
         found = shards.read_meta(self.folder, digest)
         if found is not None:
             return found
-        content = patiently(partial(_read, self._url, shards.MAX_META_BYTES), self._note)
+        content = patiently(partial(_read, self._url, shards.MAX_META_BYTES, is_own=self._is_own), self._note)
         meta = shards.parse_meta(content, self._url, digest)
         shards.write_new(self.folder / shards.META_NAME, content)
         return meta
 
 
-def _read(url: str, max_bytes: int) -> bytes:
+def _read(url: str, max_bytes: int, *, is_own: bool) -> bytes:
     try:
-        with _opened(url, 0) as answer:
-            content: bytes = answer.read(max_bytes + 1)
-    except _BROKEN as error:
+        with web_answer(url, redirects=to_same_scheme, is_own=is_own) as answer:
+            content = answer.read(max_bytes + 1, META_SECONDS)
+    except PrivateAddress as error:
+        raise _not_followed(url, error) from error
+    except BROKEN as error:
         raise LocalFault(
             f"{url} cannot be had ({_reason(error)}); expected {shards.META_NAME} there; is the server up?"
         ) from error
@@ -158,29 +162,11 @@ def _read(url: str, max_bytes: int) -> bytes:
     return content
 
 
-class _SameScheme(urllib.request.HTTPRedirectHandler):
-    """From https a server sends nobody to what is less: plain http, files, or a device in the reader's home."""
-
-    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        ours, there = urlsplit(req.full_url).scheme, "no address"
-        with contextlib.suppress(ValueError):
-            there = urlsplit(urljoin(req.full_url, headers.get("Location") or "")).scheme + ":"
-        if there != f"{ours}:":
-            fp.close()
-            raise urllib.error.URLError(f"it redirects to {there}, not to {ours}:")
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
-def _opened(url: str, start: int) -> Any:
-    headers = {"User-Agent": SOFTWARE, **({"Range": f"bytes={start}-"} if start else {})}
-    opener = urllib.request.build_opener(_SameScheme)
-    try:
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
+def _not_followed(url: str, error: PrivateAddress) -> UsageFault:
+    return UsageFault(
+        f"{url} is not fetched ({error.reason}); expected a public server, because the run's manifest names it; if you "
+        f"trust it, name it yourself: --data {url.rpartition('/')[0]}/{shards.META_NAME}"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -189,7 +175,7 @@ def _reason(error: Exception) -> str:
     return clean_text(str(getattr(error, "reason", None) or error), 200) or type(error).__name__
 
 
-def _download(url: str, draft: Path, num_bytes: int) -> None:
+def _download(url: str, draft: Path, num_bytes: int, *, is_own: bool) -> None:
     """Fill `draft` up to `num_bytes`, from where it ends."""
     try:
         with draft.open("ab") as file:
@@ -199,15 +185,18 @@ def _download(url: str, draft: Path, num_bytes: int) -> None:
                 start = 0
             if start == num_bytes:
                 return
-            with _opened(url, start) as answer:
+            headers = {"Range": f"bytes={start}-"} if start else {}
+            with web_answer(url, redirects=to_same_scheme, headers=headers, is_own=is_own) as answer:
                 if start and answer.status != 206:
                     file.truncate(0)
                     start = 0
                 missing = num_bytes - start
-                while missing and (chunk := answer.read(min(_CHUNK_BYTES, missing))):
+                for chunk in answer.chunks(missing):
                     file.write(chunk)
                     missing -= len(chunk)
-    except _BROKEN as error:
+    except PrivateAddress as error:
+        raise _not_followed(url, error) from error
+    except BROKEN as error:
         raise LocalFault(f"{url} cannot be had ({_reason(error)}); expected {bytes_text(num_bytes)} of it") from error
     if missing:
         raise LocalFault(f"{url} ended {bytes_text(missing)} early; expected {bytes_text(num_bytes)}")

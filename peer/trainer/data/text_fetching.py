@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from dht.records.data_reading import NUM_UNITS
 from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
 from peer.secret_files import make_secret_folder, write_secret
+from peer.sources.hub_files import is_offline
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
@@ -31,13 +34,15 @@ from peer.trainer.data.tokenizing import TextTokenizer
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, FileRange, TextPart, files_of, parts_of
 from peer.trainer.text.held_out import DIVISION, MOST_HELD_OUT, HeldOutRule, more_held_out
-from peer.trainer.text.hub import hub_parts, is_offline
+from peer.trainer.text.hub import hub_copy, hub_parts
 from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, library_files
 
 SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
 """A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""
 MAX_HUB_PARTS = 4 * NUM_UNITS
 """Of a data set of the hub."""
+COPY_PREFIX = "hub-copy-"
+"""Of the folder of a part that is being read; after it the id of the process."""
 MAX_LIST_BYTES = 1 << 20
 """Of the kept list of them, 30 bytes each."""
 
@@ -59,6 +64,11 @@ class TextRules:
     context: int
     min_held_out: int
     examples: ExampleRules | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Of rows, that are read."""
+        return (self.text_field,) if self.examples is None else (self.examples.field, self.examples.label_field)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -90,6 +100,7 @@ class TextStock:
         cache: folder for what is tokenized; the shards of other data lie beside these.
         note: takes sentences for the owner.
         limit_bytes: see `Stock`.
+        is_own: the volunteer named the source; see `hub_repository`.
     """
 
     def __init__(
@@ -99,11 +110,14 @@ class TextStock:
         cache: Path,
         note: Callable[[str], None],
         limit_bytes: int | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
         self._source = source
+        self._is_own = is_own
         self._rules = rules
         self._is_far = source.startswith(HUB) and not is_offline()
-        listed = partial(parts_of_source, source, cache, note)
+        listed = partial(parts_of_source, source, cache, note, is_own=is_own)
         found = patiently(listed, note) if self._is_far else listed()
         self.parts = found.parts
         self._left_out = found.left_out
@@ -126,6 +140,7 @@ class TextStock:
         identity, state = self._keys
         self.identity = identity_of(identity, *self._rules.identity, rule)
         self.folder = self._cache / f"{identity_of(self.identity, state):08x}"
+        _remove_copies(self.folder)
 
     def open(self, group: int) -> tuple[str, Tokens] | None:
         """(name, tokens to train on) of a part; None: it is not tokenized yet."""
@@ -169,21 +184,38 @@ class TextStock:
                 self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)
             training, held_out = (self.folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
             rules = self._rules
-            order = TokenizeOrder(
-                self.parts[group],
-                rules.text_field,
-                self._rule,
-                *(training, held_out),
-                rules.examples,
-                mode=0o600,  # a copy of the volunteer's own text
-            )
             try:
-                answer = self._worker.tokenize(order)
+                with self._part_here(group) as part:
+                    answer = self._worker.tokenize(
+                        TokenizeOrder(
+                            part,
+                            rules.text_field,
+                            self._rule,
+                            *(training, held_out),
+                            rules.examples,
+                            mode=0o600,  # a copy of the volunteer's own text
+                        )
+                    )
             except LocalFault:
                 self._worker.close()
                 self._worker = None
                 raise
             write_secret(self._facts_path(group), json.dumps(answer))
+
+    @contextlib.contextmanager
+    def _part_here(self, group: int) -> Iterator[TextPart]:
+        """A part in files of this machine."""
+        part = self.parts[group]
+        if part.kind != "hf":
+            yield part
+            return
+        ((source, number, num_parts, _),) = part.pieces
+        copy = self.folder / f"{COPY_PREFIX}{os.getpid()}-{group:06d}"
+        try:
+            with hub_copy(source, number, num_parts, self._rules.fields, copy, is_own=self._is_own) as found:
+                yield found
+        except LocalFault as fault:  # it names the copy
+            raise type(fault)(str(fault).replace(f"{copy}{os.sep}", f"{source}: ")) from fault
 
     def held_out(self) -> tuple[TokenStream | LabelledStream, float | None]:
         """(held-out text of the first parts, its bytes per token); tokenizes as many parts as that needs.
@@ -315,24 +347,34 @@ def _lack_of(facts: list[dict[str, Any]]) -> str:
     return next((str(one["lack"]) for one in facts if one["lack"]), "")
 
 
+def _remove_copies(folder: Path) -> None:
+    """Remove what a killed process has left."""
+    for copy in folder.glob(f"{COPY_PREFIX}*"):
+        with contextlib.suppress(ValueError, PermissionError):
+            try:
+                os.kill(int(copy.name.removeprefix(COPY_PREFIX).partition("-")[0]), 0)
+            except ProcessLookupError:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
 def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [shard for shard in (facts["training"], facts["held_out"]) if shard is not None]
 
 
-def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> SourceParts:
+def parts_of_source(source: str, cache: Path, note: Callable[[str], None], *, is_own: bool = False) -> SourceParts:
     """Divide any source of text.
 
     Args:
         cache: keeps the list of the hub's parts, for a start while the hub is away.
         note: takes a sentence if the kept list is used.
+        is_own: the volunteer named the source; see `hub_repository`.
 
     Raises:
         UsageFault, LocalFault: it cannot be had.
     """
     left_out = Complaints()
     if source.startswith(HUB):
-        ranges = _hub_ranges(source, cache, note)
-        # A stream is divided otherwise than what the library has in its cache.
+        ranges = _hub_ranges(source, cache, note, is_own=is_own)
         identity = identity_of(source, len(ranges), ranges[:1])
         return SourceParts(
             [TextPart("hf", (FileRange(source, *each),)) for each in ranges], identity, identity, left_out
@@ -353,11 +395,12 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None]) -> So
     )
 
 
-def _hub_ranges(source: str, cache: Path, note: Callable[[str], None]) -> list[tuple[int, int]]:
+def _hub_ranges(source: str, cache: Path, note: Callable[[str], None], *, is_own: bool) -> list[tuple[int, int]]:
     """`hub_parts`; while the hub is away, as they were when it was last here, also if nobody may ask it now."""
+    # The cache of the library may have other files than the hub.
     paths = [cache / f"hub-{identity_of(source, way):08x}.json" for way in (is_offline(), False)]
     try:
-        ranges = hub_parts(source, MAX_HUB_PARTS)
+        ranges = hub_parts(source, MAX_HUB_PARTS, is_own=is_own)
     except UsageFault:
         raise
     except LocalFault as fault:

@@ -47,6 +47,8 @@ class RankSetup:
     manifest: str
     """Hexadecimal."""
     data: str
+    is_own_data: bool
+    """The volunteer named it; see `open_run_corpus`."""
     base: str
     """Folder of given weights; empty: none."""
     base_bits: str

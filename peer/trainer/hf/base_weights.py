@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ import torch
 from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
-from dht.errors import Incompatible, LocalFault, UsageFault, reading
+from dht.errors import Incompatible, UsageFault, reading
 from dht.quantities import bytes_text
 from dht.regular_files import open_regular, read_regular
 from peer.config.manifest import RunManifest
-from peer.optional_libraries import needing
+from peer.config.model_section import InitSection
+from peer.sources.hub_files import hub_folder
 from peer.trainer.hf.architecture import WeightsFit, weights_fit
 
 HUB = "hub:"
@@ -35,6 +36,8 @@ WHOLE_NAME = "model.safetensors"
 INDEX_NAME = f"{WHOLE_NAME}.index.json"
 """Of several files: which tensor is in which."""
 MAX_INDEX_BYTES = 64 << 20
+MOST_COPIES = 4
+"""Files of one model on the hub, as many times its weights: some repositories have them in two forms."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -236,7 +239,7 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
         return None
     if given is None and not init.source.startswith(HUB):
         raise init.not_given()
-    folder = given if given is not None else from_hub(init.source.removeprefix(HUB))
+    folder = given if given is not None else _named(init)
     check_files(folder)
     digest, _ = read_base(folder, weights_fit(*manifest.model.described, folder))
     if digest != init.digest:
@@ -245,6 +248,11 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
             "expected the same weights: take them at the very revision that the run's owner used"
         )
     return folder
+
+
+def _named(init: InitSection) -> Path:
+    """What a manifest names; its digest is checked afterwards."""
+    return from_hub(init.source.removeprefix(HUB), num_bytes=init.num_bytes)
 
 
 def base_facts(manifest: RunManifest, given: Path | None, tell: Callable[[str], object]) -> str:
@@ -284,27 +292,18 @@ def checked_hub_name(name: str) -> tuple[str, str]:
     return repository, revision
 
 
-def from_hub(name: str) -> Path:
+def from_hub(name: str, *, is_own: bool = False, num_bytes: int | None = None) -> Path:
     """The folder of ``org/name@REVISION`` in the hub's cache, downloaded where it is not there.
 
+    Args:
+        is_own: the person named it, so it is fetched with the person's login, and with the files beside the weights.
+        num_bytes: of all tensors, as a manifest says; None: any.
+
     Raises:
-        UsageFault: as from `checked_hub_name`, or huggingface_hub is not installed.
+        UsageFault: as from `checked_hub_name`, the model is closed or too large, or huggingface_hub is not installed.
         LocalFault: neither cache nor hub has it.
     """
     repository, revision = checked_hub_name(name)
-    with needing("a model of the hub", "huggingface_hub", "hf"):
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-    try:
-        return Path(
-            snapshot_download(repository, revision=revision, allow_patterns=["*.safetensors", "*.json", "*.jinja"])
-        )
-    except Exception as error:  # The hub's, HTTP's and the system's own classes.
-        with suppress(LocalEntryNotFoundError):
-            # Not every version of the library looks into its cache when it finds no hub.
-            return Path(snapshot_download(repository, revision=revision, local_files_only=True))
-        text = " ".join(str(error).split())[:300]
-        raise LocalFault(
-            f"{repository} at {revision} cannot be had: {text}; expected it in the hub's cache or on the hub; download "
-            "it, or give a folder"
-        ) from error
+    patterns = ("*.safetensors", "*.json", "*.jinja") if is_own else ("*.safetensors", f"*{INDEX_NAME}")
+    most = None if num_bytes is None else MOST_COPIES * num_bytes + MAX_INDEX_BYTES
+    return hub_folder(repository, revision, patterns, is_own=is_own, most_bytes=most)

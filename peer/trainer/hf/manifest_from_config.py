@@ -81,7 +81,7 @@ def describe_model(
     if not path.exists() and "/" in str(where) and not str(where).startswith((".", "/", "~")):
         source = f"{HUB}{where}"
         tell(f"asking the hub for {where}")
-        path = from_hub(str(where))
+        path = from_hub(str(where), is_own=True)
     fields = _read(path / CONFIG_NAME if path.is_dir() else path)
     try:
         given = canonical_config(fields)

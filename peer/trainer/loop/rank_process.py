@@ -56,7 +56,7 @@ def follow(place: Place) -> int:
     choices = ComputeChoices(**setup.choices)
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
-    corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent)
+    corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent, is_own=setup.is_own_data)
     parts = averaged_parts(model, manifest)
     layout = layout_of(manifest, *map(tensor_shapes, parts))
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))

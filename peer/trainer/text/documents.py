@@ -1,4 +1,4 @@
-"""Documents of text, JSON lines, Parquet and data sets of the Hugging Face hub, part by part.
+"""Documents of text, JSON lines and Parquet, part by part.
 
 A part is a range of a file that can be read without what stands before it. So several processes share the work, and
 none reads more than it needs. The same files and part size give the same parts everywhere.
@@ -34,7 +34,6 @@ from peer.trainer.text.held_out import (
     hash_fraction,
     slack_of,
 )
-from peer.trainer.text.hub import hub_rows
 from peer.trainer.text.parquet_groups import RowGroupLists
 from peer.trainer.text.parquet_rows import parquet_columns, parquet_rows
 from peer.trainer.text.source_files import files_at
@@ -89,7 +88,7 @@ class FileRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Pieces of one kind: text, jsonl, parquet, or hf for rows of a data set of the hub."""
+    """Pieces of one kind: text, jsonl, parquet, or hf: a part of a data set of the hub, as `hub.py` numbers them."""
 
     kind: str
     pieces: tuple[FileRange, ...]
@@ -258,14 +257,12 @@ def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[T
 
 
 def rows_of(kind: str, piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
-    """Rows of a piece of JSON lines, Parquet or a data set of the hub; of Parquet these fields alone.
+    """Rows of a piece of JSON lines or Parquet; of Parquet these fields alone.
 
     Raises:
         OSError, UsageFault: a file cannot be read.
         LocalFault: a library is missing.
     """
-    if kind == "hf":
-        return hub_rows(piece.path, piece.start, piece.stop)
     if kind == "jsonl":
         return _json_rows(piece, complaints)
     return _parquet(piece, fields, complaints)

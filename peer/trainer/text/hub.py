@@ -1,137 +1,345 @@
-"""Rows of a data set of the Hugging Face hub at one revision, through the `datasets` library; nothing of it is run.
+"""Parts of a data set of the Hugging Face hub, each brought here as a local file when it is read.
 
-What the library has in its cache is read from there, also without a network (`HF_HUB_OFFLINE=1`). Otherwise rows are
-streamed, and of Parquet files only those that are asked for.
+Which files are read follows from their list and the README of the repository (`hub_layout`). Their bytes are fetched
+as they are, without a library that guesses what a name means. Of a Parquet file only the columns and row groups of a
+part come, of JSON lines only a range of bytes. The copy has holes where the rest would be.
 """
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import csv
+import functools
+import gzip
+import io
 import itertools
-import logging
-import os
+import json
 import re
-from collections.abc import Iterator
-from typing import Any
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import LocalFault, UsageFault, writing
+from dht.fields import clean_text
+from dht.quantities import bytes_text
 from peer.optional_libraries import needing
+from peer.sources.hub_files import HubRepository, hub_repository, is_offline, unavailable
+from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart
+from peer.trainer.text.hub_layout import SplitFiles, files_of_split
 
-_FORM = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
+_FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
 
-ROWS_PER_PART = 2000
-"""Bytes are not known in advance: 1 to 10 MB of usual documents."""
-WHOLE_FILE_PARTS = 8
-"""Of a file that is no Parquet, at most: it is streamed from its beginning for each of them."""
+WHOLE_FILE_PARTS: Final = 8
+"""Of a file of JSON lines or CSV, at most; a packed one is read from its beginning for each of them."""
+MAX_README_BYTES: Final = 1 << 20
+MAX_FOOTER_BYTES: Final = 64 << 20
+"""Of a Parquet file; one of 2 GB with 700 row groups has a footer of 1 MB."""
+DISK_KEPT_BYTES: Final = 1 << 30
+"""Left free for everything else on the disk."""
+
+_PARQUET_MARK: Final = b"PAR1"
+_TAIL_BYTES: Final = 1 << 16
+"""Read first of the end of a Parquet file: most footers fit in."""
+_ROOM_BYTES: Final = 64 << 20
+"""The disk is looked at so often while something is unpacked."""
+_BLOCK_BYTES: Final = 1 << 16
+"""Read at a time to find the end of a line."""
 
 
-def is_offline() -> bool:
-    """Whether the person wants what the library has in its cache, and no network."""
-    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, int]]:
+    """(number of the part, number of all parts) for each part of the split, in order; the same for everybody.
 
+    A part is whole files or lies in one.
 
-def hub_parts(source: str, max_parts: int) -> list[tuple[int, int]]:
-    """What `hub_rows` takes, for each part of the split, in order.
-
-    Of the library's cache: (first row, last row + 1). Of a stream: (number of the part, how many there are), the same
-    for everybody. Such a part is whole files or lies in one, because a row in the middle of a stream costs all that is
-    before it.
+    Args:
+        is_own: see `hub_repository`.
 
     Raises:
-        UsageFault: there is no such data set.
-        LocalFault: the library is missing, or the hub cannot be reached.
+        UsageFault: there is no such data set, or none of its files can be read.
+        LocalFault: a library is missing, or the hub cannot be reached.
     """
-    rows = _open(source)
-    if hasattr(rows, "num_rows"):
-        num_rows = int(rows.num_rows)
-        size = max(ROWS_PER_PART, -(-num_rows // max_parts))
-        return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
-    try:
-        num_files = int(rows.num_shards)
-        num_groups = _by_row_groups(rows.shard(num_files, 0, contiguous=True)).num_shards
-    except Exception as error:  # See `hub_rows`.
-        raise _unavailable(source, error) from error
-    parts_of_file = max(1, min(num_groups if num_groups > 1 else WHOLE_FILE_PARTS, max_parts // num_files))
-    num_parts = min(num_files * parts_of_file, max_parts)
-    splits = getattr(getattr(rows, "info", None), "splits", None) or {}
-    known = splits.get(_choices(source)["split"])
-    if known is not None and known.num_examples:
-        enough = -(-int(known.num_examples) // ROWS_PER_PART)
-        num_parts = min(num_parts, enough if enough <= num_files else num_files * -(-enough // num_files))
+    repository, split = _opened(source, is_own=is_own)
+    num_files = len(split.paths)
+    # A text is one document, which is divided as a whole.
+    parts_of_file = 1 if split.form == "text" else WHOLE_FILE_PARTS
+    if split.form == "parquet":
+        footer = _footer(repository, split.paths[0])
+        parts_of_file = max(1, int(footer.num_row_groups))
+    num_parts = min(num_files * max(1, min(parts_of_file, max_parts // num_files)), max_parts)
     return [(number, num_parts) for number in range(num_parts)]
 
 
-def hub_rows(source: str, start: int, stop: int) -> Iterator[Any]:
-    """Rows of a part (`hub_parts`), each a dictionary.
+@contextlib.contextmanager
+def hub_copy(
+    source: str, number: int, num_parts: int, fields: Sequence[str], folder: Path, *, is_own: bool
+) -> Iterator[TextPart]:
+    """A part as local files in `folder`, which are removed afterwards.
+
+    Args:
+        fields: of the rows, that are read.
+        is_own: see `hub_repository`.
 
     Raises:
-        UsageFault, LocalFault: as `hub_parts`, or the data set is not what it was.
+        UsageFault, LocalFault: as from `hub_parts`, or the data set is not what it was, or there is no room.
     """
-    rows = _open(source)
-    try:
-        if hasattr(rows, "num_rows"):
-            yield from rows.select(range(start, min(stop, rows.num_rows)))
-        else:
-            yield from _streamed(source, rows, start, stop)
-    except LocalFault:
-        raise
-    except Exception as error:
-        # Whatever a library of a library raises when a line breaks.
-        raise _unavailable(source, error) from error
-
-
-def _streamed(source: str, rows: Any, number: int, num_parts: int) -> Iterator[Any]:
-    num_files = int(rows.num_shards)
-    if num_parts <= num_files:
-        yield from rows.shard(num_parts, number, contiguous=True)
-        return
-    if num_parts % num_files:
+    opened = _opened(source, is_own=is_own)
+    _, split = opened
+    num_files = len(split.paths)
+    if num_parts > num_files and num_parts % num_files:
         raise LocalFault(
             f"{source} has {num_files} files now; expected a number that divides {num_parts}, as when it was opened; "
             "restart to read what is there now"
         )
-    parts_of_file = num_parts // num_files
-    file, part = divmod(number, parts_of_file)
-    groups = _by_row_groups(rows.shard(num_files, file, contiguous=True))
-    if groups.num_shards < parts_of_file:
-        yield from itertools.islice(groups, part, None, parts_of_file)
-    else:
-        yield from groups.shard(parts_of_file, part, contiguous=True)
-
-
-def _by_row_groups(rows: Any) -> Any:
-    """The same rows, with a shard for each row group of a Parquet file."""
-    return rows.reshard() if hasattr(rows, "reshard") else rows
-
-
-def _open(source: str) -> Any:
-    with needing(f"reading {source}", "datasets", "hf"):
-        import datasets
-    for library in ("datasets", "huggingface_hub"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)  # what they would print is in the sentence below
+    parts_of_file = max(1, num_parts // num_files)
+    first, part = divmod(number, parts_of_file)
+    files = split.paths[first : first + 1]
+    if num_parts < num_files:
+        files = split.paths[number * num_files // num_parts : (number + 1) * num_files // num_parts]
     try:
-        found: Any = datasets.load_dataset(**_choices(source), streaming=not is_offline())
-        for name, kind in (getattr(found, "features", None) or {}).items():
-            if type(kind).__name__ == "Image":
-                # As they are stored: they are decoded here, with limits.
-                found = found.cast_column(name, datasets.Image(decode=False))
-        return found
-    except datasets.exceptions.FileNotFoundDatasetsError as error:  # The hub says that there is none.
-        raise UsageFault(str(_unavailable(source, error))) from error
-    except Exception as error:  # The hub's, HTTP's and the system's own classes.
-        raise _unavailable(source, error) from error
+        with writing(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be private
+            pieces = [
+                piece
+                for count, path in enumerate(files)
+                for piece in _copied(opened, path, (part, parts_of_file), fields, folder / _name(count, path))
+            ]
+        yield TextPart("jsonl" if split.form in ("csv", "tsv") else split.form, tuple(pieces))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _choices(source: str) -> dict[str, str | None]:
-    """What the library is asked for; the form was checked before (`peer.config.data_source.HUB_PATTERN`)."""
+def _name(count: int, path: str) -> str:
+    """A plain name for the copy, in which messages show the name on the hub."""
+    return f"{count}-{re.sub('[^A-Za-z0-9._-]', '_', path.rpartition('/')[2])[-80:]}"
+
+
+Opened = tuple[HubRepository, SplitFiles]
+
+
+def _opened(source: str, *, is_own: bool) -> Opened:
+    from huggingface_hub import constants
+
+    return _opened_at(source, is_own, constants.ENDPOINT, is_offline())
+
+
+@functools.lru_cache(maxsize=4)
+def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opened:
+    """Kept, so that all parts are of one commit."""
     match = _FORM.fullmatch(source)
     if match is None:
-        raise UsageFault(f"{source} is no data set; expected hf:ID@REVISION, with /CONFIG and :SPLIT where needed")
-    return {**match.groupdict(), "split": match["split"] or "train"}
+        raise UsageFault(
+            f"{source} is no data set; expected hf:ORG/NAME@REVISION, with /CONFIG and :SPLIT where needed"
+        )
+    repository = hub_repository("dataset", match["path"], match["revision"], source, is_own=is_own)
+    try:
+        return repository, files_of_split(repository.paths, _card(repository), match["name"], match["split"] or "train")
+    except UsageFault as fault:
+        raise UsageFault(f"{source} cannot be read: {fault}") from fault
 
 
-def _unavailable(source: str, error: Exception) -> LocalFault:
-    text = " ".join(str(error).split())[:200] or type(error).__name__
-    return LocalFault(
-        f"{source} cannot be read ({text}); expected a data set of the hub, or of the cache with HF_HUB_OFFLINE=1; "
-        "check id, revision, config and split, and the network"
-    )
+def _card(repository: HubRepository) -> dict[str, Any]:
+    """What the README says in its head; empty: nothing that can be read."""
+    if "README.md" not in repository.paths:
+        return {}
+    text = repository.read("README.md", 0, MAX_README_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
+    match = re.match(r"---[ \t]*\r?\n(.*?)^---", text, re.DOTALL | re.MULTILINE)
+    if match is None:
+        return {}
+    import yaml  # comes with huggingface_hub
+
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """Without aliases, with which a short text can stand for endless data."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it has aliases")
+            return super().compose_node(parent, index)
+
+    try:
+        found = yaml.load(match[1], Plain)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageFault(
+            f"the head of its README.md is not YAML that can be read ({clean_text(str(error), 100)}); expected the "
+            "table of its configurations"
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _copied(
+    opened: Opened, path: str, which: tuple[int, int], fields: Sequence[str], copy: Path
+) -> Iterator[FileRange]:
+    """The piece of a file that belongs to a part, after it was written to `copy`."""
+    (repository, split), (part, num_parts) = opened, which
+    if split.form == "parquet":
+        footer = _footer(repository, path, copy)
+        start, stop = (int(footer.num_row_groups) * number // num_parts for number in (part, part + 1))
+        with copy.open("r+b") as file:
+            for first, last in _columns(footer, range(start, stop), fields, where=f"{repository.where}: {path}"):
+                _fill(repository, path, file, first, last)
+        yield FileRange(str(copy), start, stop)
+        return
+    if split.packing or split.form in ("csv", "tsv"):
+        with _unpacked(repository, path, split.packing) as stream, copy.open("wb") as file:
+            lines = _csv_lines(stream, split.form, fields) if split.form in ("csv", "tsv") else _lines(stream)
+            num_unchecked = _ROOM_BYTES
+            for line in itertools.islice(lines, part, None, num_parts):
+                num_unchecked += len(line)
+                if num_unchecked > _ROOM_BYTES:
+                    _check_room(file, num_unchecked)
+                    num_unchecked = 0
+                file.write(line)
+            stop = file.tell()
+        yield FileRange(str(copy), 0, stop, stop)
+        return
+    size = repository.size(path)
+    start, stop = size * part // num_parts, size * (part + 1) // num_parts
+    with copy.open("w+b") as file:
+        file.truncate(size)
+        # One byte more in front tells whether a line begins there.
+        _fill(repository, path, file, max(0, start - 1), stop)
+        if start < stop:
+            _fill_line(repository, path, file, stop, min(size, stop + MAX_ROW_BYTES))
+        file.seek(0)
+        if split.form == "jsonl" and part == 0 and file.read(1) == b"[":
+            raise UsageFault(
+                f"{repository.where}: {path} is one array of JSON; expected one row a line; convert it to JSON lines "
+                "or Parquet"
+            )
+    if start < stop:
+        yield FileRange(str(copy), start, stop, size)
+
+
+def _fill(repository: HubRepository, path: str, file: Any, start: int, stop: int) -> None:
+    """Write a range of a file to its place in the copy."""
+    _check_room(file, stop - start)
+    file.seek(start)
+    for chunk in repository.chunks(path, start, stop):
+        file.write(chunk)
+    if file.tell() < stop:
+        raise unavailable(f"{repository.where}: {path}", f"{bytes_text(stop - file.tell())} are missing")
+    file.flush()
+
+
+def _fill_line(repository: HubRepository, path: str, file: Any, stop: int, limit: int) -> None:
+    """Write what follows on `stop`, until a line ends."""
+    file.seek(stop - 1)
+    block = file.read(1)
+    while b"\n" not in block and stop < limit:
+        end = min(stop + _BLOCK_BYTES, limit)
+        _fill(repository, path, file, stop, end)
+        file.seek(stop)
+        block, stop = file.read(end - stop), end
+
+
+def _check_room(file: Any, num_bytes: int) -> None:
+    folder = Path(file.name).parent
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + DISK_KEPT_BYTES:
+        raise LocalFault(
+            f"{folder} has {bytes_text(free)} left, and a part of the data takes {bytes_text(num_bytes)}; expected "
+            "1 GB more than that; free some disk"
+        )
+
+
+def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> Any:
+    """What a Parquet file says about itself; `copy` is given the size of the file, its beginning and its end."""
+    with needing(f"reading {repository.where}", "pyarrow", "hf"):
+        import pyarrow
+        import pyarrow.parquet
+    where, size = f"{repository.where}: {path}", repository.size(path)
+    tail = repository.read(path, max(0, size - _TAIL_BYTES), size)
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] != _PARQUET_MARK or length > min(size, MAX_FOOTER_BYTES):
+        raise unavailable(where, "it is no whole Parquet file")
+    if length > len(tail):
+        tail = repository.read(path, size - length, size - len(tail)) + tail
+    if copy is not None:
+        with copy.open("wb") as file:
+            file.truncate(size)
+            file.write(_PARQUET_MARK)
+            file.seek(size - len(tail))
+            file.write(tail)
+    try:
+        return pyarrow.parquet.read_metadata(io.BytesIO(_PARQUET_MARK + tail[-length:]))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise unavailable(where, str(error)) from error
+
+
+def _columns(footer: Any, groups: Iterable[int], fields: Sequence[str], where: str) -> Iterator[tuple[int, int]]:
+    """Ranges of bytes of the columns of row groups."""
+    for group in groups:
+        rows = footer.row_group(group)
+        for number in range(rows.num_columns):
+            column = rows.column(number)
+            if column.path_in_schema.split(".")[0] not in fields:
+                continue
+            start = column.data_page_offset
+            if column.dictionary_page_offset:
+                start = min(start, column.dictionary_page_offset)
+            if start < 0 or column.total_compressed_size < 0:
+                raise unavailable(where, "it is no whole Parquet file")
+            yield start, start + column.total_compressed_size
+
+
+@contextlib.contextmanager
+def _unpacked(repository: HubRepository, path: str, packing: str) -> Iterator[Any]:
+    raw = io.BufferedReader(_Stream(repository.chunks(path)))
+    try:
+        if packing == ".gz":
+            yield gzip.GzipFile(fileobj=raw)
+        elif packing == ".bz2":
+            yield bz2.BZ2File(raw)
+        elif packing == ".zst":
+            with needing(f"reading {repository.where}", "pyarrow", "hf"):
+                import pyarrow
+            yield io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"))
+        else:
+            yield raw
+    except (EOFError, OSError, zlib.error, csv.Error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        raise unavailable(f"{repository.where}: {path}", str(error)) from error
+
+
+class _Stream(io.RawIOBase):
+    """Pieces of bytes as a stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _lines(stream: Any) -> Iterator[bytes]:
+    """Lines of a stream; one that is too long is left out."""
+    while line := stream.readline(MAX_ROW_BYTES):
+        if line.endswith(b"\n") or len(line) < MAX_ROW_BYTES:
+            yield line if line.endswith(b"\n") else line + b"\n"
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MAX_ROW_BYTES)
+
+
+def _csv_lines(stream: Any, form: str, fields: Sequence[str]) -> Iterator[bytes]:
+    """Rows of a CSV file as JSON lines, with the fields that are read."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="")
+    rows = csv.DictReader(text, delimiter="\t" if form == "tsv" else ",")
+    missing = [name for name in fields if name not in (rows.fieldnames or ())]
+    for row in rows:
+        # Without the field, a row shows which ones there are.
+        kept = {name: row[name] for name in row if isinstance(name, str)} if missing else {n: row[n] for n in fields}
+        yield json.dumps(kept).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""A hub of data sets on a port of this machine, as the `datasets` library asks it, which can die, stall and lie."""
+"""A hub of data sets and models on a port of this machine, which dies, stalls and lies, and has closed repositories."""
 
 from __future__ import annotations
 
@@ -17,23 +17,33 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 Mood = Literal["well", "dead", "garbage", "stalled"]
 
-_API = re.compile(r"/api/datasets/(?P<id>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info)/(?P<revision>[^/?]+))?")
-_FILE = re.compile(r"/datasets/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>[^?]+)")
+_API = re.compile(
+    r"/api/(?:datasets|models)/(?P<id>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info)/(?P<revision>[^/?]+))?"
+)
+_FILE = re.compile(r"(?:/datasets)?/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>[^?]+)")
+TOKEN = "hf_volunteer"
+"""Opens the closed repositories."""
 
 
 class LocalHub:
-    """The folders `ORG/NAME` in a folder as data sets, each at one commit whatever revision is asked for.
+    """The folders `ORG/NAME` in a folder as data sets or models, each at one commit whatever revision is asked for.
 
     Attributes:
         mood: how it answers: dead: by closing the connection; garbage: files of other bytes; stalled: never.
         num_bytes: of files that it has sent.
         paths: of what was asked for, in order.
+        heads: the headers of each of these.
+        closed: repositories that only `TOKEN` opens.
+        extra_files: names that a repository claims to have.
     """
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.mood: Mood = "well"
         self.num_bytes = 0
         self.paths: list[str] = []
+        self.heads: list[dict[str, str]] = []
+        self.closed: set[str] = set()
+        self.extra_files: list[str] = []
         self._over = threading.Event()
         hub = self
 
@@ -42,12 +52,18 @@ class LocalHub:
 
             def do_GET(self) -> None:
                 hub.paths.append(self.path)
+                hub.heads.append({name.lower(): value for name, value in self.headers.items()})
                 if hub.mood == "dead":
                     self.close_connection = True
                     return
                 if hub.mood == "stalled":
                     hub._over.wait()
                     self.close_connection = True
+                    return
+                asked = _API.match(self.path) or _FILE.match(self.path)
+                is_open = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+                if asked is not None and asked["id"] in hub.closed and not is_open:
+                    self._refuse("RepoNotFound", 401)
                     return
                 if (api := _API.match(self.path)) is not None:
                     self._answer_api(api)
@@ -72,7 +88,9 @@ class LocalHub:
                     {"type": "file", "path": str(path.relative_to(root)), "size": path.stat().st_size, "oid": "0" * 40}
                     for path in files
                 ]
-                facts = {"id": asked["id"], "sha": COMMIT, "siblings": [{"rfilename": one["path"]} for one in entries]}
+                names = [(one["path"], one["size"]) for one in entries] + [(name, 1) for name in hub.extra_files]
+                siblings = [{"rfilename": name, "size": size} for name, size in names]
+                facts = {"id": asked["id"], "sha": COMMIT, "siblings": siblings}
                 content = json.dumps(entries if asked["what"] in ("tree", "paths-info") else facts).encode()
                 self._send(200, content, {"Content-Type": "application/json"})
 
@@ -95,8 +113,8 @@ class LocalHub:
                     hub.num_bytes += len(content)
                 self._send(status, content, headers)
 
-            def _refuse(self, code: str) -> None:
-                self._send(404, b"", {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
+            def _refuse(self, code: str, status: int = 404) -> None:
+                self._send(status, b"", {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
 
             def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)
@@ -124,17 +142,13 @@ class LocalHub:
 
     @contextlib.contextmanager
     def asked_here(self, cache: Path) -> Iterator[None]:
-        """In this process the library asks this hub, and keeps what it keeps in `cache`."""
-        import datasets
+        """In this process the library asks this hub, keeps what it keeps in `cache`, and has the login `TOKEN`."""
         import huggingface_hub.constants as constants
 
         with (
-            patch.dict(os.environ, HF_HUB_OFFLINE="0"),
-            patch.object(datasets.config, "HF_ENDPOINT", self.url),
-            patch.object(datasets.config, "HF_DATASETS_CACHE", cache / "datasets"),
-            patch.object(datasets.config, "HF_MODULES_CACHE", str(cache / "modules")),
+            patch.dict(os.environ, HF_HUB_OFFLINE="0", HF_TOKEN=TOKEN),
+            patch.object(constants, "ENDPOINT", self.url),
             patch.object(constants, "HF_HUB_CACHE", str(cache / "hub")),
             patch.object(constants, "HF_HUB_OFFLINE", False),
-            patch.object(datasets.config, "HF_HUB_OFFLINE", False),
         ):
             yield

@@ -37,7 +37,7 @@ def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture
 def ended_page(monkeypatch: pytest.MonkeyPatch, owned: OwnedRun) -> None:
-    monkeypatch.setattr(run_page, "ask_page", lambda url: PageSays(owned.run_id, (), url, has_ended=True))
+    monkeypatch.setattr(run_page, "ask_page", lambda url, **_: PageSays(owned.run_id, (), url, has_ended=True))
 
 
 def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Addresses of pages that were asked; each names the run and says where it can be joined."""
     urls: list[str] = []
 
-    def answer(url: str) -> PageSays:
+    def answer(url: str, **_: bool) -> PageSays:
         urls.append(url)
         return PageSays(RUN_ID, (ADDRESS,))
 
@@ -169,11 +169,11 @@ def test_a_page_of_another_run_or_of_nobody_changes_nothing(
 ) -> None:
     config = config_here(PAGE)
     write_cached_peers(config.cached_peers_path, [ELSEWHERE])
-    monkeypatch.setattr(run_page, "ask_page", lambda url: PageSays(OTHER_ID, (ADDRESS,)))
+    monkeypatch.setattr(run_page, "ask_page", lambda url, **_: PageSays(OTHER_ID, (ADDRESS,)))
     check_addresses(config)
     assert f"names {OTHER_ID} now, not {RUN_ID}" in capsys.readouterr().err
 
-    def nobody(url: str) -> PageSays:
+    def nobody(url: str, **_: bool) -> PageSays:
         raise NobodyReachable("The page is down.")
 
     monkeypatch.setattr(run_page, "ask_page", nobody)

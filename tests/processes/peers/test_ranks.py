@@ -195,6 +195,7 @@ def some_ranks(
         setup = RankSetup(
             manifest=manifest.to_bytes().hex(),
             data=manifest.data.source,
+            is_own_data=False,
             base="" if base is None else str(base),
             base_bits="full",
             device="cpu",

@@ -27,7 +27,7 @@ def server(made):
 
 def test_only_what_is_read_is_downloaded_and_only_once(made, server, tmp_path):
     _, meta, digest, _ = made
-    stock = WebStock(server.url, digest, tmp_path, lambda text: None)
+    stock = WebStock(server.url, digest, tmp_path, lambda text: None, is_own=True)
     training, folder = stock.corpus_parts(300)
     expected = ["/meta.json", *(f"/{shard.name}" for shard in meta.held_out)]
     assert [path for path, _ in server.requests] == expected
@@ -38,7 +38,7 @@ def test_only_what_is_read_is_downloaded_and_only_once(made, server, tmp_path):
     # Those who have the folder, and those who download, share the epoch.
     here = open_corpus(f"tokens:{made[0]}", vocab_size=300, context=16, held_out_fraction=0.1)
     assert training.identity == here.training.identity
-    again = WebStock(server.url, digest, tmp_path, lambda text: None)
+    again = WebStock(server.url, digest, tmp_path, lambda text: None, is_own=True)
     again.corpus_parts(300)
     again.fetch(meta.training[1])
     assert len(server.requests) == len(expected) + 1
@@ -47,7 +47,7 @@ def test_only_what_is_read_is_downloaded_and_only_once(made, server, tmp_path):
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(made, server, tmp_path):
     shard = made[1].training[0]
-    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None, is_own=True)
     server.cut = 3000
     with pytest.raises(LocalFault, match=rf"{shard.name} (ended .* early|cannot be had)"):
         stock.fetch(shard)
@@ -59,7 +59,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(made, server, tmp_path)
 def test_a_shard_that_the_disk_has_spoilt_or_that_was_deleted_is_downloaded_again(made, server, tmp_path):
     _, meta, digest, _ = made
     notes: list[str] = []
-    stock = WebStock(server.url, digest, tmp_path, notes.append)
+    stock = WebStock(server.url, digest, tmp_path, notes.append, is_own=True)
     training, folder = stock.corpus_parts(300)
     stock.fetch(meta.training[0])
     path = folder.folder / meta.training[0].name
@@ -77,7 +77,7 @@ def test_shards_beyond_the_limit_make_room_for_those_that_are_wanted(made, serve
     sizes = [meta.num_bytes(shard) for shard in meta.training]
     of_held_out = sum(meta.num_bytes(shard) for shard in meta.held_out)
     limit = of_held_out + max(sizes) + min(sizes)
-    stock = WebStock(server.url, digest, tmp_path, lambda text: None, limit_bytes=limit)
+    stock = WebStock(server.url, digest, tmp_path, lambda text: None, limit_bytes=limit, is_own=True)
     training, folder = stock.corpus_parts(300)
 
     def here() -> set[int]:
@@ -97,8 +97,8 @@ def test_shards_beyond_the_limit_make_room_for_those_that_are_wanted(made, serve
 
 def test_what_a_server_changes_is_refused(made, server, tmp_path):
     with pytest.raises(UsageFault, match=r"has digest .*data\.digest"):
-        WebStock(server.url, "f" * 64, tmp_path, lambda text: None)
-    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+        WebStock(server.url, "f" * 64, tmp_path, lambda text: None, is_own=True)
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None, is_own=True)
     shard = made[1].training[0]
     draft = next(path for path in tmp_path.iterdir() if path.name == made[2][:16]) / f"{shard.name}.part"
     draft.write_bytes(b"wrong")
@@ -121,7 +121,7 @@ def test_what_a_server_changes_is_refused(made, server, tmp_path):
 )
 def test_a_server_that_answers_nonsense_or_sends_elsewhere_is_a_sentence(made, server, tmp_path, answer, reason):
     shard = made[1].training[0]
-    stock = WebStock(server.url, made[2], tmp_path, lambda text: None)
+    stock = WebStock(server.url, made[2], tmp_path, lambda text: None, is_own=True)
     server.answer = answer
     with pytest.raises(LocalFault, match=rf"{shard.name} cannot be had \({reason}\); expected") as caught:
         stock.fetch(shard)
@@ -133,9 +133,9 @@ def test_a_server_that_is_gone_is_a_sentence_after_some_tries(made, tmp_path, mo
     server, notes = ShardServer(made[0]), []
     server.close()
     with pytest.raises(LocalFault, match=r"meta\.json cannot be had"):
-        WebStock(server.url, made[2], tmp_path, notes.append)
+        WebStock(server.url, made[2], tmp_path, notes.append, is_own=True)
     assert len(notes) == 3
     gone = ShardServer(tmp_path)
     with pytest.raises(LocalFault, match="status 404"):
-        WebStock(gone.url, made[2], tmp_path, notes.append)
+        WebStock(gone.url, made[2], tmp_path, notes.append, is_own=True)
     gone.close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
 import re
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,14 +18,11 @@ from peer.trainer.data import text_fetching as module
 from peer.trainer.data.context_blocks import GROUP_POSITIONS
 from peer.trainer.data.document_packing import tokenize_part
 from peer.trainer.data.fetching_within_disk_limit import Stock
-from peer.trainer.data.text_fetching import TextRules, TextStock, parts_of_source
+from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.order.block_order import PermutedOrder
-from peer.trainer.text import documents as documents_module
-from peer.trainer.text.documents import Complaints, documents
+from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import hash_fraction
-from peer.trainer.text.hub import hub_parts, hub_rows
-from tests.kit.trainer.local_hub import LocalHub
 from tests.kit.trainer.prepared_data import WorkerHere, book, json_lines, sentences, small_tokenizer
 from tests.kit.waiting import WAIT_SECONDS
 
@@ -398,74 +394,22 @@ def test_a_source_that_was_away_is_said_to_be_back_by_the_first_part_that_comes(
     assert notes == ["data cannot be had now: no route; training goes on with what is here", "data comes again"]
 
 
-class Rows:
-    """Stands for what `datasets.load_dataset` gives from its cache."""
-
-    def __init__(self, texts):
-        self._texts = texts
-        self.num_rows = len(texts)
-
-    def select(self, chosen):
-        return ({"text": self._texts[index]} for index in chosen)
-
-
-class NotOnTheHub(Exception):
-    """Stands for the library's."""
-
-
-def library(load_dataset):
-    exceptions = SimpleNamespace(FileNotFoundDatasetsError=NotOnTheHub)
-    return SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions)
-
-
-def test_a_data_set_of_the_hub_is_read_by_rows(tmp_path, monkeypatch):
-    texts, asked = sentences(5000), []
-
-    def load_dataset(path, **choices):
-        asked.append((path, choices))
-        return Rows(texts)
-
-    monkeypatch.setitem(__import__("sys").modules, "datasets", library(load_dataset))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    parts = parts_of_source("hf:org/name@abc/en:validation", tmp_path, print).parts
-    assert asked == [
-        ("org/name", {"name": "en", "split": "validation", "revision": "abc", "streaming": False}),
-    ]
-    found = [text for part in parts for text, _, ended in documents(part, "text", Complaints()) if ended]
-    assert found == texts
-    assert len(parts) == 3
-
-    def fail(error):
-        def load_dataset(path, **choices):
-            raise error
-
-        return library(load_dataset)
-
-    monkeypatch.setitem(__import__("sys").modules, "datasets", fail(ConnectionError("no route")))
-    with pytest.raises(LocalFault, match=r"hf:org/name@abc cannot be read \(no route\)") as caught:
-        hub_parts("hf:org/name@abc", 10)
-    assert not isinstance(caught.value, UsageFault)
-    monkeypatch.setitem(__import__("sys").modules, "datasets", fail(NotOnTheHub("no such revision")))
-    with pytest.raises(UsageFault, match="no such revision"):
-        hub_parts("hf:org/name@abc", 10)
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(UsageFault, match="pip install"):
-        hub_parts("hf:org/name@abc", 10)
-
-
 def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, rules, monkeypatch):
     """A volunteer whose line or hub is down goes on with what is tokenized already."""
     texts, notes, is_away = sentences(400), [], threading.Event()
 
-    def listed(source, max_parts):
+    def listed(source, max_parts, is_own):
         if is_away.is_set():
             raise LocalFault("the hub is away")
         return [(0, 2), (1, 2)]
 
-    def rows(source, start, stop):
+    @contextlib.contextmanager
+    def copied(source, number, num_parts, fields, folder, is_own):
         if is_away.is_set():
             raise LocalFault("the hub is away")
-        return ({"text": text} for text in texts[start::stop])
+        folder.mkdir(parents=True)
+        copy = json_lines(folder / "0.jsonl", texts[number::num_parts])
+        yield TextPart("jsonl", (FileRange(str(copy), 0, copy.stat().st_size, copy.stat().st_size),))
 
     class Here(TokenizeWorker):
         """In this process."""
@@ -481,7 +425,7 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(module, "hub_parts", listed)
-    monkeypatch.setattr(documents_module, "hub_rows", rows)
+    monkeypatch.setattr(module, "hub_copy", copied)
     monkeypatch.setattr(module, "TokenizeWorker", Here)
     monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
     is_away.set()
@@ -505,46 +449,3 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
         next(tmp_path.glob("hub-*.json")).write_text(text)
         with pytest.raises(LocalFault, match="the hub is away"):
             TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-
-
-@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-def test_a_stream_of_the_hub_is_read_part_by_part(tmp_path, ending):
-    """Each row once; a part of Parquet files costs about its share of the bytes, not all that lies before it."""
-    datasets = pytest.importorskip("datasets")
-    chance, folder = random.Random(0), tmp_path / "org" / "books"
-    texts = [f"{number}: {chance.randbytes(500).hex()}" for number in range(1200)]
-    folder.mkdir(parents=True)
-    for number in range(3):
-        path = folder / f"train-{number}.{ending}"
-        rows = texts[400 * number : 400 * (number + 1)]
-        if ending == "parquet":
-            datasets.Dataset.from_dict({"text": rows}).to_parquet(path, batch_size=50)
-        else:
-            json_lines(path, rows)
-    hub, source = LocalHub(tmp_path), "hf:org/books@v1"
-    try:
-        with hub.asked_here(tmp_path / "cache"):
-            ranges = hub_parts(source, 12)
-            assert ranges == [(number, 12) for number in range(12)]
-            before = hub.num_bytes
-            found = [row["text"] for row in hub_rows(source, *ranges[7])]
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            assert hub.num_bytes - before < (size / 2 if ending == "parquet" else size)
-            for number, count in ranges:
-                if number != 7:
-                    found += [row["text"] for row in hub_rows(source, number, count)]
-            assert sorted(found) == sorted(texts)
-            # Many files share a part.
-            ranges = hub_parts(source, 2)
-            assert ranges == [(0, 2), (1, 2)]
-            assert [row["text"] for part in ranges for row in hub_rows(source, *part)] == texts
-            with pytest.raises(LocalFault, match="has 3 files now; expected a number that divides 10"):
-                list(hub_rows(source, 0, 10))
-            hub.mood = "garbage"
-            with pytest.raises(LocalFault, match=r"hf:org/books@v1 cannot be read \("):
-                list(hub_rows(source, 0, 12))
-            hub.mood = "well"
-            with pytest.raises(UsageFault, match="hf:org/other@v1 cannot be read"):
-                hub_parts("hf:org/other@v1", 12)
-    finally:
-        hub.close()

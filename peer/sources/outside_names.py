@@ -1,0 +1,107 @@
+"""Every field of a manifest that could name something outside of it: what it may name, and who fetches that. Pure.
+
+The threat model shows this table. A test finds a field of text that is not in it, and points each one at files of a
+home folder. Only the modules of this room ask a server for what a manifest names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideName:
+    """What some fields may name.
+
+    Attributes:
+        fields: dotted names of the manifest.
+        form: what the value may be.
+        fetched_by: the module that gets it; empty: nothing is fetched, opened or looked up.
+        credentials: whose are used.
+        into: where it lies afterwards.
+        limits: of size, time and place.
+    """
+
+    fields: tuple[str, ...]
+    form: str
+    fetched_by: str = ""
+    credentials: str = "none"
+    into: str = "nothing"
+    limits: str = ""
+
+
+_PUBLIC: Final = "public servers alone"
+_STEADY: Final = "at least 10 kB/s"
+_FROM_MEMBERS: Final = "peer/files/fetching.py"
+
+OUTSIDE_NAMES: Final = (
+    OutsideName(("data.source",), "`stdlib:`: text of Python's own library", "peer/trainer/text/source_files.py"),
+    OutsideName(
+        ("data.source",),
+        "`text:`, `jsonl:`, `parquet:`, `tokens:`: a kind of data, which each volunteer brings with `--data`",
+        limits="a path behind it is refused",
+    ),
+    OutsideName(
+        ("data.source",),
+        "`hf:ORG/NAME@REVISION`, `/CONFIG`, `:SPLIT`: files of one data set of the hub",
+        "peer/sources/hub_files.py",
+        "none; the volunteer's login only for `--data`",
+        "a copy of one part in the data folder, removed when it is tokenized",
+        f"200,000 files, a README of 1 MiB, a Parquet footer of 64 MiB, {_STEADY}, 1 GiB of the disk stays free; "
+        "HF_HUB_OFFLINE reads the library's cache only for `--data`",
+    ),
+    OutsideName(
+        ("data.source",),
+        "`https://HOST/PATH/meta.json`: prepared shards",
+        "peer/sources/web_request.py",
+        "none",
+        "shards in the data folder",
+        f"digests and lengths of the manifest, {_PUBLIC}, redirects to https alone, meta.json of 16 MiB in 300 s, "
+        f"{_STEADY}",
+    ),
+    OutsideName(
+        ("model.init.source",),
+        "`hub:ORG/NAME@REVISION`: safetensors files of one model of the hub",
+        "peer/sources/hub_files.py",
+        "none; a login only for `peer init --model`",
+        "the cache of the library",
+        "the digest of the manifest, 4 times its `num_bytes`",
+    ),
+    OutsideName(("model.init.source",), "`folder`: weights that each volunteer brings with `--base`"),
+    OutsideName(
+        ("model.config",),
+        "names of an architecture and its sizes",
+        limits="a field that names code, kernels or weights of another place is refused",
+    ),
+    OutsideName(
+        ("files.name", "data.tokenizer", "picture"),
+        "a plain file name",
+        _FROM_MEMBERS,
+        "the peer's own key, in a private run",
+        "the folder of the run's files",
+        "the digest and length of the manifest, 64 MiB each",
+    ),
+    OutsideName(
+        ("page", "changes.page"),
+        "the address of a page",
+        "peer/sources/web_request.py",
+        "none",
+        "memory",
+        f"{_PUBLIC}, redirects to the same server alone and never from https to http, 64 KiB in 10 s; of its "
+        "addresses 8 are dialled, and none of this machine",
+    ),
+    OutsideName(("homepage", "code"), "an address, which people see"),
+    OutsideName(
+        ("description", "organiser", "licence", "command", "changes.note"), "one line of text, which people see"
+    ),
+    OutsideName(("name", "network.sites"), "a word of a-z, 0-9 and `-`"),
+    OutsideName(
+        ("model.adapter.targets", "model.adapter.new_modules", "model.frozen"),
+        "the name of a part of the model, which is looked up in the model alone",
+    ),
+    OutsideName(
+        ("data.text_field", "data.label_field", "data.image_field"),
+        "the name of a field, which is looked up in a row alone",
+    ),
+)

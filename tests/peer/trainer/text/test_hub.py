@@ -1,0 +1,235 @@
+"""Data sets of a hub on this machine: listed and fetched by our own code, without guesses and without a login."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.errors import LocalFault, UsageFault
+from peer.trainer.text import hub as module
+from peer.trainer.text.documents import Complaints, documents, rows_of
+from peer.trainer.text.hub import hub_copy, hub_parts
+from tests.kit.trainer.local_hub import COMMIT, TOKEN, LocalHub
+from tests.kit.trainer.prepared_data import json_lines, sentences
+
+SOURCE = "hf:org/books@v1"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[LocalHub]:
+    found = LocalHub(tmp_path / "hub")
+    (tmp_path / "hub" / "org" / "books").mkdir(parents=True)
+    module._opened_at.cache_clear()
+    with found.asked_here(tmp_path / "cache"):
+        yield found
+    found.close()
+
+
+@pytest.fixture
+def books(tmp_path: Path, hub: LocalHub) -> Path:
+    return tmp_path / "hub" / "org" / "books"
+
+
+def texts_of(tmp_path: Path, source: str, number: int, count: int, *, is_own: bool = False) -> list[str]:
+    with hub_copy(source, number, count, ("text",), tmp_path / "copy", is_own=is_own) as part:
+        return [text for text, *_ in documents(part, "text", Complaints())]
+
+
+def all_texts(tmp_path: Path, source: str, max_parts: int = 12, *, is_own: bool = False) -> list[str]:
+    parts = hub_parts(source, max_parts, is_own=is_own)
+    return [text for part in parts for text in texts_of(tmp_path, source, *part, is_own=is_own)]
+
+
+def libraries() -> tuple[Any, Any]:
+    return pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+
+def write_parquet(path: Path, texts: list[str], group: int = 50, **columns: list[Any]) -> None:
+    pyarrow, parquet = libraries()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.table({"text": texts, **columns})
+    parquet.write_table(table, path, row_group_size=group)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_a_data_set_is_fetched_part_by_part(tmp_path: Path, hub: LocalHub, books: Path, ending: str) -> None:
+    """Each row once; a part costs about its share of the bytes, and nothing of it stays."""
+    chance = random.Random(0)
+    texts = [f"{number}: {chance.randbytes(500).hex()}" for number in range(1200)]
+    other = [chance.randbytes(2000).hex() for _ in range(400)]
+    for number in range(3):
+        path, rows = books / f"train-{number}.{ending}", texts[400 * number : 400 * (number + 1)]
+        if ending == "parquet":
+            write_parquet(path, rows, other=other)
+        else:
+            json_lines(path, rows)
+    ranges = hub_parts(SOURCE, 12, is_own=False)
+    assert ranges == [(number, 12) for number in range(12)]
+    before = hub.num_bytes
+    found = texts_of(tmp_path, SOURCE, *ranges[7])
+    # Of Parquet the other column, of twice the size, is not fetched; its footers cost 64 KiB.
+    assert hub.num_bytes - before < sum(map(len, texts)) / 6 + (1 << 17)
+    for number, count in ranges:
+        if number != 7:
+            found += texts_of(tmp_path, SOURCE, number, count)
+    assert sorted(found) == sorted(texts)
+    # Many files share a part.
+    assert hub_parts(SOURCE, 2, is_own=False) == [(0, 2), (1, 2)]
+    assert all_texts(tmp_path, SOURCE, 2) == texts
+    assert not (tmp_path / "copy").exists()
+    with pytest.raises(LocalFault, match="has 3 files now; expected a number that divides 10"):
+        texts_of(tmp_path, SOURCE, 0, 10)
+    with pytest.raises(UsageFault, match=r"hf:org/other@v1 is closed .* or does not exist"):
+        hub_parts("hf:org/other@v1", 12, is_own=False)
+    hub.mood = "garbage"
+    if ending == "parquet":
+        with pytest.raises(LocalFault, match=r"train-0\.parquet cannot be read \(it is no whole Parquet file\)"):
+            texts_of(tmp_path, SOURCE, 0, 12)
+    hub.mood = "dead"
+    with pytest.raises(LocalFault, match=r"cannot be read \("):
+        texts_of(tmp_path, SOURCE, 0, 12)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_readme_names_configurations_and_splits(tmp_path: Path, books: Path) -> None:
+    """The forms of wikitext (several, none is the usual one) and of fineweb-edu (one is, others are samples)."""
+    write_parquet(books / "raw" / "train-00000-of-00001.parquet", ["raw train"])
+    write_parquet(books / "raw" / "test-00000-of-00001.parquet", ["raw test"])
+    write_parquet(books / "data" / "CC-2013" / "0.parquet", ["all"])
+    write_parquet(books / "sample" / "10BT" / "000_00000.parquet", ["sample"])
+    (books / "README.md").write_text(
+        "---\nlicense: odc-by\nconfigs:\n"
+        "- config_name: default\n  data_files:\n  - split: train\n    path: data/*/*\n"
+        "- config_name: sample-10BT\n  data_files:\n  - split: train\n    path: sample/10BT/*\n"
+        "- config_name: raw\n  data_files:\n  - split: test\n    path: raw/test-*\n"
+        "  - split: train\n    path: ['raw/train-*']\n"
+        "---\n# Books\n"
+    )
+    assert all_texts(tmp_path, SOURCE) == ["all"]
+    assert all_texts(tmp_path, f"{SOURCE}/sample-10BT") == ["sample"]
+    assert all_texts(tmp_path, f"{SOURCE}/raw") == ["raw train"]
+    assert all_texts(tmp_path, f"{SOURCE}/raw:test") == ["raw test"]
+    with pytest.raises(UsageFault, match=r"no configuration 'raws'; expected .* default, sample-10BT, raw"):
+        hub_parts(f"{SOURCE}/raws", 12, is_own=False)
+    with pytest.raises(UsageFault, match=r"no split 'dev'; expected one of its splits \(test, train\)"):
+        hub_parts(f"{SOURCE}/raw:dev", 12, is_own=False)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl.gz", "rows.csv.gz", "rows.jsonl.bz2", "rows.txt"])
+def test_other_forms_are_read_too(tmp_path: Path, books: Path, name: str) -> None:
+    texts = [text.replace('"', "") for text in sentences(200)]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    comma = "\t" if ".tsv" in name else ","
+    if "sv" in name:
+        rows = f"id{comma}text\n" + "".join(f'{number}{comma}"{text}"\n' for number, text in enumerate(texts))
+    if ".txt" in name:
+        rows = "".join(f"{text}\n" for text in texts)
+    pack = {"gz": gzip.compress, "bz2": bz2.compress}.get(name.rpartition(".")[2], bytes)
+    (books / name).write_bytes(pack(rows.encode()))
+    found = all_texts(tmp_path, SOURCE)
+    if ".txt" in name:
+        assert "".join(found) == rows
+        return
+    assert sorted(found) == sorted(texts)
+
+
+def test_an_array_of_json_and_a_loading_script_are_a_sentence(tmp_path: Path, books: Path) -> None:
+    (books / "books.py").write_text("raise SystemExit('run')\n")
+    with pytest.raises(UsageFault, match=r"\(books\.py\) are none that can be read; .* a loading script is never run"):
+        hub_parts(SOURCE, 12, is_own=False)
+    (books / "rows.json").write_text('[{"text": "a"}]\n')
+    module._opened_at.cache_clear()
+    with pytest.raises(UsageFault, match="is one array of JSON; expected one row a line"):
+        all_texts(tmp_path, SOURCE)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "configs: [{data_files: '/etc/*'}]",
+        "configs: [{data_files: '../../*'}]",
+        "configs: [{data_files: 'file:///etc/passwd'}]",
+        "configs: [{data_files: 'zip://a::/etc/passwd'}]",
+        "configs: [{data_files: '~/secrets'}]",
+        "configs: [{data_files: {train: [1]}}]",
+        "configs: [{data_dir: /etc, data_files: 'passwd'}]",
+        "configs: [{data_dir: ../.., data_files: null}]",
+        "a: &a [1, 2]\nb: [*a, *a]",
+        "configs: [{data_files: !!python/object/apply:os.system ['id']}]",
+        "configs: " + "[" * 1500,
+        "configs: [[], 7, {config_name: 3}]",
+    ],
+)
+def test_no_readme_leads_out_of_the_repository(tmp_path: Path, books: Path, head: str) -> None:
+    json_lines(books / "rows.jsonl", ["inside"])
+    (books / "README.md").write_text(f"---\n{head}\n---\n")
+    found, told = [], ""
+    try:
+        found = all_texts(tmp_path, SOURCE)
+    except UsageFault as fault:
+        told = str(fault)
+    assert found == ["inside"] or ("expected" in told and told.isprintable())
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secret.jsonl", "/etc/passwd.jsonl", "a/../b.jsonl", "a\\b.jsonl", "a\nb.jsonl"]
+)
+def test_a_file_that_leads_out_is_refused(hub: LocalHub, books: Path, name: str) -> None:
+    json_lines(books / "rows.jsonl", ["inside"])
+    hub.extra_files = [name]
+    with pytest.raises(UsageFault, match="expected names inside the repository"):
+        hub_parts(SOURCE, 12, is_own=False)
+
+
+def test_what_a_parquet_file_says_of_its_columns_opens_nothing(tmp_path: Path, books: Path) -> None:
+    """The `datasets` library opens the path in a row of a column that its file calls a picture."""
+    pyarrow, parquet = libraries()
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(b"secret")
+    kind = {"info": {"features": {"text": {"_type": "Image", "decode": True}}}}
+    rows = pyarrow.array([{"bytes": None, "path": str(secret)}] * 3)
+    table = pyarrow.table({"text": rows}).replace_schema_metadata({"huggingface": json.dumps(kind)})
+    parquet.write_table(table, books / "train.parquet")
+    ((number, count),) = hub_parts(SOURCE, 12, is_own=False)
+    with hub_copy(SOURCE, number, count, ("text",), tmp_path / "copy", is_own=False) as part:
+        found = list(rows_of(part.kind, part.pieces[0], ("text",), Complaints()))
+    assert found == [{"text": {"bytes": None, "path": str(secret)}}] * 3
+
+
+def test_only_what_the_volunteer_names_is_fetched_with_the_login(tmp_path: Path, hub: LocalHub, books: Path) -> None:
+    json_lines(books / "rows.jsonl", ["private"])
+    hub.closed = {"org/books"}
+    with pytest.raises(UsageFault, match=r"fetched without your login; .* give --data hf:org/books@v1 yourself"):
+        hub_parts(SOURCE, 12, is_own=False)
+    assert hub.heads
+    assert all("authorization" not in head and "cookie" not in head for head in hub.heads)
+    assert set(all_texts(tmp_path, SOURCE, is_own=True)) == {"private"}
+    assert hub.heads[-1]["authorization"] == f"Bearer {TOKEN}"
+
+
+def test_without_a_network_the_cache_serves_what_the_volunteer_names(
+    tmp_path: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold what is private, so a run cannot name it."""
+    snapshot = tmp_path / "cache" / "hub" / "datasets--org--books" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    refs = snapshot.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "v1").write_text(COMMIT)
+    json_lines(snapshot / "train.jsonl", ["of the cache"])
+    secret = json_lines(tmp_path / "secret.jsonl", ["of the home"])
+    (snapshot / "train-2.jsonl").symlink_to(secret)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert set(all_texts(tmp_path, SOURCE, is_own=True)) == {"of the cache"}
+    with pytest.raises(LocalFault, match="choose the copy in your cache yourself with --data hf:org/books@v1"):
+        hub_parts(SOURCE, 12, is_own=False)
+    with pytest.raises(LocalFault, match=r"hf:org/other@v1 cannot be read \("):
+        hub_parts("hf:org/other@v1", 12, is_own=True)
+    assert hub.heads == []
