@@ -58,6 +58,8 @@ class FolderContents:
         """
         self.save_weights(folder, max_shard_bytes)
         for name, content in self.files.items():
+            if (folder / name).exists():
+                continue  # weights and configuration come first
             if isinstance(content, bytes):
                 (folder / name).write_bytes(content)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +18,21 @@ from peer.trainer.model.sampling import NUM_BYTES
 
 TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]
 
-_WRITTEN_ANYWAY = ("config.json", "README.md", "run.json", "model.safetensors.index.json")
-"""What an export writes itself; a run's file of that name stays with the run."""
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".py")
-"""Weights of where a run began, and code, which no model here needs."""
+_COPIED = (
+    *("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"),
+    *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
+)
+"""Files of a run that an export copies; all others stay with the run, so none takes the place of a file of its own."""
+_CONFIG_FIELDS = (
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+    *("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder", "chat_template", "model_max_length"),
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces", "do_lower_case", "errors"),
+    *("legacy", "model_input_names", "padding_side", "split_special_tokens", "strip_accents"),
+    *("tokenize_chinese_chars", "truncation_side"),
+)
+"""Fields of a run's tokenizer_config.json that an export keeps; others can name code and files of another place."""
+_ANY_CLASS = "PreTrainedTokenizerFast"
+_CLASS_NAME = re.compile(r"[A-Za-z0-9_]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +59,12 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
     files = run_file_copies(manifest, run_files)
     files[TOKENIZER_NAME] = run_files / named
     end = end_token_of(run_files, named)
-    if TOKENIZER_CONFIG_NAME not in files:
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": manifest.model.context}
+    if any(file.name == TOKENIZER_CONFIG_NAME for file in manifest.files):
+        config = _kept_config(_json_of(run_files / TOKENIZER_CONFIG_NAME))
+    else:
         ends = {} if end is None else {"eos_token": end[0], "pad_token": end[0]}
-        files[TOKENIZER_CONFIG_NAME] = json.dumps(config | ends, indent=2).encode() + b"\n"
+        config = {"tokenizer_class": _ANY_CLASS, "model_max_length": manifest.model.context, **ends}
+    files[TOKENIZER_CONFIG_NAME] = json.dumps(config, indent=2).encode() + b"\n"
     return TokenizerFiles(files, None if end is None else end[1])
 
 
@@ -74,13 +88,16 @@ def image_processor_files(manifest: RunManifest) -> dict[str, bytes | Path]:
 
 
 def run_file_copies(manifest: RunManifest, run_files: Path | None) -> dict[str, bytes | Path]:
-    """Where the run's files are copied from; those that an export writes itself and weights stay with the run."""
+    """Where the run's files are copied from: those of a tokenizer; all others stay with the run."""
     names = [file.name for file in manifest.files if run_files is not None]
-    return {
-        name: run_files / name
-        for name in names
-        if run_files is not None and name not in _WRITTEN_ANYWAY and not name.endswith(_WEIGHTS)
-    }
+    return {name: run_files / name for name in names if run_files is not None and name in _COPIED}
+
+
+def _kept_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a run's tokenizer_config.json that lead nowhere."""
+    named = config.get("tokenizer_class")
+    known = named if isinstance(named, str) and _CLASS_NAME.fullmatch(named) else _ANY_CLASS
+    return {"tokenizer_class": known, **{name: config[name] for name in _CONFIG_FIELDS if name in config}}
 
 
 def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[str, int] | None:
