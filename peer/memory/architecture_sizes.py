@@ -27,6 +27,7 @@ LIMITS: Final = ChildLimits(memory_bytes=2 * 10**9, seconds=60, answer_bytes=16 
 FOLDER_NAME = "architectures"
 """In the user's folder: one file for each architecture that this machine has looked at."""
 MAX_TENSORS, MAX_NAME_LENGTH, MAX_DIMENSIONS, MAX_SIZE, MAX_VALUE_BYTES = 1 << 20, 512, 8, 2**53, 16
+_COUNTS = ("other_bytes", "peak_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ class ArchitectureSizes:
         parameters: in the module's order, tied ones once.
         buffers: saved or not.
         other_bytes: of tensors that the module keeps and has not registered.
+        peak_bytes: of all tensors that are there at one moment while it is built with values.
     """
 
     parameters: tuple[TensorSize, ...] = ()
     buffers: tuple[TensorSize, ...] = ()
     other_bytes: int = 0
+    peak_bytes: int = 0
 
     @property
     def parameter_bytes(self) -> int:
@@ -106,12 +109,13 @@ def checked_sizes(fields: Any) -> ArchitectureSizes:
     Raises:
         ValueError: something else is in it.
     """
-    if not isinstance(fields, dict) or fields.keys() != {"parameters", "buffers", "other_bytes"}:
-        raise ValueError("sizes of an architecture with other fields; expected parameters, buffers and other_bytes")
-    other_bytes = fields["other_bytes"]
-    if not _is_whole(other_bytes, 2**63):
-        raise ValueError(f"other_bytes is {other_bytes!r:.40}; expected a number of bytes")
-    return ArchitectureSizes(_tensors(fields["parameters"]), _tensors(fields["buffers"]), other_bytes)
+    if not isinstance(fields, dict) or fields.keys() != {"parameters", "buffers", *_COUNTS}:
+        raise ValueError(f"sizes with other fields; expected parameters, buffers, {' and '.join(_COUNTS)}")
+    for name in _COUNTS:
+        if not _is_whole(fields[name], 2**63):
+            raise ValueError(f"{name} is {fields[name]!r:.40}; expected a number of bytes")
+    counts = {name: fields[name] for name in _COUNTS}
+    return ArchitectureSizes(_tensors(fields["parameters"]), _tensors(fields["buffers"]), **counts)
 
 
 def _tensors(rows: Any) -> tuple[TensorSize, ...]:
@@ -142,7 +146,7 @@ def _fields_of(sizes: ArchitectureSizes) -> dict[str, Any]:
         [[tensor.name, tensor.shape, tensor.value_bytes] for tensor in tensors]
         for tensors in (sizes.parameters, sizes.buffers)
     ]
-    return {"parameters": rows[0], "buffers": rows[1], "other_bytes": sizes.other_bytes}
+    return {"parameters": rows[0], "buffers": rows[1]} | {name: getattr(sizes, name) for name in _COUNTS}
 
 
 def _kept_at(config: str, task: str | None) -> Path | None:

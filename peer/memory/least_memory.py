@@ -61,6 +61,8 @@ def least_memory_bytes(
     """
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
+    # Weights in fewer bits are loaded one by one; all others are there at once when the model is built.
+    built = kept + (0 if sizes is None or base_bits != "full" else sizes.peak_bytes)
     if use != "serve":
         fixed = base_num_bytes(manifest)
         if sizes is not None:
@@ -76,10 +78,10 @@ def least_memory_bytes(
         copies = _TRAINED_COPIES * copies + num_values * num_moments * int(optimizer_bits) // 8
     model, training = manifest.model, manifest.training
     if model.kind == "custom" or (model.kind == "hf" and model.task != "causal-lm"):
-        return kept + copies
+        return max(built, kept + copies)
     if model.kind == "hf":
         logits = FLOAT_BYTES * _LOGITS_COPIES * training.batch_size * model.context * model.vocab_size
-        return kept + copies + (logits if use == "train" else 0)
+        return max(built, kept + copies + (logits if use == "train" else 0))
     rotary = _ROTARY_BYTES * model.context * (model.d_model // model.num_heads // 2)
     if use == "read":
         return copies + rotary

@@ -126,7 +126,10 @@ def library() -> Any:
 def refused(model_type: str, error: Exception) -> Incompatible:
     """The sentence for whatever the library raised about a config."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ImportError):
+        expected = "the libraries that it needs; install them on every machine of the run"
+    else:
+        expected = "all values that it needs, which fit each other; complete or correct the config"
     return Incompatible(
-        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); expected values "
-        "that fit each other; correct the config"
+        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); expected {expected}"
     )
