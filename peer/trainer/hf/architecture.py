@@ -16,7 +16,14 @@ from torch import nn
 
 from dht.errors import Incompatible, UsageFault
 from peer.memory.architecture_sizes import sizes_of
-from peer.trainer.hf.library_modules import check_library, head_of, library, library_config, library_module, refused
+from peer.trainer.hf.library_modules import (
+    check_library,
+    config_and_head,
+    library,
+    library_config,
+    library_module,
+    refused,
+)
 
 _CPU_FORM = "support_avx512bf16_for_cpu"
 """Attribute of bitsandbytes' layers of 4 bits."""
@@ -132,8 +139,9 @@ def in_fewer_bits(text: str, task: str, module: nn.Module, compressed: Compresse
     Raises:
         UsageFault: as from `Compressed.check`.
     """
-    config = config_of(text, task)
-    copy = head_of(config.model_type, task).from_pretrained(
+    sizes_of(text, task)
+    config, head = config_and_head(text, task)
+    copy = head.from_pretrained(
         None,
         config=config,
         dtype=config.dtype,
@@ -194,7 +202,7 @@ def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
     return WeightsFit(found["unexpected_keys"], tied)
 
 
-def _is_belowhead_of(module: nn.Module, name: str) -> bool:
+def _is_below_head(module: nn.Module, name: str) -> bool:
     """Whether weights that were trained for another task have a tensor, too."""
     if name.endswith(".num_batches_tracked") or "pooler" in name:
         # Files of older versions have no such counts; who learned to fill in words pooled nothing.
@@ -207,8 +215,8 @@ def _is_belowhead_of(module: nn.Module, name: str) -> bool:
 
 def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
     """The module with what the library takes of given weights, and its `loading_info`."""
-    config = config_of(text, task)
-    head = head_of(config.model_type, task)
+    sizes_of(text, task)
+    config, head = config_and_head(text, task)
     if (folder / "adapter_config.json").exists():
         raise Incompatible(
             f"{folder} has an adapter_config.json, which leads to other weights; expected a model's own weights; merge "
@@ -259,7 +267,7 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
             "to them"
         )
-    if below := sorted(name for name in lacking if _is_belowhead_of(module, name)):
+    if below := sorted(name for name in lacking if _is_below_head(module, name)):
         more = f" and {len(below) - 3} more" if len(below) > 3 else ""
         raise Incompatible(
             f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {num_tensors} tensors of "

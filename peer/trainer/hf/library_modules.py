@@ -59,6 +59,19 @@ def library_config(text: str) -> Any:
         raise refused(model_type, error) from error
 
 
+def config_and_head(text: str, task: str) -> tuple[Any, Any]:
+    """The library's config object and class for a task; of text and pictures the part for text, where that is built.
+
+    Raises:
+        UsageFault, Incompatible: as from `library_config` and `head_of`.
+    """
+    config = library_config(text)
+    head = head_of(config.model_type, task)
+    if head.config_class is config.sub_configs.get("text_config", config):
+        config = config.get_text_config()
+    return config, head
+
+
 def library_module(text: str, task: str, device: torch.device) -> nn.Module:
     """A module of the library in training mode, initialised by the library.
 
@@ -71,8 +84,7 @@ def library_module(text: str, task: str, device: torch.device) -> nn.Module:
         UsageFault: the library is not installed.
         Incompatible: it has no such architecture with such a head, or cannot build it with these values.
     """
-    config = library_config(text)
-    head = head_of(config.model_type, task)
+    config, head = config_and_head(text, task)
     try:
         with device:
             module: nn.Module = head._from_config(config)
@@ -131,5 +143,6 @@ def refused(model_type: str, error: Exception) -> Incompatible:
     else:
         expected = "all values that it needs, which fit each other; complete or correct the config"
     return Incompatible(
-        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); expected {expected}"
+        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); "
+        f"expected {expected}"
     )
