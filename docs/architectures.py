@@ -38,7 +38,7 @@ def model_types() -> list[str]:
 
 
 def row(model_type: str) -> tuple[str, ...]:
-    """Return the cells of one architecture: its size where a run can be made, or else why not."""
+    """Return the cells of one architecture: its size where it can be built, or else why not."""
     fitting = tasks_of(model_type)
     return (f"`{model_type}`", *(_cell(model_type, task) if task in fitting else NONE for task in TASKS))
 
@@ -53,7 +53,7 @@ def _cell(model_type: str, task: str) -> str:
         except (LocalFault, ValueError) as error:
             return str(error).replace(f"{path}", "config.json").replace("\n", " ")
     num_values = sum(_size(shape) for _, shape in described.shapes)
-    return f"works ({count_text(num_values)})"
+    return f"builds ({count_text(num_values)})"
 
 
 def _size(shape: Sequence[int]) -> int:
@@ -65,23 +65,16 @@ def _size(shape: Sequence[int]) -> int:
 
 def page(rows: Sequence[tuple[str, ...]]) -> str:
     """Return the text of the page."""
-    works = sum(any(cell.startswith("works") for cell in cells) for cells in rows)
-    return (
-        "\n\n".join(
-            [
-                "# Architectures",
-                "<!-- Made by `python -m docs.architectures`: change that, not this page. -->",
-                prose(
-                    f"transformers {version('transformers')} has {len(rows)} architectures with a head for `causal-lm` or "
-                    f"`masked-lm`; with a config.json that holds nothing but `model_type`, a run can be made of {works}. "
-                    "A cell has the number of parameters of that default config, or the sentence of `peer init`. The table "
-                    "is about making a run: each module was built without values, and nothing was trained."
-                ),
-                table(HEAD, rows),
-            ]
-        )
-        + "\n"
+    built = sum(any(cell.startswith("builds") for cell in cells) for cells in rows)
+    text = (
+        f"transformers {version('transformers')} has {len(rows)} architectures with a head for `causal-lm` or "
+        f"`masked-lm`. From a config.json that holds nothing but `model_type`, `peer init --model` builds {built} of "
+        "them: the cell has the number of parameters of that default config. In the other cells stands its sentence. "
+        "Each module was built without values. `peer init` then tries a step at the full context, and may still refuse "
+        "an architecture that sees the token which it shall predict, or cannot be trained; this table does not try it."
     )
+    note = "<!-- Made by `python -m docs.architectures`: change that, not this page. -->"
+    return "\n\n".join(["# Architectures", note, prose(text), table(HEAD, rows)]) + "\n"
 
 
 def main(arguments: Sequence[str]) -> int:
