@@ -58,7 +58,7 @@ def test_no_way_to_the_library_leads_past_the_child(monkeypatch: pytest.MonkeyPa
             look(text, "causal-lm")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "peer").rglob("*.py")}
     users = {name for name, text in texts.items() if "library_config" in text or "library_module(" in text}
-    assert users == {"library_modules.py", "architecture.py", "sizes_child.py"}
+    assert users == {"library_modules.py", "architecture.py", "sizes_child.py", "trial_child.py"}
 
 
 def test_buffers_count_whether_they_are_saved_or_not() -> None:
