@@ -18,7 +18,7 @@ DISTRIBUTION = "murmuration-swarm"
 
 _MARK = f"# A part of {DISTRIBUTION}:".encode()
 
-_PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
+PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 
 _RUN = (
     "import sys; name, root = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root); import peer.import_path; "
@@ -61,11 +61,11 @@ def take_own_packages() -> None:
     Raises:
         SystemExit: one of them has been written over, with a sentence.
     """
-    if faults := [_overwritten(name) for name in _PACKAGES if not _is_own(name)]:
+    if faults := [_overwritten(name) for name in PACKAGES if not _is_own(name)]:
         raise SystemExit(f"peer: {faults[0]}")
     sys.path.insert(0, _ROOT)
     try:
-        for name in _PACKAGES:
+        for name in PACKAGES:
             __import__(name)
     finally:
         del sys.path[0]

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import typer
 from dht.errors import EXIT_INTERRUPTED, InterruptionTold, LocalFault, MurmurationError, UsageFault
 from peer.console.first_lines import say
 from peer.console.plain_output import plain_output
+from peer.import_path import PACKAGES
 
 _REFUSED_BY_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG),
@@ -51,6 +53,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             )
 
     def code_of(run: Callable[[], int | None], typed: list[str]) -> int:
+        began = time.time()
         try:
             with _terminable():
                 code = run() or 0
@@ -78,7 +81,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
                 _say(f"{error.filename}: {error.strerror}; expected what you may read and write; choose another place.")
                 return LocalFault.exit_code
             if error.errno not in _REFUSED_BY_THE_MACHINE:
-                _say(_bug(error))
+                _say(_bug(error, began))
             else:
                 what = error.filename or "a file or the output"
                 _say(
@@ -89,7 +92,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
         except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
             # pydantic has it in an error of its own when it comes while a class is made.
             was_interrupted = KeyboardInterrupt.__name__ in str(error)
-            _say("interrupted." if was_interrupted else _bug(error))
+            _say("interrupted." if was_interrupted else _bug(error, began))
             code = EXIT_INTERRUPTED if was_interrupted else 1
         return code
 
@@ -125,8 +128,29 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _bug(error: Exception) -> str:
+def _bug(error: Exception, began: float) -> str:
+    if (path := replaced_since(began)) is not None:
+        return (
+            f"this software was replaced while the command ran ({path} is another file now), and what it needed next "
+            f"({type(error).__name__}) is not there; expected the version that was started; run the command again."
+        )
     return f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}."
+
+
+def replaced_since(began: float) -> str | None:
+    """A file of our loaded code that is gone, or was written after `began` (unix seconds), as `pip install` does."""
+    for name, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.partition(".")[0] not in PACKAGES or not path:
+            continue
+        try:
+            if os.stat(path).st_ctime > began:
+                return str(path)
+        except FileNotFoundError:
+            return str(path)
+        except OSError:
+            continue  # a disk that does not answer tells nothing
+    return None
 
 
 def _drop_output() -> None:

@@ -78,7 +78,9 @@ def look_first(
     until = time.time() + patience_seconds
     given = addresses
     while True:
-        addresses = list(dict.fromkeys([*given, *later()]))
+        known = dict.fromkeys([*given, *later()])
+        # A page names this peer too, if it was a member a moment ago.
+        addresses = [address for address in known if parse_peer_multiaddr(address)[0] != own]
         tried = addresses[:MAX_ADDRESSES]
         silent = knock(tried, min(KNOCK_SECONDS, max(0.1, began + patience_seconds - time.monotonic())))
         if silent is None:

@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -521,6 +522,26 @@ def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
     stand_in(monkeypatch, "peer.simulation.command", "run_simulation", interrupt)
     assert app.run(["simulate", "--peers", "5"]) == 130
     assert capsys.readouterr().err == "peer: Interrupted.\n"
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named 'peer.x'"), FileNotFoundError(2, "No such file")]
+)
+def test_software_that_was_replaced_while_it_ran_is_no_bug(
+    error: Exception, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = ModuleType("peer.taken_away")
+    module.__file__ = str(home / "taken_away.py")
+
+    def fail(*_: object) -> int:
+        monkeypatch.setitem(sys.modules, module.__name__, module)  # as pip does with a file: it is gone
+        raise error
+
+    stand_in(monkeypatch, "peer.observe.status", "show_status", fail)
+    assert app.run(["status", RUN_ID, "--peers", ADDRESS]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "This software was replaced while the command ran" in message
+    assert message.endswith("run the command again.")
 
 
 @pytest.mark.parametrize("writable", [True, False])

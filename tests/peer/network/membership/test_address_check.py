@@ -76,6 +76,18 @@ def test_ones_own_address_alone(closed: int) -> None:
         look_first(RUN, [address(closed)], 60, own=PEER)
 
 
+def test_ones_own_address_among_others_is_not_dialled(closed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Identity.from_seed(bytes([9]) * 32).peer_id
+    elsewhere, tried = address(closed).replace(PEER, other), list[str]()
+
+    def note(addresses: Sequence[str], seconds: float) -> None:
+        tried.extend(addresses)
+
+    monkeypatch.setattr(address_check, "knock", note)
+    look_first(RUN, [address(closed), elsewhere], 60, own=PEER, asks=False, later=lambda: [address(closed)])
+    assert tried == [elsewhere]
+
+
 def test_whoever_answers_is_not_asked_without_need(listening: int) -> None:
     look_first(RUN, [address(listening)], 60, asks=False)
 
