@@ -36,6 +36,10 @@ Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 Perform = Callable[[FragmentRuntime, Any], None]
 
 
+TAKING_PART = (Offer, messages.Wait, messages.Plan, messages.Contribution, messages.Reduced)
+"""What members of rounds send, and keys that only push commits or ask questions do not."""
+
+
 class Exchange:
     """Rounds of all fragments of one run at one peer; see the module docstring."""
 
@@ -104,7 +108,7 @@ class Exchange:
         seen = self.guard.presence.see(live, unanswered)
         # Who is left out of rounds, or does not count yet, still hears of commits.
         others = [peer_id for peer_id in trainers if peer_id not in seen.counted and peer_id != self.me]
-        view = View(seen.counted, (*followers, *others), seen.num_known, seen.newcomers)
+        view = View(seen.counted, (*followers, *others), seen.num_known, seen.newcomers, seen.awaited)
         for fragment in self.fragments:
             if self._views.get(fragment.index) != view:
                 self._views[fragment.index] = view
@@ -126,6 +130,8 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
+        if isinstance(message, TAKING_PART) and self.guard.presence.take_part(sender):
+            self.set_view(*self._seen)
         if self._questions.is_one_too_many(fragment.machine, sender, message, asyncio.get_running_loop().time()):
             return
         if reason := self.guard.objection(sender, message, fragment.machine):

@@ -151,7 +151,12 @@ class Leading(Gathering):
         self.is_held = is_held
 
     def check(
-        self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float, num_known: int = 0
+        self,
+        trainers: Collection[PeerId],
+        given_up: Set[PeerId],
+        now: float,
+        num_known: int = 0,
+        awaited: Collection[PeerId] = (),
     ) -> messages.Commit | messages.Abandon | None:
         """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
 
@@ -159,12 +164,13 @@ class Leading(Gathering):
             trainers: those that count, as this peer sees them.
             given_up: those of them that are not waited for, because they were silent.
             num_known: with those that do not answer now; the quorum is a share of all.
+            awaited: those that are given time to offer; empty: `trainers`.
         """
         if self.closed or not self.offers:
             return None
         self._num_trainers = max(len(trainers), num_known)
         if self.plan is None:
-            self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers) - self.late))
+            self._missing = tuple(sorted(set(awaited or trainers) - given_up - set(self.offers) - self.late))
             if self._num_counted(trainers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
                 self.quorum_at = now
             is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None

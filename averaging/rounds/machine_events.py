@@ -31,6 +31,7 @@ class View(Event):
 
     `num_known` also counts the trainers that do not answer now though their records are alive. A peer that lost its own
     line sees everybody silent, and must not take itself for a quorum. `newcomers` lead when no other trainer can.
+    `awaited` are given time to offer; empty: `trainers`.
 
     All are kept in the order of the PeerIds, each once.
     """
@@ -39,6 +40,7 @@ class View(Event):
     followers: tuple[PeerId, ...] = ()
     num_known: int = 0
     newcomers: tuple[PeerId, ...] = ()
+    awaited: tuple[PeerId, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trainers", tuple(sorted(set(self.trainers))))

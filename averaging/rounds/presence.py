@@ -2,14 +2,14 @@
 
 A record costs nothing, and one host publishes any number of them: it only says where to look. What costs work, and what
 all peers of a lineage see alike, are contributions in signed commits. So quorum, leaders, patience and medians follow
-from the *established* members: trainers with a contribution in the last `COUNTED_COMMITS` commits of a fragment, of
-more than one leader where those commits have several. Otherwise one leader could bring any number of keys along.
+from the *established* members: trainers with a contribution in the last `COUNTED_COMMITS` commits of a fragment, under
+more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out.
 
 Members that have only opened a stream to this peer, or answered one, are *newcomers*. Their offers are taken as all
 are, so that they are established a round or two later. Until then no round waits for them. They lead only where no
 established member answers, and then they weigh no more than `most_newcomers` together. Where nobody is established, as
-in a run's first round or after a restart of everybody, all that were met count; where nobody was met, all that have a
-record.
+in a run's first rounds or after a restart of everybody, all records count. If they are a flood, those alone count that
+introduced themselves or took part in a round with this peer; without any of them all that were met.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from dht.host import PeerId
 COUNTED_COMMITS = KEPT_COMMITS
 """Rounds, and not seconds: a run may have one in half an hour. A member that vanished stops counting after them."""
 FEWEST_LEADERS = 2
+FLOOD_OF_MET = 4
+"""Records for each member that was met, this peer included, above which those that were not met count nothing."""
+FEWEST_RIVALS = 4
 NEWCOMERS_SHARE = 0.25
 """Of the established members: together newcomers can weigh no more than so many of them."""
 MAX_MET = 8192
@@ -46,11 +49,10 @@ def contributors(commit: Commit) -> frozenset[PeerId]:
 
 
 def established_in(commits: Sequence[Commit]) -> frozenset[PeerId]:
-    """The members with work in some of these commits, of more than one leader where they have several."""
+    """The members with work in some of these commits, under more than one leader."""
     pairs = {(peer_id, commit.leader) for commit in commits for peer_id in contributors(commit)}
     num_leaders = Counter(peer_id for peer_id, _ in pairs)
-    fewest = min(FEWEST_LEADERS, len({commit.leader for commit in commits}))
-    return frozenset(peer_id for peer_id, num in num_leaders.items() if num >= fewest)
+    return frozenset(peer_id for peer_id, num in num_leaders.items() if num >= FEWEST_LEADERS)
 
 
 class CountedTrainers(NamedTuple):
@@ -59,12 +61,14 @@ class CountedTrainers(NamedTuple):
     Attributes:
         counted: those that make the quorum, are waited for, and lead.
         newcomers: those that were met and do not count yet.
+        awaited: those that a round gives time to offer: where nobody is established yet, all with a record.
         num_known: how many count with those that do not answer now.
     """
 
     counted: tuple[PeerId, ...]
     newcomers: tuple[PeerId, ...]
     num_known: int
+    awaited: tuple[PeerId, ...]
 
 
 @dataclass
@@ -76,7 +80,10 @@ class MemberPresence:
     _in_fragments: Counter[PeerId] = field(default_factory=Counter)
     _has_cells: bool = False
     """The last commit names the members of one cell only, so commits do not tell who has been there."""
-    _met: Newest[PeerId, None] = field(default_factory=lambda: Newest(MAX_MET))
+    _met: Newest[PeerId, bool] = field(default_factory=lambda: Newest(MAX_MET))
+    """Whether it took part, too: an answer costs a key less."""
+    _have_worked: Newest[PeerId, None] = field(default_factory=lambda: Newest(MAX_MET))
+    """Members that were established at any time since this process began."""
 
     def follow(self, fragment: int, commits: Iterable[Commit]) -> bool:
         """Take the commits that led to a fragment's anchor, the newest last; returns whether others count now."""
@@ -86,6 +93,11 @@ class MemberPresence:
         after = established_in([commit for commit in newest if commit.names_everyone])
         self._established[fragment] = after
         self._in_fragments.update(after - before)
+        for peer_id in sorted(after - before):
+            self._have_worked[peer_id] = None
+            self._have_worked.move_to_end(peer_id)
+        if newest and newest[-1].leader != self.me:
+            self.take_part(newest[-1].leader)
         for peer_id in before - after:
             self._in_fragments[peer_id] -= 1
             if not self._in_fragments[peer_id]:
@@ -95,13 +107,20 @@ class MemberPresence:
     def meet(self, peer_id: PeerId) -> bool:
         """A member opened a stream to this peer, or answered one; returns whether it is met for the first time."""
         is_new = peer_id not in self._met
-        self._met[peer_id] = None
+        self._met.setdefault(peer_id, False)
         self._met.move_to_end(peer_id)
         return is_new
 
-    def is_established(self, peer_id: PeerId) -> bool:
-        """Whether a member has work in signed commits of the last rounds."""
-        return peer_id in self._in_fragments
+    def take_part(self, peer_id: PeerId) -> bool:
+        """A member introduced itself, or sent what members of rounds send; returns whether it is the first time."""
+        is_new = not self._met.get(peer_id, False)
+        self._met[peer_id] = True
+        self._met.move_to_end(peer_id)
+        return is_new
+
+    def has_worked(self, peer_id: PeerId) -> bool:
+        """Whether a member was ever established here: the other side of a long split was, before."""
+        return peer_id in self._have_worked
 
     def has_been_there(self, peer_id: PeerId) -> bool:
         """Whether more than a record is known of a member."""
@@ -110,6 +129,19 @@ class MemberPresence:
     def counts(self, peer_id: PeerId) -> bool:
         """Whether a trainer counts if it is live: it is established, or nobody is and it was met."""
         return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
+
+    def of_whom_a_quarter(
+        self, counted: Sequence[PeerId], newcomers: Sequence[PeerId], awaited: Sequence[PeerId]
+    ) -> tuple[PeerId, ...]:
+        """The trainers of which a commit needs more than a quarter: who just begins must not be at one leader's mercy.
+
+        Args:
+            counted, newcomers, awaited: as in `CountedTrainers`.
+        """
+        if self._in_fragments.keys().isdisjoint(counted):
+            return tuple(awaited) or tuple(counted)
+        taking_part = [peer_id for peer_id in newcomers if self._met.get(peer_id, False)]
+        return (*counted, *taking_part[: max(FEWEST_RIVALS, len(counted))])
 
     def are_strangers(self, commit: Commit) -> bool:
         """Whether a commit has no established member but this peer in it, though others are known here."""
@@ -126,7 +158,8 @@ class MemberPresence:
         counted = self._counted({*trainers, *silent})
         here = tuple(peer_id for peer_id in trainers if peer_id in counted)
         newcomers = tuple(peer_id for peer_id in trainers if peer_id not in counted and self.has_been_there(peer_id))
-        return CountedTrainers(here, newcomers, len(counted))
+        is_known = not self._in_fragments.keys().isdisjoint(counted)
+        return CountedTrainers(here, newcomers, len(counted), here if is_known else tuple(trainers))
 
     def _counted(self, candidates: set[PeerId]) -> set[PeerId]:
         if self._has_cells:
@@ -134,4 +167,7 @@ class MemberPresence:
         if established := candidates & self._in_fragments.keys():
             return established
         met = {peer_id for peer_id in candidates if peer_id in self._met}
-        return met | (candidates & {self.me}) if met else candidates
+        counted = {peer_id for peer_id in met if self._met[peer_id]} or met
+        # Only a flood of records is another matter than records of which some have not been met yet.
+        is_flood = len(candidates) > FLOOD_OF_MET * (len(counted) + 1)
+        return counted | (candidates & {self.me}) if counted and is_flood else candidates

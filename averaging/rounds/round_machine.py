@@ -71,6 +71,7 @@ class RoundMachine:
     lineage_tokens: int = 0
     followers: tuple[PeerId, ...] = ()
     newcomers: tuple[PeerId, ...] = ()
+    awaited: tuple[PeerId, ...] = ()
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
@@ -172,7 +173,7 @@ class RoundMachine:
             if self.applying is None:
                 self._join_round(0, now)
         elif isinstance(event, machine_events.View):
-            self.followers, self.newcomers = event.followers, event.newcomers
+            self.followers, self.newcomers, self.awaited = event.followers, event.newcomers, event.awaited
             self._reducing.expect(max(len(event.trainers), event.num_known))
             self._silent.intersection_update((*event.trainers, *event.newcomers))
             self.scope.see(event, now)
@@ -230,7 +231,8 @@ class RoundMachine:
             return
         if self.leading is not None:
             self.leading.hold(self.plan is not None and self.leader != self.me)
-            closing = self.leading.check(self.trainers, self._given_up(now), now, self.scope.num_known)
+            awaited = self.awaited if self.scope.is_flat else ()
+            closing = self.leading.check(self.trainers, self._given_up(now), now, self.scope.num_known, awaited)
             if isinstance(closing, Commit):
                 self.scope.close(closing, now)
             elif closing is not None:

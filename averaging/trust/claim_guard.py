@@ -277,14 +277,13 @@ class Guard:
         if mine is not None:
             self._compare_histories(mine, commit, machine)
         now = self._clock()
+        trainers = self.presence.of_whom_a_quarter(machine.trainers, machine.newcomers, machine.awaited)
         is_of_strangers = self.presence.are_strangers(commit)
-        what = self.leaders.objection(
-            commit, machine.trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers
-        )
+        what = self.leaders.objection(commit, trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers)
         if not what or mine is not None:
             return what
         before = machine.known_commit(commit.version - 1)
-        is_hasty = self.leaders.is_hasty(commit, before, machine.trainers, now)
+        is_hasty = self.leaders.is_hasty(commit, before, trainers, now)
         # Who has just woken up knows neither who is there nor for how long the others have waited.
         if is_hasty and self._wakefulness.since(now) == now:
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))

@@ -131,7 +131,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "peer.network.anchors": (
-        "dht.records averaging.wire averaging.signing averaging.lanes averaging.transfer",
+        "dht.records averaging.wire averaging.signing averaging.rounds averaging.lanes averaging.transfer",
         False,
         "",
     ),

@@ -24,8 +24,6 @@ from dht.host import Host, PeerId
 from dht.records.lineages import MAX_ANCHOR_VERSION
 from peer.network.anchors.donors import Donors
 
-MAX_WITNESSES = 12
-"""Other members asked for their digest, at once."""
 MAX_LOG_PAGES = 3
 """A log has a MiB, and more only where the last commits are larger than that."""
 NUM_RECENT = 16
@@ -75,7 +73,7 @@ class Claims:
         Members that cannot be reached are not in it.
         """
         names = [record.peer_id for record in self.donors.givers(fragment) if record.peer_id != besides]
-        return await self.digests_of(self.donors.in_own_order(names)[:MAX_WITNESSES], fragment, version)
+        return await self.digests_of(self.donors.witnesses(names), fragment, version)
 
     async def digests_of(self, names: Sequence[PeerId], fragment: int, version: int) -> dict[PeerId, bytes]:
         """The same of certain members."""
@@ -123,7 +121,7 @@ class Claims:
         fork = claimed.fork_from(known)
         theirs = {item for item in claimed.anchors().items() if fork is None or item[0] > fork}
         givers = {record.peer_id: record for record in self.donors.givers(fragment)}
-        asked = self.donors.in_own_order(name for name in givers if name != member)[:MAX_WITNESSES]
+        asked = self.donors.witnesses(name for name in givers if name != member)
         held, before = await asyncio.gather(
             self.digests_of(asked, fragment, claimed.version), self.digests_of(asked, fragment, own[0])
         )

@@ -24,8 +24,8 @@ from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
 from dht.waiting import in_turn
-from peer.network.anchors.claimed_anchors import MAX_WITNESSES, Claims
-from peer.network.anchors.donors import Donors
+from peer.network.anchors.claimed_anchors import Claims
+from peer.network.anchors.donors import MAX_WITNESSES, Donors
 
 HEADER_SECONDS = 5.0
 """Before one more donor is asked what it has: an honest one goes over its whole fragment for that."""

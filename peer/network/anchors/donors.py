@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from averaging.rounds.presence import most_newcomers
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
@@ -17,6 +18,8 @@ from dht.records.peer_record import PeerRecord
 
 BLAME_SECONDS = 600.0
 """A donor of wrong chunks is not asked again for this long."""
+MAX_WITNESSES = 12
+"""Other members asked for their digest, at once."""
 MAX_REMEMBERED = 1024
 """Donors that are avoided, and anchors that are not voted on again: the oldest is forgotten for another one."""
 FORK_SECONDS = 30.0
@@ -37,10 +40,15 @@ class Members(Protocol):
 
 @dataclass(eq=False)
 class Donors:
-    """The members that one peer fetches anchors from."""
+    """The members that one peer fetches anchors from.
+
+    Attributes:
+        has_worked: whether a member had work in signed commits that this peer applied.
+    """
 
     me: PeerId
     members: Members
+    has_worked: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
         self._blamed = Newest[PeerId, float](MAX_REMEMBERED)
@@ -55,6 +63,19 @@ class Donors:
     def in_own_order(self, names: Iterable[PeerId]) -> list[PeerId]:
         """In an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
         return sorted(names, key=self._spread)
+
+    def witnesses(self, names: Iterable[PeerId]) -> list[PeerId]:
+        """Members whose word about anchors counts: those that have worked, and so few others that they decide nothing.
+
+        A newcomer knows none that have worked, so all count alike.
+        """
+        ordered = self.in_own_order(names)
+        workers = [name for name in ordered if self.has_worked(name)]
+        if not workers:
+            return ordered[:MAX_WITNESSES]
+        known = set(workers)
+        others = [name for name in ordered if name not in known][: most_newcomers(len(workers[:MAX_WITNESSES]))]
+        return [*workers[: MAX_WITNESSES - len(others)], *others]
 
     def best_first(self, fragment: int) -> list[PeerId]:
         """Donors by how many announce the same; equal ones in an order of their own for every joiner."""

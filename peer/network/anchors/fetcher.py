@@ -68,6 +68,7 @@ class Fetcher:
     Attributes:
         checker: of the signatures under commits.
         kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
+        has_worked: see `Donors`.
     """
 
     host: Host
@@ -76,9 +77,10 @@ class Fetcher:
     members: Members
     checker: Checker
     kept: KeptChunks | None = None
+    has_worked: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
-        self.donors = Donors(self.host.peer_id, self.members)
+        self.donors = Donors(self.host.peer_id, self.members, self.has_worked)
         self.claims = Claims(self.host, self.handshake_policy, self.limits, self.checker, self.donors)
         self._agreement = Agreement(self.host, self.handshake_policy, self.donors, self.claims)
 

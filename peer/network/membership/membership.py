@@ -94,7 +94,8 @@ class Membership:
         on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
         report: takes an event once per peer that appears or disappears.
         on_refused: called when a remote introduces itself wrongly.
-        on_met: called with a peer that opened a stream to this one, or answered one.
+        on_met: called with a peer that opened a stream to this one, or answered one, and whether it introduced itself;
+            returns whether that was news.
         has_been_there: whether more than its record is known of a member.
         counts: whether a member's speed counts among all.
         site: of this peer; empty: none that it names.
@@ -116,7 +117,7 @@ class Membership:
     on_view: Callable[[], None]
     report: Callable[[Fact], None]
     on_refused: Callable[[PeerId, str], None]
-    on_met: Callable[[PeerId], object] = lambda peer_id: None
+    on_met: Callable[[PeerId, bool], bool] = lambda peer_id, has_introduced_itself: False
     has_been_there: Callable[[PeerId], bool] = lambda peer_id: True
     counts: Callable[[PeerId], bool] = lambda peer_id: True
     site: str = ""
@@ -265,11 +266,11 @@ class Membership:
         """How often something came that a peer can only have sent while it was awake; more means that it lives on."""
         return self._signs[peer_id]
 
-    def heard_from(self, peer_id: PeerId) -> None:
+    def heard_from(self, peer_id: PeerId, *, has_introduced_itself: bool = False) -> None:
         """The peer opened a stream to this one, sent something on it, or answered: it is there."""
         if peer_id in self._known:
             self._signs[peer_id] += 1
-        has_changed, suspicion = bool(self.on_met(peer_id)), self._suspected.get(peer_id)
+        has_changed, suspicion = self.on_met(peer_id, has_introduced_itself), self._suspected.get(peer_id)
         if suspicion is not None and not suspicion.has_answered:
             suspicion.has_answered = has_changed = True
         if has_changed:
@@ -410,7 +411,7 @@ class Membership:
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
         self._merge([data])
-        self.heard_from(stream.remote)
+        self.heard_from(stream.remote, has_introduced_itself=True)
         await stream.send(self._answer())
         # libp2p has no half-close: wait until the other side has read and closed.
         with contextlib.suppress(PeerFault, TimeoutError):

@@ -47,7 +47,8 @@ class _Doubts:
 
     Attributes:
         ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
-            this peer, so that not everybody who is behind asks the same one. Those that most members have come first.
+            this peer, so that not everybody who is behind asks the same one. Those of members that have worked come
+            first, then those that most members have.
         against: of each other anchor that is no later one of this peer's lineage a member; chosen in the same way.
     """
 
@@ -125,13 +126,15 @@ class Repairs:
 
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
         state, index, me = fragment.state, fragment.index, self.exchange.me
+        has_worked = self.exchange.guard.presence.has_worked
         doubtful = {head for head in self.membership.heads(index) if not fragment.had(*head)}
         ahead: dict[tuple[int, bytes], PeerId] = {}
         against: dict[tuple[int, bytes], PeerId] = {}
         num_members: Counter[tuple[int, bytes]] = Counter()
         if not doubtful:
             return _Doubts((), ())
-        for record in self.membership.members():
+        # Records are free: those of members that have worked are looked into first.
+        for record in sorted(self.membership.members(), key=lambda record: not has_worked(record.peer_id)):
             if len(record.versions) <= index or record.state == "joining":
                 continue
             head, tokens = (record.versions[index], record.digests[index]), record.lineage_tokens[index]
@@ -139,12 +142,19 @@ class Repairs:
                 continue
             num_members[head] += 1
             chosen = ahead if head[0] > state.version and tokens > state.lineage_tokens else against
-            if head not in chosen or chosen[head] < me < record.peer_id:
+            is_next = head in chosen and chosen[head] < me < record.peer_id
+            if head not in chosen or (is_next and has_worked(record.peer_id) >= has_worked(chosen[head])):
                 chosen[head] = record.peer_id
-        first_ahead = sorted(ahead, key=lambda head: (-num_members[head], ahead[head] < me, ahead[head]))
+
+        def order(head: tuple[int, bytes]) -> tuple[bool, int, bool, PeerId]:
+            return not has_worked(ahead[head]), -num_members[head], ahead[head] < me, ahead[head]
+
+        first_ahead = sorted(ahead, key=order)
         return _Doubts(
             tuple(name for name in (ahead[head] for head in first_ahead) if not self._is_refused(name, index)),
-            tuple(against[head] for head in sorted(against, reverse=True)),
+            tuple(
+                sorted((against[head] for head in sorted(against, reverse=True)), key=lambda name: not has_worked(name))
+            ),
         )
 
     def _is_refused(self, peer_id: PeerId, index: int) -> bool:

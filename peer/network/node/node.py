@@ -127,7 +127,10 @@ class Node:
         )
         self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
-        self.fetcher = Fetcher(ports.host, ports.handshake_policy, self.limits, self.membership, notary, kept)
+        has_worked = self.guard.presence.has_worked
+        self.fetcher = Fetcher(
+            ports.host, ports.handshake_policy, self.limits, self.membership, notary, kept, has_worked
+        )
         self.keeper = self._past = copies = None
         if checkpoints is not None:
             folder = checkpoints.path.parent
@@ -178,7 +181,7 @@ class Node:
             on_view=self._on_view,
             report=self.reporter.report,
             on_refused=self._on_refused,
-            on_met=lambda peer_id: self.guard.presence.meet(peer_id),
+            on_met=self._on_met,
             has_been_there=lambda peer_id: self.guard.presence.has_been_there(peer_id),
             counts=lambda peer_id: self.guard.presence.counts(peer_id),
             verified=VerifiedRecords() if ports.verified is None else ports.verified,
@@ -384,6 +387,10 @@ class Node:
             # Still catching up: whatever is missed now is asked for as soon as rounds begin.
             return
         self.exchange.on_message(sender, message, payload, frame_bytes)
+
+    def _on_met(self, peer_id: PeerId, has_introduced_itself: bool) -> bool:
+        presence = self.guard.presence
+        return presence.take_part(peer_id) if has_introduced_itself else presence.meet(peer_id)
 
     def _on_lost(self, peer_id: PeerId, reason: str) -> None:
         self.membership.suspect(peer_id, reason)

@@ -53,9 +53,15 @@ def test_one_leader_brings_no_keys_along():
     assert established_in([*honest, *alone]) == set(MEMBERS[:3])
 
 
-def test_a_run_that_began_with_one_member_grows_by_the_rounds_of_that_leader():
-    alone = [commit_of(0, MEMBERS[:1]), commit_of(1, MEMBERS[:4], MEMBERS[0])]
-    assert established_in(alone) == set(MEMBERS[:4])
+def test_one_leader_keeps_nobody_out():
+    """A liar that closes a run's first rounds alone is not all that counts."""
+    alone = [commit_of(version, MEMBERS[:1]) for version in range(4)]
+    assert established_in(alone) == set()
+    presence = MemberPresence(MEMBERS[7])
+    presence.follow(0, alone)
+    for peer_id in MEMBERS[1:7]:
+        presence.take_part(peer_id)
+    assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS)
 
 
 def test_in_a_first_round_all_that_were_met_count_and_without_any_all_records():
@@ -64,6 +70,11 @@ def test_in_a_first_round_all_that_were_met_count_and_without_any_all_records():
     presence.meet(MEMBERS[1])
     seen = presence.see([*MEMBERS, *FREE_KEYS])
     assert (set(seen.counted), seen.num_known) == (set(MEMBERS[:2]), 2)
+    for peer_id in FREE_KEYS[:20]:
+        presence.meet(peer_id)
+    assert presence.take_part(MEMBERS[1])
+    assert not presence.take_part(MEMBERS[1])
+    assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS[:2])
 
 
 def test_a_member_that_vanished_counts_in_the_quorum_until_its_record_or_its_rounds_are_over():

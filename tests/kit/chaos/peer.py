@@ -193,7 +193,8 @@ class ChaosPeer:
             ExchangePorts(self.clock, self._compute, self._deliver, self._report, self._lend),
             first_sequence=10_000 * self.session,
         )
-        self.fetcher = Fetcher(self.host, handshake_policy, limits, self.company, CHECKER)
+        has_worked = self.guard.presence.has_worked
+        self.fetcher = Fetcher(self.host, handshake_policy, limits, self.company, CHECKER, has_worked=has_worked)
         self.repairs = Repairs(self.exchange, self.fetcher, self.company, self._on_repair, _nothing)
         StateServer(self.host, handshake_policy, self, len(scenario.sizes), self._compute)
         for fragment in self.fragments:
@@ -297,6 +298,8 @@ class ChaosPeer:
         self.exchange.sending.take_part(self.profile.is_trainer)
         self.on_view()
         self.announce()
+        for name in self.company.names():
+            self.spawn(self.meet(name))
         self.spawn(self._announce_and_audit())
         if self.profile.is_trainer:
             self.spawn(self._train())
@@ -468,7 +471,7 @@ class ChaosPeer:
             self.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
 
     async def meet(self, peer_id: PeerId) -> None:
-        """Look whether a suspected peer with a newer record answers, as `Membership.meet_others` does."""
+        """Introduce this peer to another one that answers, as `Membership.meet_others` does."""
         try:
             stream = await open_greeted_stream(self.host, self.handshake_policy, peer_id, ROUND_PROTOCOL)
         except PeerFault:
@@ -476,6 +479,9 @@ class ChaosPeer:
         await stream.close()
         if not self.is_dead:
             self.company.heard_from(peer_id)
+            for other in self.world.live():
+                if other.name == peer_id and other.guard.presence.take_part(self.name):
+                    other.on_view()
 
     # ---------------------------------------------------------------------------------------- StateSource for donors
 

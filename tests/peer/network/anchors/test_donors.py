@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from peer.network.anchors.donors import BLAME_SECONDS, FORK_SECONDS, MAX_REMEMBERED, Donors
+from peer.network.anchors.donors import BLAME_SECONDS, FORK_SECONDS, MAX_REMEMBERED, MAX_WITNESSES, Donors
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named
 
@@ -47,3 +47,17 @@ def test_after_a_while_a_donor_is_asked_again():
         assert not donors.is_blamed(named(1))
 
     run_virtual(run())
+
+
+def test_free_keys_are_asked_beside_workers_and_never_as_many():
+    workers, free = [named(number) for number in range(8)], [named(100 + number) for number in range(100)]
+    donors = Donors(named(50), Nobody(), has_worked=lambda peer_id: peer_id in workers)
+    asked = donors.witnesses([*workers, *free])
+    assert set(workers) <= set(asked)
+    assert len(set(asked) - set(workers)) == 2
+    many = [named(200 + number) for number in range(40)]
+    crowded = Donors(named(50), Nobody(), has_worked=lambda peer_id: peer_id in many)
+    asked = crowded.witnesses([*many, *free])
+    assert (len(asked), len(set(asked) & set(many))) == (MAX_WITNESSES, 9)
+    newcomer = Donors(named(50), Nobody())
+    assert len(newcomer.witnesses([*workers, *free])) == MAX_WITNESSES

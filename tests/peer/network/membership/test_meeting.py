@@ -56,7 +56,7 @@ class Scene:
             on_view=lambda: None,
             report=self.facts.append,
             on_refused=lambda peer_id, reason: None,
-            on_met=self.presence.meet,
+            on_met=lambda peer_id, _: self.presence.meet(peer_id),
             has_been_there=self.presence.has_been_there,
             counts=self.presence.counts,
         )
