@@ -112,11 +112,11 @@ def read_answer(content: bytes, url: str) -> PageSays:
     run_id, addresses = fields.get("run_id"), fields.get("addresses")
     if not isinstance(run_id, str) or not isinstance(addresses, list):
         raise no_answer(url, "run_id or addresses are missing")
+    texts = [one for one in addresses if isinstance(one, str)][:MAX_LINK_ADDRESSES]
+    if any(len(text) > MAX_ADDRESS_LENGTH for text in texts):
+        raise no_answer(url, f"it has an address of more than {MAX_ADDRESS_LENGTH} characters")
     try:
         split_run_id(run_id)
-        texts = [one for one in addresses if isinstance(one, str)][:MAX_LINK_ADDRESSES]
-        if any(len(text) > MAX_ADDRESS_LENGTH for text in texts):
-            raise no_answer(url, f"it has an address of more than {MAX_ADDRESS_LENGTH} characters")
         link = join_link(
             run_id, _few_of_each_host(texts, is_here=_is_this_machine(urllib.parse.urlsplit(url).hostname))
         )

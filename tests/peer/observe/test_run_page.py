@@ -175,3 +175,33 @@ def test_a_private_page_counts_where_the_dashboard_of_this_run_was_last(
         assert page_here(ONE, address) == find_page(ONE, 1) == address
         assert page_here(OTHER, address) is None
     assert page_here(ONE, address) is None
+
+
+def test_a_page_makes_nobody_connect_to_one_host_again_and_again() -> None:
+    """It could name 200 ports of the joiner's own machine."""
+    here = [f"/ip4/127.0.0.{number}/tcp/{number}/p2p/{ADA.peer_id}" for number in range(1, 200)]
+    names = [f"/dns/LOCALHOST/tcp/22/p2p/{ADA.peer_id}", f"/ip6/::1/tcp/22/p2p/{ADA.peer_id}"]
+    content = json.dumps({"run_id": ONE, "addresses": here + names}).encode()
+    assert len(read_answer(content, "http://127.0.0.1:8080").addresses) == 2
+    assert read_answer(content, "https://run.example.org").addresses == ()
+    far = [f"/ip4/203.0.113.5/tcp/{port}/p2p/{ADA.peer_id}" for port in range(1, 200)]
+    content = json.dumps({"run_id": ONE, "addresses": far}).encode()
+    assert len(read_answer(content, "https://run.example.org").addresses) == 2
+
+
+def test_a_long_address_is_not_told_back() -> None:
+    content = json.dumps({"run_id": ONE, "addresses": ["/ip4/" + "9" * 3000]}).encode()
+    with pytest.raises(UsageFault, match="more than 300 characters") as caught:
+        read_answer(content, "https://run.example.org")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://127.0.0.1:1/x", "http://192.168.1.1/x", "file:///x"])
+def test_a_page_leads_to_no_other_server(place: str) -> None:
+    with page({"/api/v1/join": place}) as url, pytest.raises(UsageFault, match=r"is not followed .* give it instead"):
+        ask_page(url)
+
+
+def test_the_page_that_a_manifest_names_is_public() -> None:
+    with page({"/api/v1/join": answer_of(ONE)}) as url, pytest.raises(UsageFault, match="private network"):
+        ask_page(url, of_manifest=True)
