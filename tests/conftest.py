@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
-from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
+from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, FIRST_SYBIL_SEED
 from tests.kit.no_compiler import load_no_compiler
 from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
 from tests.kit.trainer.shared_sizes import share_sizes_child
@@ -26,8 +26,12 @@ settings.register_profile("day", settings.get_profile("night"), max_examples=EXA
 settings.load_profile("night")
 
 
-CHAOS_SEEDS = (*range(380), *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80))
-"""Hostile swarms, too; one takes half as long again as another scenario."""
+CHAOS_SEEDS = (
+    *range(380),
+    *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80),
+    *range(FIRST_SYBIL_SEED, FIRST_SYBIL_SEED + 24),
+)
+"""Hostile swarms, too; one takes half as long again as another scenario, and one of many keys twice as long."""
 SIMULATION_SEEDS = range(40)
 NUM_KILLS = (3, 30)
 """The first in `make test`; multiples of three."""

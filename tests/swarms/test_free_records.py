@@ -12,13 +12,19 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.chaos.checks import num_names
 from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER, Keys, Signer
-from tests.kit.chaos.record_storm import Storm
+from tests.kit.chaos.record_storm import Storm, play
 from tests.kit.chaos.scenario import FIRST_SYBIL_SEED, scenario_of, without_records
+from tests.kit.chaos.world import run_scenario
 from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import notary_of
 from tests.kit.records import RUN_ID, make_record
+from tests.kit.tiers import some
 
 SEEDS = range(FIRST_SYBIL_SEED, FIRST_SYBIL_SEED + 200)
+ATTACKED = (5, 1, 25, 4, 29, 10, 37, 12)
+"""Seeds in which rounds that ask for a quorum of all records are less than half of the control's, or none."""
+LEAST_SHARE = 0.75
+"""Of the control's rounds, over all of these seeds together."""
 
 
 def test_every_sybil_scenario_has_free_records_on_at_most_a_quarter_of_its_hosts():
@@ -44,6 +50,26 @@ def test_the_control_of_a_scenario_differs_in_the_records_alone():
                 assert with_records.further == (without.lie, *without.further)
             else:
                 assert with_records == without
+
+
+def test_records_that_cost_nothing_stop_no_rounds_and_take_no_member_along():
+    pairs = []
+    for seed in some(ATTACKED, 2):
+        scenario = scenario_of(FIRST_SYBIL_SEED + seed)
+        pairs.append((run_scenario(scenario), run_scenario(without_records(scenario))))
+    for attack, control in pairs:
+        assert not attack.violations, attack.describe()
+        assert attack.seen["followed liars"] <= control.seen["followed liars"]
+    attacked = sum(attack.rounds_per_minute for attack, _ in pairs)
+    assert attacked >= LEAST_SHARE * sum(control.rounds_per_minute for _, control in pairs)
+
+
+def test_whole_nodes_learn_beside_free_records_as_they_do_without():
+    storm = Storm.of_seed(0)
+    attack, control = play(storm, with_records=True), play(storm, with_records=False)
+    assert attack.violations == ()
+    assert attack.rounds_per_minute >= LEAST_SHARE * control.rounds_per_minute
+    assert attack.loss <= 1.5 * control.loss
 
 
 def test_storms_are_a_function_of_their_seed_and_meet_every_answer():
