@@ -11,6 +11,7 @@ The files, each built on those above it:
     hub_push.py          a folder on the Hugging Face Hub
     before_export.py     what is seen to before anything is loaded
     export.py            `peer export`
+    chat_rendering.py    a run's chat template, in a process with limits
     chat.py              what a person says, in the form of the run's chat template
     sample.py            `peer sample`
     sampling_process.py  a process that writes samples for a page

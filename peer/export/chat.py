@@ -1,16 +1,22 @@
 """What a person says, put as a run's chat template has it.
 
 A template is a program of Jinja that the run's owner signed. The transformers library runs it in Jinja's sandbox, where
-it can reach nothing but the messages and what it makes of them.
+it can reach nothing but the messages and what it makes of them. It may never end, or take all memory, so it runs in a
+child process with limits (`peer.export.chat_rendering`).
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import LocalFault
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
 from peer.optional_libraries import needing
+
+LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=60.0)
+"""The library loads the tokenizer beside the template; see `peer.trainer.data.tokenizing.LIMITS`."""
 
 
 def chat_prompt(tokenizer: Path, said: str) -> str:
@@ -22,24 +28,15 @@ def chat_prompt(tokenizer: Path, said: str) -> str:
     Raises:
         UsageFault: there is no template, or transformers is not installed.
         Incompatible: the template does not take a message of one person.
+        LocalFault: it took more than `LIMITS`.
     """
     with needing("`peer sample --chat`", "transformers", "hf"):
-        from transformers import PreTrainedTokenizerFast
-    try:
-        library: Any = PreTrainedTokenizerFast
-        loaded = library.from_pretrained(tokenizer.parent, tokenizer_file=str(tokenizer), local_files_only=True)
-        template = loaded.chat_template
-    except Exception as error:  # of its checks and of the tokenizers library, which have no root in common
-        raise Incompatible(
-            f"transformers cannot read the tokenizer in {tokenizer.parent} ({str(error)[:200]}); leave --chat away"
-        ) from error
-    if not template:
-        raise UsageFault("--chat: the run brings no chat template; expected chat_template.jinja; leave --chat away.")
-    try:
-        message = {"role": "user", "content": said}
-        text: str = loaded.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # whatever the template does
-        raise Incompatible(
-            f"the run's chat template fails with a message of one person ({str(error)[:200]}); leave --chat away"
-        ) from error
+        if find_spec("transformers") is None:
+            raise ModuleNotFoundError(name="transformers")
+    what, advice = f"the chat template beside {tokenizer}", "leave --chat away, and tell the run's owner"
+    with LimitedChild("peer.export.chat_rendering", {}, LIMITS, what, advice) as child:
+        answer, _ = child.ask({"tokenizer": str(tokenizer.absolute()), "said": said})
+    text = answer.get("text")
+    if not isinstance(text, str):
+        raise LocalFault(f"{what} makes no text; expected some; {advice}")
     return text

@@ -17,8 +17,14 @@ from peer.export.model_source import ModelSource
 from peer.export.opened_model import loadable_folder, open_model
 from peer.export.task_scores import load_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
+from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
+
+USUAL_TEXT = (
+    "Question: what does a flock of birds do at dusk?\nAnswer: 1,000 of them " + "a" * 64 + "!\n\ttürkis 日本 🐦"
+)
+"""Letters, digits, signs, a long word and characters of several bytes, as a task of lm-eval may have them."""
 
 
 def evaluate_model(
@@ -90,6 +96,9 @@ def evaluate_tasks(source: ModelSource, tasks: str, limit: int | None, device_na
     device = select_device(device_name)
     with tempfile.TemporaryDirectory(prefix="murmuration-") as temporary:
         folder, facts = loadable_folder(source, Path(temporary))
+        # The harness loads the tokenizer in this process: one that stops its library is found before that.
+        with OpenTokenizer(folder) as tokenizer:
+            tokenizer.decode(tokenizer.encode([USUAL_TEXT])[0])
         scores = score_tasks(folder, tasks, limit, str(device))
     if as_json:
         print(json.dumps({"schema": 1, **facts, "limit": limit, "scores": [asdict(score) for score in scores]}))

@@ -24,7 +24,7 @@ from peer.export.members_anchors import anchors_of_members
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.export.saved_anchors import anchors_of_checkpoint
 from peer.files.checked_folder import objection_to
-from peer.trainer.data.tokenizing import TOKENIZER_NAME
+from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 
 @dataclass(frozen=True, slots=True)

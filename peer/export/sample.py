@@ -14,7 +14,7 @@ from dht.errors import Incompatible, UsageFault
 from peer.export.chat import chat_prompt
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import OpenedModel, open_model
-from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
+from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text, write_pieces
 
@@ -76,9 +76,16 @@ def written(
         return sample_tokens(model, begin, temperature=temperature, **options)
 
     if opened.tokenizer is not None:
-        tokenizer = load_tokenizer(opened.tokenizer)
         text = chat_prompt(opened.tokenizer, prompt) if is_chat else prompt
-        return _from_tokenizer(tokenizer, text, drawn, opened.manifest.model.vocab_size, is_chat)
+        tokenizer = OpenTokenizer(opened.tokenizer)
+        num_tokens, vocab_size = tokenizer.facts.vocab_size, opened.manifest.model.vocab_size
+        if num_tokens > vocab_size:
+            tokenizer.close()
+            raise Incompatible(
+                f"the tokenizer of run {opened.run_id} has {num_tokens} tokens, and its model {vocab_size}; expected "
+                "no more tokens than the model has; tell the run's owner"
+            )
+        return _from_tokenizer(tokenizer, text, drawn, is_chat)
     if not opened.manifest.data.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
         raise Incompatible(
             f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
@@ -92,17 +99,15 @@ def written(
 
 
 def _from_tokenizer(
-    tokenizer: TextTokenizer,
-    prompt: str,
-    drawn: Callable[[Sequence[int], int], Iterator[int]],
-    vocab_size: int,
-    is_chat: bool,
+    open_tokenizer: OpenTokenizer, prompt: str, drawn: Callable[[Sequence[int], int], Iterator[int]], is_chat: bool
 ) -> Iterator[str]:
-    readable = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    begin: list[int] = tokenizer.encode([readable])[0].tolist() if readable else []
-    tokens = drawn(begin or [tokenizer.eos], min(vocab_size, tokenizer.vocab_size))
-    # The end of a text is no part of it.
-    said = takewhile(lambda token: token != tokenizer.eos, tokens)
-    if not is_chat:
-        yield readable
-    yield from spoken_text(said, begin, tokenizer.decode)
+    with open_tokenizer as tokenizer:
+        facts = tokenizer.facts
+        readable = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        begin = tokenizer.encode([readable])[0] if readable else []
+        tokens = drawn(begin or [facts.eos], facts.vocab_size)
+        # The end of a text is no part of it.
+        said = takewhile(lambda token: token != facts.eos, tokens)
+        if not is_chat:
+            yield readable
+        yield from spoken_text(said, begin, tokenizer.decode)

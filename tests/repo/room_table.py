@@ -94,7 +94,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.examples": ("peer peer.config peer.trainer.text", True, "PIL numpy"),
     "peer.trainer.data": (
-        "dht.records peer peer.config peer.sources peer.files peer.trainer.text peer.trainer.examples",
+        "dht.records peer peer.config peer.sources peer.files peer.limited_child peer.trainer.text "
+        "peer.trainer.examples",
         False,
         "blake3 numpy pydantic tokenizers torch",
     ),
@@ -196,7 +197,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.export": (
         "dht.identity dht.records averaging.signing averaging.outer peer peer.console peer.config peer.memory "
-        "peer.files peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model peer.observe "
+        "peer.files peer.limited_child peer.checkpoint peer.trainer.devices peer.trainer.data peer.trainer.model "
+        "peer.observe "
         "peer.export.formats",
         False,
         "huggingface_hub lm_eval numpy safetensors torch transformers",

@@ -20,7 +20,7 @@ from peer.export.formats.model_card import model_card
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_header import RUN_NAME
 from peer.export.formats.output_place import check_folder
-from peer.trainer.data.tokenizing import TOKENIZER_NAME
+from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 CARD_NAME = "README.md"
 MAX_SHARD_BYTES = 5_000_000_000

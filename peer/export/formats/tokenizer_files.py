@@ -13,7 +13,8 @@ from dht.regular_files import read_regular
 from peer.config.allowed_files import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
-from peer.trainer.data.tokenizing import CONFIG_NAMES, TOKENIZER_NAME, USUAL_ENDS, named_ends
+from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME, USUAL_ENDS
+from peer.trainer.data.tokenizing import named_ends
 from peer.trainer.model.sampling import NUM_BYTES
 
 TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]

@@ -6,8 +6,9 @@ The files, each built on those above it:
     context_blocks.py              sequences of tokens, and the blocks of a run's context that are cut from them
     labelled_stream.py             examples with labels, as rows of one length
     shards.py                      shards of tokens, and the meta.json about them
-    tokenizing.py                  text to tokens with a tokenizer.json, and a new one from text
-    document_packing.py            documents as tokens, one packed behind the other into shards, in a process of its own
+    loaded_tokenizer.py            a tokenizer.json and its library, in a process with limits
+    tokenizing.py                  that process, asked for tokens and text; a new tokenizer from text
+    document_packing.py            documents as tokens, one packed behind the other into shards, in such a process
     tokenize_pool.py               several of these processes
     prepared_folder.py             prepared shards in a folder
     text_fetching.py               text that is tokenized while it is trained on

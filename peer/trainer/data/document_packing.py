@@ -1,16 +1,14 @@
-"""A process that turns parts of text into shards of tokens: one order a line on its input, one answer a line.
+"""Turns parts of text into shards of tokens, in a child process with limits (`peer.trainer.data.tokenize_pool`).
 
 Tokenizing takes seconds per part and holds the interpreter's lock between calls of the library, so it stays out of the
-process that trains.
+process that trains. Text and tokenizer may come from strangers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -20,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from dht.errors import LocalFault, UsageFault, writing
-from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
+from dht.errors import writing
+from peer.limited_child.parent_link import ParentLink
+from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.examples.labelled_rows import labelled_rows
 from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
@@ -56,7 +55,7 @@ class TokenizeOrder:
 
 
 ORDERS = TypeAdapter(TokenizeOrder)
-"""To and from a line of JSON."""
+"""To and from JSON."""
 
 
 class _ShardFile:
@@ -111,8 +110,19 @@ class _ShardFile:
                 self._draft.unlink(missing_ok=True)
 
 
-def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict[str, Any]:
-    """Write the shards of one part; returns what there is to say about them.
+def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> dict[str, Any]:
+    """Write the shards of one part at once; see `steps_of`."""
+    steps = steps_of(order, tokenizer)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            facts: dict[str, Any] = end.value
+            return facts
+
+
+def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> Generator[None, None, dict[str, Any]]:
+    """Write the shards of one part, a batch of text with each step; returns what there is to say about them.
 
     Raises:
         UsageFault: a file cannot be read.
@@ -131,6 +141,8 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
                 is_held_out = fraction < order.rule.whole_below or fraction == order.rule.cut_at
                 files[is_held_out].add_row(row, value, len(content))
                 num_documents += 1
+                if num_documents % EXAMPLES_AT_ONCE == 0:
+                    yield
             for batch in _batches(order, complaints, short) if tokenizer is not None and order.examples is None else ():
                 assert tokenizer is not None
                 # A row of 50 MB at once would take 2 GB.
@@ -143,6 +155,7 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
                     if segment.ends_document:
                         file.add(np.array([tokenizer.eos], tokenizer.dtype), 0)
                         num_documents += 1
+                yield
             training, held_out = (file.keep() for file in files)
     finally:
         for file in files:
@@ -158,13 +171,13 @@ def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer | None) -> dict
     }
 
 
-def dtype_of(tokenizer: TextTokenizer | None) -> TokenType:
+def dtype_of(tokenizer: LoadedTokenizer | None) -> TokenType:
     """How numbers are stored: as the tokenizer's tokens, or for pixels."""
     return np.dtype("<u2") if tokenizer is None else tokenizer.dtype
 
 
 def _examples(
-    order: TokenizeOrder, tokenizer: TextTokenizer | None, complaints: Complaints
+    order: TokenizeOrder, tokenizer: LoadedTokenizer | None, complaints: Complaints
 ) -> Iterator[tuple[NDArray[Any], int, bytes]]:
     """(tokens or pixels, class, stored content) of the part's rows that have a label and something to read."""
     rules = order.examples
@@ -224,30 +237,23 @@ def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int |
         yield group
 
 
-def main() -> int:
-    """Entry point: `python -m peer.trainer.data.document_packing TOKENIZER EOS`; ends when its input does.
+def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+    """Answer the questions of `TokenizeWorker`: a tokenizer, an order, and then a step of it each time."""
+    tokenizer: LoadedTokenizer | None = None
+    steps: Generator[None, None, dict[str, Any]] | None = None
 
-    Pictures need no tokenizer, and its path is then empty.
-    """
-    path, end = sys.argv[1:3]
-    answers = sys.stdout.buffer
-    try:
-        tokenizer = load_tokenizer(Path(path), end or None) if path else None
-    except LocalFault as error:
-        answers.write(json.dumps({"error": str(error), "code": error.exit_code}).encode() + b"\n")
-        return error.exit_code
-    for line in sys.stdin.buffer:
+    def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:
+        nonlocal tokenizer, steps
+        if "tokenizer" in question:
+            tokenizer = loaded(body, question["tokenizer"], question["end"])
+            return {}
+        if "order" in question:
+            steps = steps_of(ORDERS.validate_python(question["order"]), tokenizer)
+        assert steps is not None
         try:
-            answer = tokenize_part(ORDERS.validate_json(line), tokenizer)
-        except LocalFault as error:
-            answer = {"error": str(error), "code": 2 if isinstance(error, UsageFault) else error.exit_code}
-        try:
-            answers.write(json.dumps(answer).encode() + b"\n")
-            answers.flush()
-        except OSError:
-            return 1  # nobody listens: whoever asked was killed
-    return 0
+            next(steps)
+        except StopIteration as end:
+            return {"part": end.value}
+        return {}
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return answer

@@ -25,9 +25,10 @@ from peer.config.data_source import HUB, LIBRARY
 from peer.secret_files import make_secret_folder, write_secret
 from peer.sources.hub_files import is_offline
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
-from peer.trainer.data.document_packing import TokenizeOrder, dtype_of
+from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.labelled_stream import LabelledStream
+from peer.trainer.data.loaded_tokenizer import token_dtype
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
@@ -126,7 +127,7 @@ class TextStock:
         self._cache = cache.absolute()  # the process that tokenizes has another working folder
         self._keys = (found.identity, found.state)
         self._divide(HeldOutRule.of(rules.held_out_fraction))
-        self._dtype = dtype_of(rules.tokenizer)
+        self._dtype = token_dtype(0 if rules.tokenizer is None else rules.tokenizer.vocab_size)
         self._suffix = "u16" if self._dtype.itemsize == 2 else "u32"
         self._note = note
         self._files = OpenFiles()

@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import queue
-import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault, UsageFault
-from peer.import_path import python_command, python_environment
+from dht.errors import LocalFault
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
 from peer.trainer.data.document_packing import ORDERS, TokenizeOrder
+from peer.trainer.data.tokenizing import ADVICE, tokenizer_content
 
 _WORKER = "peer.trainer.data.document_packing"
+LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=120.0)
+"""For `BATCH_CHARACTERS` of text, which take 0.1 GB and a second or two, and for the rows around them."""
 
 
 class TokenizeWorker:
-    """One worker process. `close` it."""
+    """A child process that tokenizes, within limits for each batch of text. `close` it.
+
+    Args:
+        tokenizer: None: parts of pictures need none.
+        end: see `peer.trainer.data.tokenizing.OpenTokenizer`.
+    """
 
     def __init__(self, tokenizer: Path | None, end: str | None) -> None:
-        one_thread = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            python_command(_WORKER, str(tokenizer or ""), end or ""),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**python_environment(), **one_thread},
-            start_new_session=True,  # Ctrl+C is its owner's to deal with
-        )
+        self._tokenizer, self._end = tokenizer, end
+        what = "pictures" if tokenizer is None else f"text with {tokenizer}"
+        self._child = LimitedChild(_WORKER, {}, LIMITS, what, ADVICE)
+        self._is_loaded = tokenizer is None
 
     def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
-        """What `tokenize_part` says.
+        """What `tokenize_part` returns.
 
         Raises:
-            UsageFault, LocalFault: as there, or the process has ended.
+            UsageFault: as there, or the tokenizer cannot be used.
+            LocalFault: as there, or the process has ended.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        line = b""
-        with contextlib.suppress(ValueError):  # closed meanwhile
-            with contextlib.suppress(OSError):  # what it said before it ended is read below
-                self._process.stdin.write(ORDERS.dump_json(order) + b"\n")
-                self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise LocalFault(
-                f"the process that tokenizes {how}; expected it to answer; is there enough memory? What is done stays "
-                "done"
-            )
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise (UsageFault if answer["code"] == UsageFault.exit_code else LocalFault)(answer["error"])
-        return answer
+        # The child has another working folder.
+        order = replace(order, training=order.training.absolute(), held_out=order.held_out.absolute())
+        try:
+            if not self._is_loaded and self._tokenizer is not None:
+                file, content, end = tokenizer_content(self._tokenizer, self._end)
+                self._child.ask({"tokenizer": str(file), "end": end}, content)
+                self._is_loaded = True
+            question: dict[str, Any] = {"order": ORDERS.dump_python(order, mode="json")}
+            while "part" not in (answer := self._child.ask(question)[0]):
+                question = {}
+        except ValueError as error:
+            raise LocalFault("the process that tokenizes was closed; expected it to answer; try again") from error
+        return _checked(answer["part"], order)
 
     def close(self) -> None:
         """End it at once; what it was at is lost, and nothing else."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        self._child.close()
+
+
+def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
+    """The facts of a part, whose files are those of the order."""
+    if not isinstance(facts, dict):
+        raise LocalFault("the process that tokenizes answered without facts; expected those of its part; try again")
+    for side, path in (("training", order.training), ("held_out", order.held_out)):
+        shard = facts.get(side)
+        if shard is not None and (
+            not isinstance(shard, dict)
+            or shard.get("name") != path.name
+            or not all(
+                type(shard.get(name)) is int and shard[name] >= 0 for name in ("tokens", "text_bytes", "largest")
+            )
+        ):
+            raise LocalFault(f"the process that tokenizes wrote no {path.name}; expected it with its length; try again")
+    return facts
 
 
 def tokenize_all(

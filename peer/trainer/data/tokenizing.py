@@ -1,6 +1,7 @@
 """Text to tokens with a tokenizer.json of the `tokenizers` library, and a new one from text.
 
-The library is loaded when something is tokenized, not with this module.
+A tokenizer may come from a stranger: it is loaded and used in a child process with limits. In this process the library
+only makes a new one.
 """
 
 from __future__ import annotations
@@ -9,112 +10,166 @@ import itertools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import blake3
-import numpy as np
 
 from dht.errors import LocalFault, UsageFault, reading, writing
 from dht.regular_files import read_regular
+from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import LimitedChild
 from peer.optional_libraries import needing
+from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, END_OF_TEXT, TOKENIZER_NAME, token_dtype
 from peer.trainer.data.shards import write_new
-from peer.trainer.text.source_files import TokenArray, TokenType
+from peer.trainer.text.source_files import TokenType
 
-TOKENIZER_NAME = "tokenizer.json"
-CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 MAX_TOKENIZER_BYTES = 64 << 20
 """The largest tokenizers take 35 MB as JSON."""
 
-END_OF_TEXT = "<|endoftext|>"
-"""What a tokenizer that is made here ends documents with; token 0."""
-USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
+LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=60.0)
+"""A tokenizer of 35 MB takes 0.6 GB and 3 s to load; a slow machine needs ten times as long."""
+ADVICE = "if the tokenizer is a run's, tell the run's owner; otherwise take another one"
 
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """A tokenizer and what a run must agree on about it.
+    """What a run must agree on about a tokenizer; its library is not in this process.
 
     Attributes:
         digest: BLAKE3 of tokenizer.json, 64 hexadecimal digits.
         eos: the token that ends a document.
         vocab_size: one more than the largest token.
+        special: those of `USUAL_MASKS` and `USUAL_PADS` that it has, with their numbers.
     """
 
     path: Path
     digest: str
     eos: int
     vocab_size: int
-    _library: Any
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        """Every token's text and number, special ones included."""
-        found: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
-        return found
+    special: Mapping[str, int]
 
     @property
     def dtype(self) -> TokenType:
         """How its tokens are stored: uint16 where they fit."""
-        return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
-
-    def encode(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Tokens of each text, without those that a tokenizer would put around it."""
-        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, self.dtype) for one in found]
-
-    def encode_whole(self, texts: Sequence[str], max_tokens: int) -> list[TokenArray]:
-        """Tokens of each text with those that the tokenizer puts around it, cut to `max_tokens`; at least one each."""
-        self._library.enable_truncation(max_tokens)
-        try:
-            found = self._library.encode_batch_fast(list(texts), add_special_tokens=True)
-        finally:
-            self._library.no_truncation()
-        return [np.array(one.ids or [self.eos], self.dtype) for one in found]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens, special ones included."""
-        text: str = self._library.decode(list(tokens), skip_special_tokens=False)
-        return text
+        return token_dtype(self.vocab_size)
 
 
-def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
-    """Read a tokenizer.json, or the one in a folder.
+class OpenTokenizer:
+    """A tokenizer in a child process with limits of memory and time. `close` it.
 
     Args:
+        path: a tokenizer.json, or the folder with it.
         end: the special token that ends documents; None: the one that the files beside it name, or a usual one.
+
+    Attributes:
+        facts: what is known about it.
 
     Raises:
         UsageFault: there is none, it cannot be used, or nothing says how documents end.
-        LocalFault: the library is missing.
+        LocalFault: the library is missing, or took more than `LIMITS` for the file.
+    """
+
+    def __init__(self, path: Path, end: str | None = None) -> None:
+        file, content, end = tokenizer_content(path, end)
+        self._child = LimitedChild(
+            "peer.trainer.data.loaded_tokenizer",
+            {"file": str(file), "end": end},
+            LIMITS,
+            f"the tokenizer {file}",
+            ADVICE,
+        )
+        try:
+            self.facts = _checked_facts(file, content, self._child.ask({}, content)[0])
+        except BaseException:
+            self.close()
+            raise
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of each text, without those that a tokenizer would put around it.
+
+        Raises:
+            LocalFault: as the class.
+        """
+        answer = self._child.ask({"texts": list(texts)})[0].get("tokens")
+        if not isinstance(answer, list) or len(answer) != len(texts) or not all(map(self._are_tokens, answer)):
+            raise self._unusable("tokens")
+        return answer
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, special ones included.
+
+        Raises:
+            LocalFault: as the class.
+        """
+        text = self._child.ask({"tokens": list(tokens)})[0].get("text")
+        if not isinstance(text, str):
+            raise self._unusable("text")
+        return text
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _are_tokens(self, tokens: Any) -> bool:
+        size = self.facts.vocab_size
+        return isinstance(tokens, list) and all(type(token) is int and 0 <= token < size for token in tokens)
+
+    def _unusable(self, what: str) -> LocalFault:
+        return LocalFault(f"{self.facts.path} makes no {what} of what it was given; expected some; {ADVICE}")
+
+
+def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
+    """What is known about a tokenizer; a child process loads it.
+
+    Args:
+        path, end: see `OpenTokenizer`.
+
+    Raises:
+        UsageFault, LocalFault: as from `OpenTokenizer`.
+    """
+    with OpenTokenizer(path, end) as tokenizer:
+        return tokenizer.facts
+
+
+def tokenizer_content(path: Path, end: str | None) -> tuple[Path, bytes, str | None]:
+    """(file, its bytes, the token that ends documents) of a tokenizer.json, or of the one in a folder.
+
+    Args:
+        end: as `OpenTokenizer`.
+
+    Raises:
+        UsageFault: there is none.
     """
     file = path / TOKENIZER_NAME if path.is_dir() else path
     with reading(file, f"a {TOKENIZER_NAME} of the tokenizers library, or a folder with one (`peer data tokenizer`)"):
         content = read_regular(file, MAX_TOKENIZER_BYTES)
-    library = _library()
-    try:
-        loaded = library.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises no narrower class
-        raise UsageFault(
-            f"{file} is no tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
-        ) from error
-    loaded.no_truncation()
-    loaded.no_padding()
-    vocab: dict[str, int] = loaded.get_vocab(with_added_tokens=True)
-    named = end or next(named_ends(file.parent), None)
-    chosen = [named] if named is not None else [each for each in USUAL_ENDS if each in vocab]
-    if not chosen or chosen[0] not in vocab:
-        if named is not None:
-            raise UsageFault(f"{file} has no token {named!r} to end a document with; expected one of its own")
-        raise UsageFault(
-            f"nothing says which token of {file} ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
-            '{"eos_token": "TOKEN"} into it, with a token of its own; `peer data prepare` also takes --eos TOKEN'
-        )
-    digest = blake3.blake3(content).hexdigest()
-    return TextTokenizer(file, digest, vocab[chosen[0]], max(vocab.values()) + 1, loaded)
+    return file, content, end or next(named_ends(file.parent), None)
+
+
+def _checked_facts(file: Path, content: bytes, answer: Mapping[str, Any]) -> TextTokenizer:
+    eos, vocab_size, special = (answer.get(name) for name in ("eos", "vocab_size", "special"))
+    if (
+        type(eos) is not int
+        or type(vocab_size) is not int
+        or not 0 <= eos < vocab_size <= 1 << 32
+        or not isinstance(special, dict)
+        or not all(type(number) is int and 0 <= number < vocab_size for number in special.values())
+    ):
+        raise LocalFault(f"{file} has tokens of no known number; expected whole numbers from 0 on; {ADVICE}")
+    return TextTokenizer(file, blake3.blake3(content).hexdigest(), eos, vocab_size, special)
 
 
 def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextTokenizer:

@@ -16,6 +16,7 @@ from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
+from peer.trainer.data.loaded_tokenizer import USUAL_MASKS, USUAL_PADS
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets, new_modules_of
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
@@ -30,10 +31,6 @@ TOKENIZER_FILES = (
     *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json"),
 )
 """Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
-MASKS = ("[MASK]", "<mask>")
-"""As BERT's and RoBERTa's tokenizers call it."""
-PADS = ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
-"""As tokenizers call what fills up shorter texts; without one it is the end of a text."""
 USUAL_IMAGE_SIZE = 224
 """Of convolutional networks, which take any: as ImageNet's have had it since AlexNet."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
@@ -159,8 +156,7 @@ def _new_modules_note(adapter: AdapterSection | None, lacking: Collection[str]) 
 
 
 def _pad_token(tokenizer: TextTokenizer) -> int:
-    known = tokenizer.tokens
-    return next((known[name] for name in PADS if name in known), tokenizer.eos)
+    return next((tokenizer.special[name] for name in USUAL_PADS if name in tokenizer.special), tokenizer.eos)
 
 
 def _image_size(config: Any) -> int:
@@ -173,12 +169,11 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
     """Of a tokenizer, the token for it; without one the last of the vocabulary, which no byte is."""
     if tokenizer is None:
         return None if vocab_size is None else vocab_size - 1
-    known = tokenizer.tokens
-    found = [known[name] for name in MASKS if name in known]
+    found = [tokenizer.special[name] for name in USUAL_MASKS if name in tokenizer.special]
     if not found:
         raise UsageFault(
-            f"{tokenizer.path} has none of {', '.join(MASKS)}; expected a token that stands for hidden ones, as task "
-            "masked-lm needs it; take a tokenizer that has one (`peer data tokenizer` makes none)."
+            f"{tokenizer.path} has none of {', '.join(USUAL_MASKS)}; expected a token that stands for hidden ones, as "
+            "task masked-lm needs it; take a tokenizer that has one (`peer data tokenizer` makes none)."
         )
     return found[0]
 

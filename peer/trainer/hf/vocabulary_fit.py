@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from dht.errors import UsageFault
-from peer.trainer.data.tokenizing import TOKENIZER_NAME, TextTokenizer
+from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
+from peer.trainer.data.tokenizing import TextTokenizer
 
 USED_SHARE: Final = 0.9
 """Of the token rows: configs round up by a few hundred, which costs little."""

@@ -8,6 +8,7 @@ The files, each built on those above it:
     tiny_gpt.py         the built-in model, and an inner loop's settings, that train in milliseconds
     trainer_link.py     a small module, and its trainer's side of a mailbox
     lone_swarm.py       a session of an own loop without a network: hooks, counts and anchors
+    hostile_tokenizers.py  tokenizer.json files that make their library panic, abort, or never end
     prepared_data.py    a small tokenizer, and shards made with it
     shard_server.py     those shards on a web server that breaks off and lies
     local_hub.py        data sets and models on a hub of this machine, which dies, stalls and lies

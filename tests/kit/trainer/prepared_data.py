@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
+from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.data.shards import Meta
-from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
+from peer.trainer.data.tokenizing import TextTokenizer, make_tokenizer, tokenizer_content
 from peer.trainer.prepare import prepare_data
 
 WORDS = ("birds", "fly", "in", "a", "murmuration", "over", "the", "marsh", "and", "settle", "at", "dusk")
@@ -34,7 +35,10 @@ class WorkerHere:
     """Stands for a `TokenizeWorker` and does its work in this process, which saves its start."""
 
     def __init__(self, tokenizer: Path | None, end: str | None) -> None:
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer, end)
+        self._tokenizer = None
+        if tokenizer is not None:
+            file, content, end = tokenizer_content(tokenizer, end)
+            self._tokenizer = loaded(content, str(file), end)
 
     def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(json.dumps(tokenize_part(order, self._tokenizer)))
@@ -46,6 +50,11 @@ class WorkerHere:
 
 def small_tokenizer(folder: Path, vocab_size: int = 300) -> TextTokenizer:
     return make_tokenizer(sentences(200), vocab_size, folder)
+
+
+def in_this_process(tokenizer: TextTokenizer) -> LoadedTokenizer:
+    """One that was made here, without a child process."""
+    return loaded(tokenizer.path.read_bytes(), str(tokenizer.path), None)
 
 
 def json_lines(path: Path, texts: list[str], field: str = "text") -> Path:

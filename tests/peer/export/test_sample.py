@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from hypothesis import strategies as st
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export import sample
+from peer.export.chat import chat_prompt
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.model_source import ModelFileSource
 from peer.export.sample import sample_model
 from peer.files.checked_folder import measure_file
-from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
+from peer.limited_child.child_limits import ChildLimits
+from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME, loaded
+from peer.trainer.data.tokenizing import make_tokenizer
 from peer.trainer.model.sampling import spoken_text
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model
+from tests.kit.trainer.prepared_data import small_tokenizer
 
 pytest.importorskip("tokenizers")
 
@@ -62,7 +67,7 @@ def test_it_stops_where_a_text_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = exported(tmp_path)
-    tokenizer = load_tokenizer(source.path)
+    tokenizer = loaded((source.path / TOKENIZER_NAME).read_bytes(), "tokenizer.json", None)
     words, rest = tokenizer.encode([" few words"])[0].tolist(), tokenizer.encode(["never"])[0].tolist()
     monkeypatch.setattr(sample, "sample_tokens", lambda *_, **__: iter([*words, tokenizer.eos, *rest]))
     assert sample_model(source, "a", 99, 0.8, 1, "cpu") == 0
@@ -74,7 +79,7 @@ def test_in_a_chat_the_template_is_seen_by_the_model_alone(
 ) -> None:
     pytest.importorskip("transformers")
     source = exported(tmp_path, "<{{ messages[0].role }}>{{ messages[0].content }}<{{ add_generation_prompt }}>")
-    tokenizer = load_tokenizer(source.path)
+    tokenizer = loaded((source.path / TOKENIZER_NAME).read_bytes(), "tokenizer.json", None)
     prompts: list[str] = []
 
     def draw(model: object, prompt: list[int], **_: object) -> list[int]:
@@ -98,6 +103,25 @@ def test_chats_that_cannot_be(tmp_path: Path, template: str, fault: type[LocalFa
     pytest.importorskip("transformers")
     with pytest.raises(fault, match=sentence):
         sample_model(exported(tmp_path, template), "a", 9, 0.8, 1, "cpu", True)
+
+
+@pytest.mark.parametrize(
+    ("template", "happened"),
+    [
+        ("{{ 9 ** (9 ** 9) }}", "took more than 5 s"),
+        ("{{ '%0999999999d' % 1 }}", "took more than 315 MB of memory"),
+    ],
+)
+def test_chats_that_take_all_time_or_memory(
+    tmp_path: Path, template: str, happened: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("peer.export.chat.LIMITS", ChildLimits(300 << 20, 5))
+    (tmp_path / "chat_template.jinja").write_text(template)
+    small_tokenizer(tmp_path / "tokenizer")
+    shutil.copytree(tmp_path / "tokenizer", tmp_path, dirs_exist_ok=True)
+    with pytest.raises(LocalFault, match=rf"the chat template beside .*{happened}.*; leave --chat away"):
+        chat_prompt(tmp_path / TOKENIZER_NAME, "Hello")
 
 
 def test_another_tokenizer_in_the_folder_is_refused(tmp_path: Path) -> None:

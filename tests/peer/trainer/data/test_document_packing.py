@@ -10,11 +10,11 @@ import pytest
 
 from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
-from peer.trainer.data.tokenizing import TextTokenizer
+from peer.trainer.data.loaded_tokenizer import LoadedTokenizer
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import HeldOutRule
-from tests.kit.trainer.prepared_data import sentences, small_tokenizer
+from tests.kit.trainer.prepared_data import in_this_process, sentences, small_tokenizer
 
 
 @pytest.mark.parametrize("rules", [None, ExampleRules("text", "label", ("a", "b"), 8)])
@@ -28,17 +28,17 @@ def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
     texts[5] = " ".join(texts)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts))
-    tokenizer = small_tokenizer(tmp_path / "tokenizer")
+    tokenizer = in_this_process(small_tokenizer(tmp_path / "tokenizer"))
     part = TextPart("jsonl", (FileRange(str(path), 0, path.stat().st_size),))
     order = TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "training", tmp_path / "held", rules)
     name = "encode" if rules is None else "encode_whole"
-    encode, given = getattr(TextTokenizer, name), []
+    encode, given = getattr(LoadedTokenizer, name), []
 
-    def spied(self: TextTokenizer, together: list[str], *more: int) -> object:
+    def spied(self: LoadedTokenizer, together: list[str], *more: int) -> object:
         given.append(sum(map(len, together)))
         return encode(self, together, *more)
 
-    monkeypatch.setattr(TextTokenizer, name, spied)
+    monkeypatch.setattr(LoadedTokenizer, name, spied)
     told = tokenize_part(order, tokenizer)
     assert max(given) < 200 + 150
     assert sum(given) == (sum(map(len, texts)) if rules is None else sum(min(len(text), 150) for text in texts))

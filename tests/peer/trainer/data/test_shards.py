@@ -15,7 +15,7 @@ from peer.trainer.data.shards import META_NAME, parse_meta
 from peer.trainer.order.random_positions import random_positions
 from peer.trainer.prepare import prepare_data
 from peer.trainer.text.held_out import hash_fraction
-from tests.kit.trainer.prepared_data import WorkerHere, json_lines, prepared, sentences
+from tests.kit.trainer.prepared_data import WorkerHere, in_this_process, json_lines, prepared, sentences
 
 LITTLE_ROOM = (
     "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
@@ -46,7 +46,7 @@ def test_every_document_is_in_one_shard_and_ends(made):
     for shard in meta.shards:
         tokens = np.fromfile(shards / shard.name, meta.token_type)
         assert (len(tokens), int(tokens.max())) == (shard.tokens, shard.largest)
-        texts = tokenizer.decode(tokens.tolist()).split("<|endoftext|>")
+        texts = in_this_process(tokenizer).decode(tokens.tolist()).split("<|endoftext|>")
         assert texts.pop() == ""
         assert sum(len(text.encode()) for text in texts) == shard.text_bytes
         found[shard.held_out] += texts

@@ -9,19 +9,25 @@ import json
 import pytest
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
+from peer.trainer.data.loaded_tokenizer import loaded
+from peer.trainer.data.tokenizing import OpenTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.prepare import train_tokenizer
-from tests.kit.trainer.prepared_data import sentences, small_tokenizer
+from tests.kit.trainer.prepared_data import in_this_process, sentences, small_tokenizer
 
 
 def test_a_tokenizer_is_what_transformers_reads(tmp_path):
     from transformers import AutoTokenizer
 
     made = small_tokenizer(tmp_path / "made")
+    mine = in_this_process(made)
     read = AutoTokenizer.from_pretrained(tmp_path / "made")
     text = "0: birds fly \u00fcber the marsh\n"
-    assert read(text)["input_ids"] == made.encode([text])[0].tolist()
-    assert made.decode(made.encode([text])[0].tolist()) == text
+    assert read(text)["input_ids"] == mine.encode([text])[0].tolist()
+    assert mine.decode(mine.encode([text])[0].tolist()) == text
+    with OpenTokenizer(made.path) as elsewhere:
+        tokens = elsewhere.encode([text, ""])
+        assert tokens == [mine.encode([text])[0].tolist(), []]
+        assert elsewhere.decode(tokens[0]) == text
     assert (read.eos_token_id, made.eos, made.vocab_size) == (0, 0, 300)
     assert load_tokenizer(tmp_path / "made").digest == made.digest
 
@@ -84,7 +90,7 @@ def test_what_is_no_tokenizer_is_a_sentence(tmp_path):
         make_tokenizer([], 300, tmp_path / "new")
 
 
-def test_without_the_library_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_the_library_a_sentence_says_how_to_get_it(monkeypatch):
     real = builtins.__import__
 
     def without(name, *args, **kwargs):
@@ -92,10 +98,9 @@ def test_without_the_library_a_sentence_says_how_to_get_it(tmp_path, monkeypatch
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    (tmp_path / "tokenizer.json").write_text("{}")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
-        load_tokenizer(tmp_path)
+        loaded(b"{}", "tokenizer.json", None)
 
 
 def test_rows_of_which_none_has_text_are_named_and_one_without_is_no_fault(tmp_path):

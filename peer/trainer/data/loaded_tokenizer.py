@@ -1,0 +1,122 @@
+"""Runs the `tokenizers` library on a tokenizer.json, in processes with limits (`peer.limited_child`) alone.
+
+The library is in Rust: it panics with a BaseException, aborts the process when it cannot take memory, and some patterns
+in a file never end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dht.errors import UsageFault
+from peer.limited_child.parent_link import ParentLink
+from peer.optional_libraries import needing
+from peer.trainer.text.source_files import TokenArray, TokenType
+
+TOKENIZER_NAME = "tokenizer.json"
+CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+
+END_OF_TEXT = "<|endoftext|>"
+"""What a tokenizer that is made here ends documents with; token 0."""
+USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
+USUAL_MASKS = ("[MASK]", "<mask>")
+"""As BERT's and RoBERTa's tokenizers call the token that hides others."""
+USUAL_PADS = ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
+"""As tokenizers call what fills up shorter texts; without one it is the end of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """A tokenizer in this process; `eos` ends a document, and `vocab_size` is one more than the largest token."""
+
+    eos: int
+    vocab_size: int
+    _library: Any
+
+    @property
+    def dtype(self) -> TokenType:
+        """How its tokens are stored: uint16 where they fit."""
+        return token_dtype(self.vocab_size)
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The numbers of those usual tokens that it has."""
+        known = {text: self._library.token_to_id(text) for text in (*USUAL_MASKS, *USUAL_PADS)}
+        return {text: number for text, number in known.items() if number is not None}
+
+    def encode(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Tokens of each text, without those that a tokenizer would put around it."""
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, self.dtype) for encoding in encodings]
+
+    def encode_whole(self, texts: Sequence[str], max_tokens: int) -> list[TokenArray]:
+        """Tokens of each text with those that the tokenizer puts around it, cut to `max_tokens`; at least one each."""
+        self._library.enable_truncation(max_tokens)
+        try:
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=True)
+        finally:
+            self._library.no_truncation()
+        return [np.array(encoding.ids or [self.eos], self.dtype) for encoding in encodings]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+        text: str = self._library.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+
+def token_dtype(vocab_size: int) -> TokenType:
+    """How tokens below `vocab_size` are stored."""
+    return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
+
+
+def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
+    """Load the bytes of a tokenizer.json.
+
+    Args:
+        file: where they come from, for sentences.
+        end: the special token that ends documents; None: a usual one.
+
+    Raises:
+        UsageFault: they are no tokenizer, nothing says how documents end, or the library is missing.
+    """
+    with needing("text to tokens", "tokenizers", "hf"):
+        import tokenizers
+    library: Any = tokenizers
+    try:
+        tokenizer = library.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises no narrower class
+        raise UsageFault(
+            f"{file} is no tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    ends = [end] if end is not None else [text for text in USUAL_ENDS if text in vocab]
+    if not ends:
+        raise UsageFault(
+            f"nothing says which token of {file} ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
+            '{"eos_token": "TOKEN"} into it, with a token of its own; `peer data prepare` also takes --eos TOKEN'
+        )
+    if ends[0] not in vocab:
+        raise UsageFault(f"{file} has no token {end!r} to end a document with; expected one of its own")
+    return LoadedTokenizer(vocab[ends[0]], max(vocab.values()) + 1, tokenizer)
+
+
+def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+    """Answer the questions of `peer.trainer.data.tokenizing.OpenTokenizer`; the first one's body is tokenizer.json."""
+    tokenizer: LoadedTokenizer | None = None
+
+    def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:
+        nonlocal tokenizer
+        if tokenizer is None:
+            tokenizer = loaded(body, setup["file"], setup["end"])
+            return {"eos": tokenizer.eos, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special}
+        if "texts" in question:
+            return {"tokens": [tokens.tolist() for tokens in tokenizer.encode(question["texts"])]}
+        return {"text": tokenizer.decode(question["tokens"])}
+
+    return answer
