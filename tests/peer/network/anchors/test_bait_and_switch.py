@@ -15,6 +15,7 @@ import pytest
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.rounds.attempt import LaterVersions
+from averaging.rounds.presence import MemberPresence
 from averaging.signing.commit_log import CommitLog
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
@@ -57,7 +58,7 @@ class Victim:
         exchange = SimpleNamespace(
             me=named(JOINER),
             fragments=[self.fragment],
-            guard=SimpleNamespace(chain_objection=lambda commits, timing: ""),
+            guard=SimpleNamespace(chain_objection=lambda commits, timing: "", presence=MemberPresence(named(0))),
             applying=SimpleNamespace(
                 say_version=lambda fragment, peer_id: None,
                 adopt=self._adopt,
