@@ -32,7 +32,7 @@ MAX_MACHINES: Final = 50_000
 """Rows of credited machines. Beyond it new keys are counted and not listed: two keys can sign for one another, and
 nobody who has a row loses it."""
 MAX_UNWITNESSED_ROWS: Final = 100
-"""Rows of machines that nobody but themselves signed for, the first that came: a lone trainer is shown, a flood not."""
+"""Rows of machines before the first commit, the first that came: a lone trainer is shown, a flood not."""
 MAX_GAP_SECONDS: Final = 30.0
 """Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
 
@@ -179,8 +179,8 @@ class Ledger:
         others = [presence for presence in self.present.values() if presence.peer_id not in listed]
         others = [presence for presence in others if presence.condition == "here"]
         others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))
-        num_unwitnessed = sum(not machine.milli_witnessed for machine in self.machines.values())
-        num_free = max(0, MAX_UNWITNESSED_ROWS - num_unwitnessed)
+        # Once there is signed work, a record alone makes no contributor.
+        num_free = 0 if listed else MAX_UNWITNESSED_ROWS
         for presence in others[:num_free]:
             machine = MachineTotals(presence.peer_id)
             machine.meet(presence)

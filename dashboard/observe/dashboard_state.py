@@ -123,9 +123,9 @@ class DashboardState:
         return {row.record.peer_id: max(1, row.work) for row in self.here if row.is_vouched}
 
     @property
-    def trainers(self) -> tuple[PeerRow, ...]:
-        """Live peers that train."""
-        return tuple(row for row in self.here if row.record.is_training)
+    def trainers(self) -> tuple[PeerRecord, ...]:
+        """Live peers that train; see `RunStanding.trainers`."""
+        return self.standing.trainers
 
     @property
     def late(self) -> tuple[PeerRow, ...]:
@@ -143,7 +143,7 @@ class DashboardState:
         if self.has_ended:
             return "ended"
         if self.peers:
-            return phase_with_peers(self.peers, self.here, self.now, self.moved_at)
+            return phase_with_peers(self.peers, self.here, self.trainers, self.now, self.moved_at)
         return phase_without_peers(
             has_looked=self.has_looked, num_members=self.num_members, is_run_known=self.run is not None
         )
@@ -161,7 +161,7 @@ class DashboardState:
     @property
     def train_loss(self) -> float | None:
         """The median of those that train."""
-        return _median([one.train_loss for one in self.standing.electors if one.is_training])
+        return _median([one.train_loss for one in self.trainers])
 
     @property
     def tokens_per_second(self) -> float:

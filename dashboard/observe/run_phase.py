@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dashboard.observe.listed_peers import PeerRow
+from dht.records.peer_record import PeerRecord
 from peer.run_clock import has_stalled
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
@@ -21,23 +22,29 @@ def phase_without_peers(*, has_looked: bool, num_members: int, is_run_known: boo
     return "empty" if is_run_known else "no run"
 
 
-def phase_with_peers(peers: Sequence[PeerRow], here: Sequence[PeerRow], now: float, moved_at: float | None) -> Phase:
+def phase_with_peers(
+    peers: Sequence[PeerRow],
+    here: Sequence[PeerRow],
+    trainers: Sequence[PeerRecord],
+    now: float,
+    moved_at: float | None,
+) -> Phase:
     """Once peers have been seen.
 
     Args:
         here: those of `peers` that are live and on the manifest that we know.
+        trainers: as in `RunStanding`; newcomers whose work is in no commit yet do not stall a run.
         now: unix seconds.
         moved_at: when a commit was last seen, or somebody training after a time in which nobody did; unix seconds.
     """
     if any(row.record.role == "trainer" for row in here):
-        return "stalled" if _is_stalled(here, now, moved_at) else "live"
+        return "stalled" if _is_stalled(trainers, now, moved_at) else "live"
     return "resting" if here or all(row.condition == "left" for row in peers) else "silent"
 
 
-def _is_stalled(here: Sequence[PeerRow], now: float, moved_at: float | None) -> bool:
-    trainers = [row for row in here if row.record.is_training]
+def _is_stalled(trainers: Sequence[PeerRecord], now: float, moved_at: float | None) -> bool:
     if moved_at is None or not trainers:
         return False
-    rounds = [row.record.newest_round for row in trainers]
+    rounds = [record.newest_round for record in trainers]
     spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
     return has_stalled(now - moved_at, statistics.median(spent) if spent else 0.0)

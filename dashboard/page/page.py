@@ -115,7 +115,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
         "health": health(state, history.rounds),
-        "lone_words": lone_words(history.rounds, [row.record.started_at for row in state.trainers]),
+        "lone_words": lone_words(history.rounds, [record.started_at for record in state.trainers]),
     }
     return {key: TEMPLATES.get_template(f"{key}.html").render(values).strip() for key in SECTIONS}
 

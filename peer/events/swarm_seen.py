@@ -77,7 +77,7 @@ class SwarmSeen:
     own_id: str = ""
     """Of this peer's person, as the run's page has it in its address."""
     num_training: int = 0
-    """Machines that train now, this one included."""
+    """Machines that train now; see `RunStanding.trainers`."""
     num_resting: int = 0
     num_seeds: int = 0
     num_countries: int = 0
@@ -217,13 +217,14 @@ class SwarmWatch:
             self._met = {one: met for one, met in self._met.items() if one == self.me or one in self._have_worked}
         self._count_work(ranked, own, now)
         people = self._rank(ranked, own)
-        self._measured = measured = self._newest_loss(standing_of(here, work))
+        standing = standing_of(here, work)
+        self._measured = measured = self._newest_loss(standing)
         done, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
             own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
             own_id=self.own_id or self.me,
-            num_training=sum(one.state == "training" for one in trainers),
+            num_training=len(standing.trainers),
             num_resting=sum(one.state == "serving" for one in trainers),
             num_seeds=len(here) - len(trainers),
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),

@@ -130,7 +130,6 @@ def status_facts(
         standing: where the run is; None: as `records` alone tell it.
     """
     standing = standing_of(records) if standing is None else standing
-    trainers = [record for record in records if record.is_training]
     newest = list(standing.versions) or [0] * manifest.num_fragments
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule
@@ -145,7 +144,7 @@ def status_facts(
         "code": manifest.code,
         "command": manifest.command,
         "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
-        "num_trainers": len(trainers),
+        "num_trainers": len(standing.trainers),
         "num_members": len(records),
         "num_electors": len(standing.electors),
         "versions": newest,
@@ -176,7 +175,6 @@ def _print_table(
 ) -> None:
     standing = standing_of(records) if standing is None else standing
     facts = status_facts(run_id, manifest, records, time.time(), standing)
-    num_trainers = sum(record.is_training for record in standing.electors)
     console = console_of_output()
     loss = facts["held_out_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
@@ -186,7 +184,7 @@ def _print_table(
     whole = training.batch_size * training.accumulation_steps
     batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
-        f"{run_id}  trainers {num_trainers}  "
+        f"{run_id}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
         f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"

@@ -53,6 +53,11 @@ class RunStanding:
     tokens_per_second: float
 
     @property
+    def trainers(self) -> tuple[PeerRecord, ...]:
+        """Electors that train now: a record beside signed work makes no trainer."""
+        return tuple(record for record in self.electors if record.is_training)
+
+    @property
     def num_rounds(self) -> int:
         """Rounds of the whole run: each version of each fragment is one."""
         return sum(self.versions)

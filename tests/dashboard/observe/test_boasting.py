@@ -76,10 +76,22 @@ def test_strangers_in_the_majority_say_nothing_beside_members_of_signed_rounds()
     state = seen(2, 9, vouched=vouched)
     assert state.num_rounds == 5
     assert donors(state, 0, 5)[:2] == [identity.peer_id for identity in ALL[9:]]
+    assert len(state.trainers) == 2
+    figures = TextOnly(render_sections(state, history_of(state))["figures"]).text
+    assert "2machines" in figures
+    assert "newcomers" not in figures, "the others train as well, as they say"
     # And those that said it before there was a signed round have not left a mark.
     first, second = seen(2, 9), Look(now=NOW + 2, num_members=3, vouched=vouched)
     assert fold(first, second).num_rounds == 5
     assert fold(first, second).committed_tokens < 1000
+
+
+def test_a_newcomer_to_a_run_that_rests_stalls_nothing() -> None:
+    rests, newcomer = record_of(ALL[0], state="serving"), record_of(ALL[1])
+    first = fold(empty_state(), Look(now=NOW, num_members=3, records=[rests], vouched=[rests.peer_id]))
+    later = replace(rests, sequence=2, expires_at=NOW + 1030), replace(newcomer, expires_at=NOW + 1030)
+    state = fold(first, Look(now=NOW + 1000, num_members=3, records=later, vouched=[rests.peer_id]))
+    assert (len(state.here), len(state.trainers), state.phase) == (2, 0, "live")
 
 
 def test_the_clock_does_not_fall_when_the_first_signed_work_arrives() -> None:

@@ -175,7 +175,7 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     )
     assert "Nobody was left out" not in text_of("health", replace(history, rounds=quiet))
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
-    starts = [row.record.started_at for row in state_of().trainers]
+    starts = [record.started_at for record in state_of().trainers]
     assert lone_words(lone, starts)
     assert not lone_words(shared.rounds, starts)
     assert "they share nothing" not in text_of("status", shared) + text_of("health", shared)

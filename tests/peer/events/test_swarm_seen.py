@@ -167,12 +167,14 @@ def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
     ]
     lies = {"versions": (2**53 - 1,) * 2, "held_out_loss": 0.0001, "held_out_version": 9}
     free = [record(f"free{number}", 2**62, **lies) for number in range(10)]
-    assert watch.look([*honest, *free], 0.5).num_ranked == 12, "nobody has worked yet"
+    before = watch.look([*honest, *free], 0.5)
+    assert (before.num_ranked, before.num_training) == (12, 12), "nobody has worked yet"
     watch.look([*honest, *free], 1.0, work=work)
     more = [replace(one, tokens=one.tokens + 100) for one in (*honest, *free)]
     seen = watch.look(more, 2.0, work=work)
     assert places(seen) == [(1, "me", 600), (2, "other", 500)]
     assert (seen.share_of_hour, seen.held_out_loss, seen.held_out_version) == (0.5, 2.5, 9)
+    assert seen.num_training == 2
 
 
 def test_of_many_the_first_and_the_neighbours_are_listed() -> None:

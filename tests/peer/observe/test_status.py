@@ -105,6 +105,7 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
         facts = status_facts(RUN_ID, MANIFEST, records, NOW, standing)
         assert (facts["versions"], facts["run_tokens"], facts["held_out_loss"]) == ([0, 9], 100, 2.4)
         assert facts["tokens_per_second_reported"] < 1000
+    assert facts["num_trainers"] == 2
     _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)
     shown = capsys.readouterr().out
     assert " trainers 2  versions 0/9 " in shown

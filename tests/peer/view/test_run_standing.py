@@ -73,6 +73,8 @@ def test_free_records_count_for_nothing_beside_signed_work(num_honest: int, num_
     alone = standing_of(honest)
     standing = standing_of([*free, *honest], {one.peer_id: 7 for one in honest})
     assert standing == alone
+    assert standing.trainers == honest
+    assert len(standing_of([*free, *honest]).trainers) == num_free + num_honest, "nobody has worked yet"
 
 
 def test_words_weigh_what_the_work_of_their_members_weighs() -> None:
