@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dht.errors import LocalFault, UsageFault, writing
-from dht.fields import clean_text
 from dht.quantities import bytes_text
 from peer.optional_libraries import needing
 from peer.sources.hub_files import HubRepository, hub_repository, is_offline, unavailable
 from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart
 from peer.trainer.text.hub_layout import SplitFiles, files_of_split
+from peer.trainer.text.split_child import split_by_readme
 
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
 
@@ -134,38 +134,14 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
             f"{source} is no data set; expected hf:ORG/NAME@REVISION, with /CONFIG and :SPLIT where needed"
         )
     repository = hub_repository("dataset", match["path"], match["revision"], source, is_own=is_own)
+    paths, name, split = repository.paths, match["name"], match["split"] or "train"
     try:
-        return repository, files_of_split(repository.paths, _card(repository), match["name"], match["split"] or "train")
+        if "README.md" not in paths:
+            return repository, files_of_split(paths, {}, name, split)
+        readme = repository.read("README.md", 0, MAX_README_BYTES)
+        return repository, split_by_readme(paths, readme, name, split, source)
     except UsageFault as fault:
         raise UsageFault(f"{source} cannot be read: {fault}") from fault
-
-
-def _card(repository: HubRepository) -> dict[str, Any]:
-    """What the README says in its head; empty: nothing that can be read."""
-    if "README.md" not in repository.paths:
-        return {}
-    text = repository.read("README.md", 0, MAX_README_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
-    match = re.match(r"---[ \t]*\r?\n(.*?)^---", text, re.DOTALL | re.MULTILINE)
-    if match is None:
-        return {}
-    import yaml  # comes with huggingface_hub
-
-    class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """Without aliases, with which a short text can stand for endless data."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("it has aliases")
-            return super().compose_node(parent, index)
-
-    try:
-        found = yaml.load(match[1], Plain)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageFault(
-            f"the head of its README.md is not YAML that can be read ({clean_text(str(error), 100)}); expected the "
-            "table of its configurations"
-        ) from error
-    return found if isinstance(found, dict) else {}
 
 
 def _copied(
@@ -182,8 +158,9 @@ def _copied(
         yield FileRange(str(copy), start, stop)
         return
     if split.packing or split.form in ("csv", "tsv"):
+        where = f"{repository.where}: {path}"
         with _unpacked(repository, path, split.packing) as stream, copy.open("wb") as file:
-            lines = _csv_lines(stream, split.form, fields) if split.form in ("csv", "tsv") else _lines(stream)
+            lines = _csv_lines(stream, split.form, fields, where) if split.form in ("csv", "tsv") else _lines(stream)
             num_unchecked = _ROOM_BYTES
             for line in itertools.islice(lines, part, None, num_parts):
                 num_unchecked += len(line)
@@ -333,13 +310,27 @@ def _lines(stream: Any) -> Iterator[bytes]:
             line = stream.readline(MAX_ROW_BYTES)
 
 
-def _csv_lines(stream: Any, form: str, fields: Sequence[str]) -> Iterator[bytes]:
+def _csv_lines(stream: Any, form: str, fields: Sequence[str], where: str) -> Iterator[bytes]:
     """Rows of a CSV file as JSON lines, with the fields that are read."""
     csv.field_size_limit(MAX_ROW_BYTES)
     text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="")
-    rows = csv.DictReader(text, delimiter="\t" if form == "tsv" else ",")
+    row_length = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal row_length
+        while line := text.readline(MAX_ROW_BYTES + 1):
+            row_length += len(line)
+            if row_length > MAX_ROW_BYTES:
+                raise UsageFault(
+                    f"{where} has a row of more than {bytes_text(MAX_ROW_BYTES)}; expected shorter ones, and every "
+                    "quote closed; take another data set"
+                )
+            yield line
+
+    rows = csv.DictReader(lines(), delimiter="\t" if form == "tsv" else ",")
     missing = [name for name in fields if name not in (rows.fieldnames or ())]
     for row in rows:
+        row_length = 0
         # Without the field, a row shows which ones there are.
         kept = {name: row[name] for name in row if isinstance(name, str)} if missing else {n: row[n] for n in fields}
         yield json.dumps(kept).encode() + b"\n"

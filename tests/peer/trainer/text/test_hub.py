@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from dht.errors import LocalFault, UsageFault
+from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.text import hub as module
+from peer.trainer.text import split_child
 from peer.trainer.text.documents import Complaints, documents, rows_of
 from peer.trainer.text.hub import hub_copy, hub_parts
 from tests.kit.trainer.local_hub import COMMIT, TOKEN, LocalHub
@@ -165,6 +167,12 @@ def test_an_array_of_json_and_a_loading_script_are_a_sentence(tmp_path: Path, bo
         "configs: [{data_files: !!python/object/apply:os.system ['id']}]",
         "configs: " + "[" * 1500,
         "configs: [[], 7, {config_name: 3}]",
+        "a: !!int ''",
+        "a: !!bool perhaps",
+        "a: !!timestamp yesterday",
+        "a: !!float ''",
+        "? {a: b}\n: 1",
+        "- 1",
     ],
 )
 def test_no_readme_leads_out_of_the_repository(tmp_path: Path, books: Path, head: str) -> None:
@@ -176,6 +184,35 @@ def test_no_readme_leads_out_of_the_repository(tmp_path: Path, books: Path, head
     except UsageFault as fault:
         told = str(fault)
     assert found == ["inside"] or ("expected" in told and told.isprintable())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "a: " + "1:" * 400_000 + "1",
+        "configs: [{data_files: [" + ",".join(["'" + "**/" * 160 + "x'"] * 2000) + "]}]",
+    ],
+)
+def test_a_readme_takes_no_endless_time(
+    tmp_path: Path, hub: LocalHub, books: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    """A number to the base of 60, and patterns that fit many deep paths in many ways."""
+    monkeypatch.setattr(split_child, "LIMITS", ChildLimits(memory_bytes=1 << 30, seconds=0.5))
+    hub.extra_files = ["/".join([f"{number}", *"a" * 300, "rows.jsonl"]) for number in range(200)]
+    (books / "README.md").write_text(f"---\n{head}\n---\n")
+    with pytest.raises(UsageFault, match=r"took more than 0\.5 s; expected"):
+        hub_parts(SOURCE, 12, is_own=False)
+
+
+@pytest.mark.parametrize("rows", ["x" * 1000, '"x\n",' * 300, "x," * 600])
+def test_a_row_of_csv_has_a_greatest_length(
+    tmp_path: Path, books: Path, monkeypatch: pytest.MonkeyPatch, rows: str
+) -> None:
+    """Whether it has no end of a line, or one between each pair of quotes."""
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 500)
+    (books / "rows.csv.gz").write_bytes(gzip.compress(f"text\nfine\n{rows}\nlast\n".encode()))
+    with pytest.raises(UsageFault, match=r"rows\.csv\.gz has a row of more than 500 B"):
+        all_texts(tmp_path, SOURCE, 1)
 
 
 @pytest.mark.parametrize(
