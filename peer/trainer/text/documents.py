@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
@@ -112,6 +112,11 @@ class Complaints:
 
     counts: Counter[str] = field(default_factory=Counter)
     lack: str = ""
+
+    def add(self, counts: Mapping[str, int], lack: str) -> None:
+        """Count what was left out or mended elsewhere."""
+        self.counts.update(counts)
+        self.lack = self.lack or lack
 
     def text(self) -> str:
         """``empty rows (3), rows without the field (1)``."""

@@ -1,4 +1,5 @@
-"""Texts of a part, read by a child process with limits: a small Parquet file can stand for endless memory.
+"""Texts of a part, read by a child process with limits: a small Parquet file can stand for endless memory, and a row of
+JSON for twenty times its length.
 
 Workers that tokenize have such limits themselves. This is for what reads text in the main process. The child's end is
 `prepare`, which `peer.limited_child.process` calls.
@@ -11,6 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from dht.errors import LocalFault
+from dht.fields import printable
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink
@@ -28,7 +31,7 @@ def limited_texts(part: TextPart, text_field: str, complaints: Complaints) -> It
         UsageFault: a file cannot be read.
         LocalFault: a library is missing, or a file took more than `LIMITS`.
     """
-    if part.kind != "parquet":  # lines are read in pieces of bounded length
+    if part.kind == "text":  # it is read in pieces of bounded length
         yield from (segment.text for segment in documents(part, text_field, complaints))
         return
     question: dict[str, Any] = {
@@ -41,10 +44,27 @@ def limited_texts(part: TextPart, text_field: str, complaints: Complaints) -> It
         fields: dict[str, Any] = {}
         while "counts" not in fields:
             fields, body = child.ask(question)
-            yield from json.loads(body)
+            yield from _checked_texts(body, what)
             question = {}
-        complaints.counts.update({str(name): int(count) for name, count in fields["counts"].items()})
-        complaints.lack = complaints.lack or str(fields["lack"])
+        counts, lack = fields["counts"], fields.get("lack")
+        are_counts = isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
+        if not are_counts or not isinstance(lack, str):
+            raise _no_texts(what)
+        complaints.add({printable(name): count for name, count in counts.items()}, printable(lack))
+
+
+def _checked_texts(body: bytes, what: str) -> list[str]:
+    try:
+        texts = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _no_texts(what) from error
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _no_texts(what)
+    return texts
+
+
+def _no_texts(what: str) -> LocalFault:
+    return LocalFault(f"the process that reads {what} sent no texts; expected some; leave that file out")
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:

@@ -14,7 +14,7 @@ from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.text import documents as documents_module
 from peer.trainer.text import limited_texts as limited_module
 from peer.trainer.text import parquet_groups
-from peer.trainer.text.documents import Complaints, documents, files_of, parts_of
+from peer.trainer.text.documents import Complaints, FileRange, TextPart, documents, files_of, parts_of
 from peer.trainer.text.limited_texts import limited_texts
 
 
@@ -123,3 +123,47 @@ def test_a_file_with_too_many_row_groups_is_one_sentence(tmp_path: Path, monkeyp
     path = written(tmp_path / "rows.parquet", ["a", "b", "c", "d"], row_group_size=1)
     with pytest.raises(UsageFault, match="has 4 row groups; expected at most 3"):
         parquet_groups.prepare({}, None)({"path": str(path)}, b"")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ({"counts": {}, "lack": ""}, b"{}"),
+        ({"counts": {}, "lack": ""}, b"[1]"),
+        ({"counts": {}, "lack": ""}, b"\xff"),
+        ({"counts": {}, "lack": ""}, b"[" * 100_000),
+        ({"counts": 3, "lack": ""}, b"[]"),
+        ({"counts": {"rows": "many"}, "lack": ""}, b"[]"),
+        ({"counts": {}, "lack": 1}, b"[]"),
+        ({"counts": {}}, b"[]"),
+    ],
+)
+def test_an_answer_without_texts_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], body: bytes
+) -> None:
+    class Taken:
+        """A child that a library has been taken over in."""
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+            return fields, body
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(limited_module, "LimitedChild", Taken)
+    part = TextPart("parquet", (FileRange(str(tmp_path / "rows.parquet"), 0, 1),))
+    with pytest.raises(LocalFault, match=r"rows\.parquet sent no texts; expected some"):
+        list(limited_texts(part, "text", Complaints()))
+
+
+def test_a_line_of_json_takes_no_memory_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of empty lists takes twenty times its length."""
+    monkeypatch.setattr(limited_module, "LIMITS", ChildLimits(memory_bytes=100 << 20, seconds=30))
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a", "other": [' + "[]," * (4 << 20) + "0]}\n")
+    (part,) = parts_of(files_of([str(path)]), 1 << 30)
+    with pytest.raises(LocalFault, match=r"rows\.jsonl took more than 105 MB of memory"):
+        list(limited_texts(part, "text", Complaints()))
