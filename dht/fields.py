@@ -107,6 +107,8 @@ _NO_MARK: Final = _code_points(
     (0xE0000, 0xE0FFF),  # tags and further variation selectors
     # Letters and symbols whose picture is empty.
     (0x2800, 0x2800),  # braille blank
+    (0x303F, 0x303F),  # ideographic half fill space
+    (0xFFFC, 0xFFFC),  # stands for an object that is not there
     (0x13441, 0x13442),  # Egyptian blanks
     (0x16FE4, 0x16FE4),  # Khitan filler
     (0x1D159, 0x1D159),  # musical null notehead

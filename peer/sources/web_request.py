@@ -328,6 +328,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if reason is not None:
             fp.close()
             raise RedirectRefused(reason, there.geturl())
+        fp.close()  # the library would read its body to an end that may never come
         return super().http_error_302(req, fp, code, msg, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302

@@ -102,6 +102,29 @@ def test_secret_headers_go_to_the_first_server_alone() -> None:
     assert "authorization" not in seen[0]
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_body_of_a_redirect_is_not_read(status: int) -> None:
+    """`urllib` reads all of it into memory, and it may have no end."""
+    sent = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/there":
+            plain(handler)
+            return
+        handler.send_response(status)
+        handler.send_header("Location", "/there")
+        handler.end_headers()
+        while sum(sent) < 100 << 20:
+            try:
+                sent.append(handler.wfile.write(bytes(1 << 20)))
+            except OSError:
+                break
+
+    with server(answer) as (url, _):
+        assert read(url) == b"ok"
+    assert sum(sent) < 50 << 20
+
+
 @pytest.mark.parametrize(
     "address",
     [
