@@ -18,7 +18,7 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from peer.optional_libraries import needing
 from peer.sources.hub_files import HubRepository, hub_repository, is_offline, unavailable
 from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart
 from peer.trainer.text.hub_layout import SplitFiles, files_of_split
+from peer.trainer.text.parquet_groups import PARQUET_MARK, RowGroupLists
 from peer.trainer.text.split_child import split_by_readme
 
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
@@ -40,7 +41,6 @@ MAX_FOOTER_BYTES: Final = 64 << 20
 DISK_KEPT_BYTES: Final = 1 << 30
 """Left free for everything else on the disk."""
 
-_PARQUET_MARK: Final = b"PAR1"
 _TAIL_BYTES: Final = 1 << 16
 """Read first of the end of a Parquet file: most footers fit in."""
 _ROOM_BYTES: Final = 64 << 20
@@ -66,8 +66,9 @@ def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, i
     # A text is one document, which is divided as a whole.
     parts_of_file = 1 if split.form == "text" else WHOLE_FILE_PARTS
     if split.form == "parquet":
-        footer = _footer(repository, split.paths[0])
-        parts_of_file = max(1, int(footer.num_row_groups))
+        path = split.paths[0]
+        with contextlib.closing(RowGroupLists()) as lists:
+            parts_of_file = max(1, lists.num_groups(_footer(repository, path), f"{repository.where}: {path}"))
     num_parts = min(num_files * max(1, min(parts_of_file, max_parts // num_files)), max_parts)
     return [(number, num_parts) for number in range(num_parts)]
 
@@ -99,12 +100,12 @@ def hub_copy(
     if num_parts < num_files:
         files = split.paths[number * num_files // num_parts : (number + 1) * num_files // num_parts]
     try:
-        with writing(folder):
+        with writing(folder), contextlib.closing(RowGroupLists()) as lists:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be private
             pieces = [
                 piece
                 for count, path in enumerate(files)
-                for piece in _copied(opened, path, (part, parts_of_file), fields, folder / _name(count, path))
+                for piece in _copied(opened, path, (part, parts_of_file), fields, folder / _name(count, path), lists)
             ]
         yield TextPart("jsonl" if split.form in ("csv", "tsv") else split.form, tuple(pieces))
     finally:
@@ -145,15 +146,18 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
 
 
 def _copied(
-    opened: Opened, path: str, which: tuple[int, int], fields: Sequence[str], copy: Path
+    opened: Opened, path: str, which: tuple[int, int], fields: Sequence[str], copy: Path, lists: RowGroupLists
 ) -> Iterator[FileRange]:
     """The piece of a file that belongs to a part, after it was written to `copy`."""
     (repository, split), (part, num_parts) = opened, which
     if split.form == "parquet":
-        footer = _footer(repository, path, copy)
-        start, stop = (int(footer.num_row_groups) * number // num_parts for number in (part, part + 1))
+        where, footer, size = f"{repository.where}: {path}", _footer(repository, path, copy), copy.stat().st_size
+        num_groups = lists.num_groups(footer, where)
+        start, stop = (num_groups * number // num_parts for number in (part, part + 1))
+        ranges = lists.columns(footer, where, range(start, stop), fields, size)
         with copy.open("r+b") as file:
-            for first, last in _columns(footer, range(start, stop), fields, where=f"{repository.where}: {path}"):
+            _check_room(file, sum(last - first for first, last in ranges))
+            for first, last in ranges:
                 _fill(repository, path, file, first, last)
         yield FileRange(str(copy), start, stop)
         return
@@ -221,44 +225,22 @@ def _check_room(file: Any, num_bytes: int) -> None:
         )
 
 
-def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> Any:
-    """What a Parquet file says about itself; `copy` is given the size of the file, its beginning and its end."""
-    with needing(f"reading {repository.where}", "pyarrow", "hf"):
-        import pyarrow
-        import pyarrow.parquet
+def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> bytes:
+    """The end of a Parquet file, from its footer on; `copy` gets the size of the file, its beginning and its end."""
     where, size = f"{repository.where}: {path}", repository.size(path)
     tail = repository.read(path, max(0, size - _TAIL_BYTES), size)
     length = int.from_bytes(tail[-8:-4], "little") + 8
-    if tail[-4:] != _PARQUET_MARK or length > min(size, MAX_FOOTER_BYTES):
+    if tail[-4:] != PARQUET_MARK or length > min(size, MAX_FOOTER_BYTES):
         raise unavailable(where, "it is no whole Parquet file")
     if length > len(tail):
         tail = repository.read(path, size - length, size - len(tail)) + tail
     if copy is not None:
         with copy.open("wb") as file:
             file.truncate(size)
-            file.write(_PARQUET_MARK)
+            file.write(PARQUET_MARK)
             file.seek(size - len(tail))
             file.write(tail)
-    try:
-        return pyarrow.parquet.read_metadata(io.BytesIO(_PARQUET_MARK + tail[-length:]))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise unavailable(where, str(error)) from error
-
-
-def _columns(footer: Any, groups: Iterable[int], fields: Sequence[str], where: str) -> Iterator[tuple[int, int]]:
-    """Ranges of bytes of the columns of row groups."""
-    for group in groups:
-        rows = footer.row_group(group)
-        for number in range(rows.num_columns):
-            column = rows.column(number)
-            if column.path_in_schema.split(".")[0] not in fields:
-                continue
-            start = column.data_page_offset
-            if column.dictionary_page_offset:
-                start = min(start, column.dictionary_page_offset)
-            if start < 0 or column.total_compressed_size < 0:
-                raise unavailable(where, "it is no whole Parquet file")
-            yield start, start + column.total_compressed_size
+    return tail[-length:]
 
 
 @contextlib.contextmanager

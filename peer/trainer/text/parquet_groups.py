@@ -1,10 +1,14 @@
-"""Row groups of Parquet files, which a child process with limits looks at: the list in a file is a stranger's claim.
+"""Row groups and columns of Parquet files, whose lists a child process with limits reads: a list is a stranger's claim.
 
-The child's end is `prepare`, which `peer.limited_child.process` calls.
+It takes a local file, or the footer of one that lies on the hub. What it answers is checked here. The child's end is
+`prepare`, which `peer.limited_child.process` calls.
 """
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,16 @@ from dht.quantities import plural
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink
+from peer.optional_libraries import needing
 from peer.trainer.text.parquet_rows import open_parquet
 
 MAX_ROW_GROUPS = 1 << 16
 """Of a file; each has some megabytes of text, and larger data has several files."""
+MAX_COLUMN_RANGES = 1 << 16
+"""Of a part, each of which is a request to the hub."""
+PARQUET_MARK = b"PAR1"
 LIMITS = ChildLimits(memory_bytes=1 << 30, seconds=60.0)
-"""A list of 60,000 row groups takes 60 MB and a second or two."""
+"""A list of 60,000 row groups takes 60 MB and a second or two, one of a million columns 750 MB and three."""
 
 
 class RowGroupLists:
@@ -34,34 +42,144 @@ class RowGroupLists:
             UsageFault: it is no Parquet file, or has too many.
             LocalFault: a library is missing, or the file took more than `LIMITS`.
         """
+        sizes = self._answer(str(path), {"path": str(path.absolute())}).get("sizes")
+        if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+            raise _no_answer(str(path))
+        return [max(0, size) for size in sizes]
+
+    def num_groups(self, footer: bytes, where: str) -> int:
+        """Row groups of a file, by its footer.
+
+        Args:
+            footer: with the length and the mark behind it.
+            where: what messages call the file.
+
+        Raises:
+            UsageFault: there are too many, or a library is missing.
+            LocalFault: it is no footer, or took more than `LIMITS`.
+        """
+        num_groups = self._answer(where, {"where": where}, footer).get("num_groups")
+        if type(num_groups) is not int or not 0 <= num_groups <= MAX_ROW_GROUPS:
+            raise _no_answer(where)
+        return num_groups
+
+    def columns(
+        self, footer: bytes, where: str, groups: range, fields: Sequence[str], file_bytes: int
+    ) -> list[tuple[int, int]]:
+        """Ranges of bytes of the columns of row groups, in order; they lie apart, between the mark and the footer.
+
+        Args:
+            fields: of the rows, whose columns these are.
+            file_bytes: length of the whole file.
+
+        Raises:
+            UsageFault, LocalFault: as from `num_groups`, or the columns do not lie there.
+        """
+        question = {"where": where, "groups": [groups.start, groups.stop], "fields": list(fields)}
+        ranges = self._answer(where, question, footer).get("ranges")
+        if not isinstance(ranges, list) or len(ranges) > MAX_COLUMN_RANGES:
+            raise _no_answer(where)
+        return checked_ranges(ranges, where, file_bytes - len(footer))
+
+    def _answer(self, where: str, question: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
         if self._child is None:
             self._child = LimitedChild(__name__, {}, LIMITS, "Parquet files", "leave that file out")
         try:
-            sizes = self._child.ask({"path": str(path.absolute())})[0].get("groups")
+            return self._child.ask(question, body)[0]
         except UsageFault:
             raise
         except LocalFault as fault:
-            raise LocalFault(f"{path}: {fault}") from fault
-        if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
-            raise LocalFault(f"{path}: the process that reads Parquet files sent no lengths; expected some; try again")
-        return [max(0, size) for size in sizes]
+            raise LocalFault(f"{where}: {fault}") from fault
 
     def close(self) -> None:
         if self._child is not None:
             self._child.close()
 
 
+def checked_ranges(ranges: Sequence[Any], where: str, footer_start: int) -> list[tuple[int, int]]:
+    """Pairs of (start, stop) in order, without empty ones.
+
+    Raises:
+        LocalFault: they do not lie apart between the mark of the file and `footer_start`.
+    """
+    found = []
+    for pair in ranges:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(place) is int for place in pair):
+            raise _no_answer(where)
+        start, stop = pair
+        if start == stop:
+            continue
+        if not len(PARQUET_MARK) <= start < stop <= footer_start:
+            raise LocalFault(
+                f"{where} has a column at bytes {start} to {stop}; expected columns inside its bytes "
+                f"{len(PARQUET_MARK)} to {footer_start}; leave that file out"
+            )
+        found.append((start, stop))
+    found.sort()
+    for (_, end), (start, _) in pairwise(found):
+        if start < end:
+            raise LocalFault(
+                f"{where} has two columns that share its bytes {start} to {end}; expected each to have its own; "
+                "leave that file out"
+            )
+    return found
+
+
+def _no_answer(where: str) -> LocalFault:
+    return LocalFault(
+        f"{where}: the process that reads Parquet files sent no list; expected one of its row groups; try again"
+    )
+
+
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
     """Answer the questions of `RowGroupLists`."""
 
     def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:
-        path = Path(question["path"])
-        metadata = open_parquet(path).metadata
+        where = question.get("where") or question["path"]
+        metadata = _metadata(body, where) if body else open_parquet(Path(where)).metadata
         if metadata.num_row_groups > MAX_ROW_GROUPS:
             raise UsageFault(
-                f"{path} has {plural(metadata.num_row_groups, 'row group')}; expected at most {MAX_ROW_GROUPS}; write "
+                f"{where} has {plural(metadata.num_row_groups, 'row group')}; expected at most {MAX_ROW_GROUPS}; write "
                 "it with larger ones, or as several files"
             )
-        return {"groups": [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]}
+        if "fields" in question:
+            return {"ranges": _column_ranges(metadata, range(*question["groups"]), question["fields"], where)}
+        if body:
+            return {"num_groups": metadata.num_row_groups}
+        return {"sizes": [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]}
 
     return answer
+
+
+def _metadata(footer: bytes, where: str) -> Any:
+    with needing(f"reading {where}", "pyarrow", "hf"):
+        import pyarrow
+        import pyarrow.parquet
+    try:
+        return pyarrow.parquet.read_metadata(io.BytesIO(PARQUET_MARK + footer))
+    except (pyarrow.ArrowException, OSError) as error:
+        if "bad_alloc" in str(error):
+            raise MemoryError from error
+        raise LocalFault(f"its footer cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+
+
+def _column_ranges(metadata: Any, groups: range, fields: Sequence[str], where: str) -> list[tuple[int, int]]:
+    """(start, stop) of each column of these row groups, as the footer says."""
+    schema = metadata.schema
+    columns = [number for number in range(len(schema)) if schema.column(number).path.split(".")[0] in fields]
+    num_ranges = len(columns) * len(groups)
+    if num_ranges > MAX_COLUMN_RANGES:
+        raise UsageFault(
+            f"{where} has {plural(num_ranges, 'range')} of columns in a part; expected at most {MAX_COLUMN_RANGES}; "
+            "write it with larger row groups, or with fewer columns"
+        )
+    ranges = []
+    for group in groups:
+        rows = metadata.row_group(group)
+        for number in columns:
+            column = rows.column(number)
+            start = column.data_page_offset
+            if column.dictionary_page_offset:
+                start = min(start, column.dictionary_page_offset)
+            ranges.append((start, start + column.total_compressed_size))
+    return ranges

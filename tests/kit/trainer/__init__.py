@@ -12,6 +12,7 @@ The files, each built on those above it:
     prepared_data.py    a small tokenizer, and shards made with it
     shard_server.py     those shards on a web server that breaks off and lies
     local_hub.py        data sets and models on a hub of this machine, which dies, stalls and lies
+    parquet_footer.py   footers of Parquet files with made-up numbers
     canary_home.py      a home folder in which nothing may be opened, and a process that follows manifests there
     writable_hub.py     a hub of models that takes a pushed folder, refuses it, and cuts uploads off
     initial_anchors.py  anchors of a run that has just begun

@@ -15,20 +15,42 @@ import pytest
 from dht.errors import LocalFault, UsageFault
 from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.text import hub as module
-from peer.trainer.text import split_child
+from peer.trainer.text import parquet_groups, split_child
 from peer.trainer.text.documents import Complaints, documents, rows_of
 from peer.trainer.text.hub import hub_copy, hub_parts
+from peer.trainer.text.parquet_groups import MAX_ROW_GROUPS, RowGroupLists, checked_ranges
 from tests.kit.trainer.local_hub import COMMIT, TOKEN, LocalHub
+from tests.kit.trainer.parquet_footer import Column, footer, write_with_footer
 from tests.kit.trainer.prepared_data import json_lines, sentences
 
 SOURCE = "hf:org/books@v1"
 
 
+class SharedLists(RowGroupLists):
+    """One child for all tests; to start one for each part takes long."""
+
+    def close(self) -> None:
+        if self._child is not None and self._child.has_ended:
+            self.end()
+
+    def end(self) -> None:
+        super().close()
+        self._child = None
+
+
+@pytest.fixture(scope="module")
+def lists() -> Iterator[SharedLists]:
+    found = SharedLists()
+    yield found
+    found.end()
+
+
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[LocalHub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists: SharedLists) -> Iterator[LocalHub]:
     found = LocalHub(tmp_path / "hub")
     (tmp_path / "hub" / "org" / "books").mkdir(parents=True)
     module._opened_at.cache_clear()
+    monkeypatch.setattr(module, "RowGroupLists", lambda: lists)
     with found.asked_here(tmp_path / "cache"):
         yield found
     found.close()
@@ -270,3 +292,87 @@ def test_without_a_network_the_cache_serves_what_the_volunteer_names(
     with pytest.raises(LocalFault, match=r"hf:org/other@v1 cannot be read \("):
         hub_parts("hf:org/other@v1", 12, is_own=True)
     assert hub.heads == []
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[Column(-4, 100)]],
+        [[Column(4, -100)]],
+        [[Column(100, 100, dictionary_start=-50)]],
+        [[Column(2**62, 100)]],
+        [[Column(4, 2**62)]],
+        [[Column(2**63 - 1, 2**63 - 1)]],
+        [[Column(900, 150)]],
+        [[Column(4, 100)], [Column(50, 100)]],
+        [[Column(4, 100)]] * 2,
+    ],
+    ids=["before", "negative", "dictionary", "behind", "long", "overflow", "footer", "overlapping", "twice"],
+)
+def test_columns_that_lie_elsewhere_than_in_the_file_are_not_fetched(
+    tmp_path: Path, hub: LocalHub, books: Path, groups: list[list[Column]]
+) -> None:
+    pytest.importorskip("pyarrow")
+    write_with_footer(books / "train.parquet", footer(groups))
+    before = hub.num_bytes
+    with pytest.raises(LocalFault, match=r"org/books@v1: train\.parquet has .* column.*; expected"):
+        texts_of(tmp_path, SOURCE, 0, 1)
+    assert hub.num_bytes - before < 5000
+
+
+def test_a_footer_that_takes_all_memory_or_time_is_one_sentence(
+    tmp_path: Path, books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 MB here; one of 64 MiB takes 2 GB and eight seconds."""
+    pytest.importorskip("pyarrow")
+    names = [f"column {number}" for number in range(1000)]
+    wide = footer([[Column(4, 10)] * len(names)], names, repeat=300)
+    write_with_footer(books / "train.parquet", wide)
+    monkeypatch.setattr(module, "RowGroupLists", RowGroupLists)
+    for memory_bytes, seconds, told in (
+        (150 << 20, 60.0, "took more than 157 MB"),
+        (1 << 30, 0.2, r"took more than 0\.2 s"),
+    ):
+        monkeypatch.setattr(parquet_groups, "LIMITS", ChildLimits(memory_bytes, seconds))
+        with pytest.raises(LocalFault, match=rf"org/books@v1: train\.parquet: the process .*{told}"):
+            hub_parts(SOURCE, 12, is_own=False)
+
+
+def test_a_footer_of_too_many_row_groups_is_one_sentence(books: Path) -> None:
+    pytest.importorskip("pyarrow")
+    write_with_footer(books / "train.parquet", footer([[]], [], repeat=MAX_ROW_GROUPS + 1))
+    with pytest.raises(UsageFault, match=r"train\.parquet has 65\.5 k row groups; expected at most 65536"):
+        hub_parts(SOURCE, 12, is_own=False)
+
+
+def test_a_part_of_too_many_ranges_of_columns_is_one_sentence(tmp_path: Path, books: Path) -> None:
+    """Each would be a request to the hub."""
+    pytest.importorskip("pyarrow")
+    names = [f"text.{number}" for number in range(66)]
+    write_with_footer(books / "train.parquet", footer([[Column(4, 0)] * 66], names, repeat=1000))
+    with pytest.raises(UsageFault, match="has 66 k ranges of columns in a part; expected at most 65536"):
+        texts_of(tmp_path, SOURCE, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "ranges", [[[4]], [[4, 8, 9]], [["4", 8]], [[4.0, 8.0]], [[True, 8]], [7], [None], [[8, 4]], [[4, 10**30]]]
+)
+def test_ranges_that_are_none_are_one_sentence(ranges: list[Any]) -> None:
+    """The process that lists them has read a stranger's file."""
+    with pytest.raises(LocalFault, match=r"^x\.parquet.*; expected"):
+        checked_ranges(ranges, "x.parquet", 100)
+
+
+def test_ranges_that_touch_and_empty_ones_are_kept_in_order() -> None:
+    """An empty row group may have any place."""
+    assert checked_ranges([[50, 100], [4, 50], [0, 0], [-1, -1]], "x.parquet", 100) == [(4, 50), (50, 100)]
+
+
+def test_an_answer_that_is_no_list_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = RowGroupLists()
+    for answer in ({}, {"num_groups": -1, "ranges": {}}, {"num_groups": 2**60, "ranges": [[4, 4]] * 65537}):
+        monkeypatch.setattr(lists, "_answer", lambda *_, answer=answer: answer)
+        with pytest.raises(LocalFault, match="sent no list"):
+            lists.num_groups(b"", "x.parquet")
+        with pytest.raises(LocalFault, match="sent no list"):
+            lists.columns(b"", "x.parquet", range(1), ("text",), 100)

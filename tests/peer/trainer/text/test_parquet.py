@@ -11,11 +11,15 @@ import pytest
 
 from dht.errors import LocalFault, UsageFault
 from peer.limited_child.child_limits import ChildLimits
+from peer.trainer.data import tokenize_pool
+from peer.trainer.prepare import prepare_data
 from peer.trainer.text import documents as documents_module
 from peer.trainer.text import limited_texts as limited_module
 from peer.trainer.text import parquet_groups
 from peer.trainer.text.documents import Complaints, FileRange, TextPart, documents, files_of, parts_of
 from peer.trainer.text.limited_texts import limited_texts
+from tests.kit.trainer.parquet_footer import Column, footer, write_with_footer
+from tests.kit.trainer.prepared_data import small_tokenizer
 
 
 def written(path: Path, values: Any, **options: Any) -> Path:
@@ -107,6 +111,31 @@ def test_a_file_that_takes_too_much_memory_is_one_sentence(tmp_path: Path, monke
     (part,) = parts_of(files_of([str(path)]), 1 << 20)
     with pytest.raises(LocalFault, match=r"bomb\.parquet"):
         list(limited_texts(part, "text", Complaints()))
+
+
+def test_a_page_that_takes_too_much_memory_ends_the_worker_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without limits its row would be left out, as one of more than 64 MiB."""
+    pytest.importorskip("tokenizers")
+    path = written(tmp_path / "bomb.parquet", ["x" * (160 << 20)], use_dictionary=False)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(tokenize_pool, "LIMITS", ChildLimits(memory_bytes=150 << 20, seconds=60.0))
+    tokenizer = small_tokenizer(tmp_path).path
+    with pytest.raises(LocalFault, match=r"took more than 157 MB|bomb\.parquet cannot be read \(malloc of size"):
+        prepare_data([str(path)], tokenizer, tmp_path / "out", num_processes=1, say=lambda text: None)
+
+
+@pytest.mark.parametrize("num_rows", [3, 2**31, 2**60, 2**63 - 1])
+def test_rows_end_with_the_column_whatever_their_number_is_said_to_be(tmp_path: Path, num_rows: int) -> None:
+    values = pyarrow.table([["a", "b", "c"]], schema=pyarrow.schema([pyarrow.field("text", "string", nullable=False)]))
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(values, path, compression="none", use_dictionary=False)
+    length = pyarrow.parquet.read_metadata(path).row_group(0).column(0).total_compressed_size
+    body = path.read_bytes()[4 : 4 + length]
+    write_with_footer(path, footer([[Column(4, length)]], num_rows=num_rows), body)
+    rows = documents(TextPart("parquet", (FileRange(str(path), 0, 1),)), "text", Complaints())
+    assert [found.text for found in rows] == ["a", "b", "c"]
 
 
 def test_texts_of_a_limited_child_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
