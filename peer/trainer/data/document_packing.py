@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from dht.errors import writing
+from dht.errors import LocalFault, writing
+from dht.quantities import bytes_text
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.examples.label_rules import ExampleRules
@@ -32,6 +34,10 @@ BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
 EXAMPLES_AT_ONCE = 256
 """The same of rows with labels, most of them short."""
+CHECKED_BYTES = 64 << 20
+"""The disk is looked at so often: a small file can stand for endless text."""
+DISK_KEPT_BYTES = 1 << 30
+"""Left free for everything else on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class _ShardFile:
         self._draft = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: BinaryIO | None = None
         self._hasher = blake3.blake3()
+        self._num_unchecked = 0
         self.tokens = self.text_bytes = self.largest = 0
 
     def add(self, tokens: TokenArray, num_text_bytes: int) -> None:
@@ -76,6 +83,10 @@ class _ShardFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             self._file = os.fdopen(os.open(self._draft, flags, self._mode), "wb")
         content = tokens.tobytes()
+        self._num_unchecked += len(content)
+        if self._num_unchecked > CHECKED_BYTES:
+            self._check_room()
+            self._num_unchecked = 0
         self._hasher.update(content)
         self._file.write(content)
         self.tokens += len(tokens)
@@ -86,6 +97,14 @@ class _ShardFile:
         largest = self.largest
         self.add(row, num_content_bytes)
         self.largest = max(largest, int(values.max(initial=0)))  # class and length are no tokens
+
+    def _check_room(self) -> None:
+        free = shutil.disk_usage(self._path.parent).free
+        if free < DISK_KEPT_BYTES:
+            raise LocalFault(
+                f"{self._path.parent} has {bytes_text(free)} left while {self._path.name} is tokenized; expected more "
+                f"than {bytes_text(DISK_KEPT_BYTES)}; free some disk"
+            )
 
     def keep(self) -> dict[str, Any] | None:
         """Give it its name; None when there is nothing in it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dht.errors import LocalFault
 from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer
@@ -46,3 +48,19 @@ def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
         tokens = np.fromfile(tmp_path / "training", tokenizer.dtype)
         assert tokenizer.decode(tokens.tolist()).split("<|endoftext|>")[:-1] == texts
         assert told["documents"] == 20
+
+
+def test_a_part_of_endless_text_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of Parquet can stand for as many rows as their writer likes."""
+    monkeypatch.setattr(document_packing, "CHECKED_BYTES", 1000)
+    monkeypatch.setattr(document_packing, "BATCH_CHARACTERS", 200)
+    free = [10**9 + 10**8, 10**9]
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free.pop(0)))
+    path = tmp_path / "rows.jsonl"
+    path.write_text((json.dumps({"text": "some words of a text"}) + "\n") * 2000)
+    tokenizer = in_this_process(small_tokenizer(tmp_path / "tokenizer"))
+    part = TextPart("jsonl", (FileRange(str(path), 0, path.stat().st_size),))
+    with pytest.raises(LocalFault, match=r"has 1 GB left while .* is tokenized; expected more than 1\.07 GB"):
+        tokenize_part(TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "t", tmp_path / "h"), tokenizer)
+    assert not list(tmp_path.glob(".*"))
