@@ -31,6 +31,8 @@ from peer.trainer.text.source_files import TokenType
 MAX_TOKENIZER_BYTES = 64 << 20
 """The largest tokenizers take 35 MB as JSON."""
 
+MAX_TOKEN_CHARACTERS = 4096
+"""Of the text of one token; the longest published ones are rows of some hundred spaces."""
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=60.0)
 """A tokenizer of 35 MB takes 0.6 GB and 3 s to load; a slow machine needs ten times as long."""
 ADVICE = "if the tokenizer is a run's, tell the run's owner; otherwise take another one"
@@ -107,7 +109,7 @@ class OpenTokenizer:
             LocalFault: as the class.
         """
         text = self._child.ask({"tokens": list(tokens)})[0].get("text")
-        if not isinstance(text, str):
+        if not isinstance(text, str) or len(text) > MAX_TOKEN_CHARACTERS * len(tokens):
             raise self._unusable("text")
         return text
 

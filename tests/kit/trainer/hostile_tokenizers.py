@@ -28,11 +28,15 @@ _HOSTILE: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "never ends": lambda: {"normalizer": {"type": "Sequence", "normalizers": [_tenfold("e")] * 9}},
     "never ends decoding": lambda: {"decoder": {"type": "Sequence", "decoders": [_tenfold("b")] * 12}},
+    "decodes to long texts": lambda: {
+        "decoder": {"type": "Replace", "pattern": {"String": "b"}, "content": "b" * 100_000}
+    },
     "panics decoding": lambda: {"decoder": {"type": "Replace", "pattern": _PATTERN, "content": "x"}},
 }
 AT_LOAD = ("allocates 8 GB", "is cut short")
 AT_ENCODE = ("panics at a word", "never ends")
 AT_DECODE = ("never ends decoding", "panics decoding")
+LONG_TEXTS = "decodes to long texts"
 
 
 def hostile_tokenizer(folder: Path, kind: str) -> Path:

@@ -19,7 +19,14 @@ from peer.trainer.data import tokenize_pool, tokenizing
 from peer.trainer.data.tokenizing import OpenTokenizer, load_tokenizer
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.prepare import prepare_data
-from tests.kit.trainer.hostile_tokenizers import AT_DECODE, AT_ENCODE, AT_LOAD, NORMAL_TEXT, hostile_tokenizer
+from tests.kit.trainer.hostile_tokenizers import (
+    AT_DECODE,
+    AT_ENCODE,
+    AT_LOAD,
+    LONG_TEXTS,
+    NORMAL_TEXT,
+    hostile_tokenizer,
+)
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
 
 pytest.importorskip("tokenizers")
@@ -63,6 +70,15 @@ def test_tokens_that_cannot_be_decoded(tmp_path: Path, kind: str, monkeypatch: p
     opened = OpenedModel(nn.Linear(1, 1), manifest, "tiny-0", (), 0, path)
     with pytest.raises(LocalFault, match=f"the tokenizer {path} .*{WITHIN}"):
         list(written(opened, opened.model, "a", 3, 0.0, 1))
+
+
+def test_no_token_stands_for_a_long_text(tmp_path: Path) -> None:
+    """A sample of 1,000 tokens would take 100 MB."""
+    path = hostile_tokenizer(tmp_path, LONG_TEXTS)
+    with OpenTokenizer(path) as tokenizer:
+        assert tokenizer.decode([1, 1]) == "aa"
+        with pytest.raises(LocalFault, match="makes no text of what it was given"):
+            tokenizer.decode([3])
 
 
 @pytest.mark.parametrize("kind", [AT_LOAD[0], AT_ENCODE[1]])
