@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median_low, stdev
+from statistics import fmean, stdev
 from typing import Final
 
 STALLED_SECONDS: Final = 120.0
@@ -36,18 +36,6 @@ def committed_tokens(lineage_tokens: Iterable[int]) -> int:
         lineage_tokens: of each fragment.
     """
     return max(lineage_tokens, default=0)
-
-
-def usual_clock(lineages: Iterable[Sequence[int]]) -> int:
-    """The clock as the middle one of several members tells it, of two the lower one: who boasts moves nothing.
-
-    0: nobody tells it. Status, page and the owner's tools go by this.
-
-    Args:
-        lineages: of each member its `lineage_tokens` per fragment; those without any do not count.
-    """
-    clocks = [clock for tokens in lineages if (clock := committed_tokens(tokens))]
-    return median_low(clocks) if clocks else 0
 
 
 def has_stalled(silent_seconds: float, usual_seconds: float) -> bool:

@@ -263,7 +263,19 @@ async def observe(
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
-        yield RunObserver(run_id, manifest_of(record), host, store, _handshake_policy(host, record, entry))
+        yield observer_of(host, store, record, entry)
+
+
+def observer_of(host: Host, store: RecordStore, record: RunRecord, entry: ObserverEntry | None = None) -> RunObserver:
+    """Return an observer of a run over a connection to its members.
+
+    Args:
+        entry: for a private run.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    return RunObserver(record.run_id, manifest_of(record), host, store, _handshake_policy(host, record, entry))
 
 
 def _why(faults: dict[str, str]) -> str:

@@ -18,12 +18,13 @@ from dht.kademlia.census import members_here
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.peer_record import PeerRecord
 from dht.records.signed_manifest import RunRecord, decode_run_record
-from dht.store import RecordStore
 from peer.console.progress import tell_progress
 from peer.network.membership.address_check import look_first, nobody_answered
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_protocol import ask_for_run
+from peer.observe.observer import RunObserver, observer_of
 from peer.owner.owned_run import OwnedRun
+from peer.view.run_standing import RunStanding
 
 LOOK_SECONDS = 1.0
 
@@ -46,14 +47,15 @@ def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: flo
 @contextlib.asynccontextmanager
 async def on_errand(
     owned: OwnedRun, addresses: list[str], timeout_seconds: float
-) -> AsyncIterator[tuple[RecordStore, RunRecord | None]]:
+) -> AsyncIterator[tuple[RunObserver, RunRecord | None]]:
     """Connect with a key of its own, which the owner's key vouches for during some minutes.
 
     Yields:
-        the swarm's store, and the newest revision that members have.
+        an observer of the run, and the newest revision that members have.
 
     Raises:
         NobodyReachable: no member answered in time.
+        Incompatible: the run's manifest does not fit this software.
     """
     identity = Identity.generate()
     expires_at = int(time.time() + ERRAND_SECONDS)
@@ -67,16 +69,17 @@ async def on_errand(
         ticket_pass=encode_pass(Pass(ticket)),
         rules=member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING),
     )
-    async with observer_network("p2pd", addresses, ObserverEntry(identity, admission, _knows_rules)) as (host, store):
+    entry = ObserverEntry(identity, admission, _knows_rules)
+    async with observer_network("p2pd", addresses, entry) as (host, store):
         end = time.monotonic() + timeout_seconds
         while not await store.bootstrap(addresses):
             if time.monotonic() >= end:
                 raise NobodyReachable(nobody_answered(owned.run_id, addresses, timeout_seconds, {}))
             await asyncio.sleep(LOOK_SECONDS)
-        if found := await store.fetch_run(owned.run_id):
-            yield store, decode_run_record(found, run_id=owned.run_id)
-        else:
-            yield store, await ask_for_run(host, admission, addresses)
+        found = await store.fetch_run(owned.run_id)
+        asked = None if found else await ask_for_run(host, admission, addresses)
+        held = decode_run_record(found, run_id=owned.run_id) if found else asked
+        yield observer_of(host, store, held or owned.record, entry), held
 
 
 async def _knows_rules(host: Host, addresses: list[str]) -> None:
@@ -91,8 +94,23 @@ def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     """
 
     async def ask() -> list[PeerRecord]:
-        async with on_errand(owned, addresses, timeout_seconds) as (store, _):
-            return await members_here(store, owned.run_id)
+        async with on_errand(owned, addresses, timeout_seconds) as (observer, _):
+            return await members_here(observer.store, owned.run_id)
+
+    look_for_members(owned, addresses, timeout_seconds)
+    return asyncio.run(ask())
+
+
+def live_standing(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> RunStanding:
+    """Where the run is now. Blocks.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+
+    async def ask() -> RunStanding:
+        async with on_errand(owned, addresses, timeout_seconds) as (observer, _):
+            return await observer.standing(await observer.records())
 
     look_for_members(owned, addresses, timeout_seconds)
     return asyncio.run(ask())

@@ -6,12 +6,11 @@ import asyncio
 import time
 
 from dht.errors import NobodyReachable, UsageFault
-from dht.kademlia.census import members_here
 from dht.records.signed_manifest import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import look_for_members, on_errand
-from peer.owner.revision_start import check_lead
+from peer.owner.revision_start import check_lead, new_rates
 
 
 def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
@@ -32,7 +31,7 @@ def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> in
 
 
 async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
-    async with on_errand(owned, addresses, timeout_seconds) as (store, held):
+    async with on_errand(owned, addresses, timeout_seconds) as (observer, held):
         if held is not None and held.revision > owned.record.revision:
             raise UsageFault(
                 f"the swarm has revision {held.revision} of the manifest and this folder revision "
@@ -44,10 +43,10 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 f"the swarm has another manifest of revision {held.revision}; expected one manifest per revision; sign "
                 "your change as the next revision"
             )
-        records = await members_here(store, owned.run_id)
-        check_lead(owned, held, records)
+        if rates := new_rates(owned, held):
+            check_lead(rates, await observer.standing(await observer.records()))
         encoded, life = encode_run_record(owned.record), time.time() + RUN_RECORD_LIFE_SECONDS
-        num_copies = await store.publish_run(owned.run_id, encoded, life)
+        num_copies = await observer.store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):
             raise NobodyReachable(
                 f"no member of {owned.run_id} took revision {owned.record.revision}; expected at least one; try again"

@@ -33,6 +33,7 @@ from peer.config.model_shapes import seed_sizes
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
+from peer.observe.observer import observer_of
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.records import make_record
 
@@ -155,7 +156,9 @@ class HostileSwarm:
     @contextlib.asynccontextmanager
     async def on_errand(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
         """In place of `peer.owner.owner_connection.on_errand`."""
-        yield self, None
+        record = decode_run_record(run_record(tiny_run().to_bytes()), run_id=RUN_ID)
+        async with self.observer_network() as (host, store):
+            yield observer_of(host, store, record), None
 
     def _serve(self, host: MemoryHost, who: Identity) -> None:
         hosts = _Twisted(host, self._frames)

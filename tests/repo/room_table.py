@@ -170,7 +170,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.owner": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.outer peer peer.console "
-        "peer.config peer.hf_model_section peer.files peer.network.membership",
+        "peer.config peer.hf_model_section peer.files peer.network.membership peer.observe peer.view",
         False,
         "blake3",
     ),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,9 @@ from dht.admission.tickets import (
     encode_pass,
     issue_ticket,
 )
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import Identity
+from dht.records.peer_record import PeerRecord
 from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, write_cached_peers
 from peer.network.membership.address_check import not_admitted
@@ -32,7 +34,10 @@ from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rule
 from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
 from peer.owner.owner_connection import live_records
 from peer.owner.publish import publish
+from peer.owner.revision_start import ask_first_token, end_in_words
 from peer.secret_files import write_secret
+from peer.view.run_standing import RunStanding, standing_of
+from tests.kit.records import make_record
 
 FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
 MEMBER = Identity.from_seed(bytes([9]) * 32)
@@ -230,6 +235,53 @@ def test_an_owner_who_waits_for_members_can_leave_at_once(owned: OwnedRun, monke
     for ask in (live_records, publish):
         with pytest.raises(KeyboardInterrupt):
             ask(owned, [f"/ip4/127.0.0.1/tcp/1/p2p/{MEMBER.peer_id}"], 20.0)
+
+
+class BesideFreeRecords:
+    """An errand's view of a run: two members with signed work at version 10, and keys that publish any record."""
+
+    def __init__(self) -> None:
+        self.store = self
+        told = {"versions": (10, 11), "lineage_tokens": (900, 1000)}
+        lies = {"versions": (10**6, 10**6), "lineage_tokens": (2**50, 2**50)}
+        self.honest = [make_record(name, **told) for name in "AB"]
+        self.free = [make_record(f"free{number}", **lies) for number in range(100)]
+
+    @contextlib.asynccontextmanager
+    async def on_errand(self, *_: object) -> AsyncIterator[tuple[BesideFreeRecords, None]]:
+        yield self, None
+
+    async def records(self) -> list[PeerRecord]:
+        return [*self.honest, *self.free]
+
+    async def standing(self, records: list[PeerRecord]) -> RunStanding:
+        return standing_of(records, {one.peer_id: 5 for one in self.honest})
+
+    async def publish_run(self, *_: object) -> int:
+        return 1
+
+
+def test_free_records_move_no_cool_down_no_end_and_no_change_of_the_rate(
+    owned: OwnedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = BesideFreeRecords()
+    for module in ("owner_connection", "publish"):
+        monkeypatch.setattr(f"peer.owner.{module}.on_errand", seen.on_errand)
+        monkeypatch.setattr(f"peer.owner.{module}.look_for_members", lambda *_: None)
+    assert ask_first_token(owned, [ADDRESS], 15, 1.0) == 1500
+    assert end_in_words(owned, 15, [ADDRESS], 1.0) == "at version 15; the run is at 10 now"
+    for at_version, is_taken in ((12, False), (13, True)):
+        folder = str(tmp_path / f"{at_version}")
+        assert app.run(["init", "ours", "--out", folder]) == 0
+        edit = ["edit", "--outer-lr", "0.3", "--at-version", f"{at_version}"]
+        for change in (edit, ["sign"]):
+            assert app.run(["manifest", *change, "--data-dir", folder]) == 0
+        signed = open_owned_run(None, Path(folder))
+        if is_taken:
+            assert publish(signed, [ADDRESS], 1.0) == 1
+        else:
+            with pytest.raises(UsageFault, match="the run is at version 11; expected at least 13"):
+                publish(signed, [ADDRESS], 1.0)
 
 
 def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

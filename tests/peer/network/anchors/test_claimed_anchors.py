@@ -16,7 +16,6 @@ from dht.identity.keys import Identity
 from dht.records.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
 from dht.records.peer_record import encode_peer_record
 from peer.network.anchors.claimed_anchors import Claims
-from peer.owner.revision_start import _furthest_version
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.records import make_record
 from tests.kit.rounds.donor_scene import NUM_VALUES, Scene, in_scene
@@ -152,11 +151,6 @@ def test_a_version_that_nobody_can_have_counted_up_to_needs_more_than_half(are_c
         other = Side(b"theirs", 2**50, num_members, 2**40 + 1)
         assert not replaces(own, other, num_known, are_comparable=are_comparable)
     assert replaces(own, Side(b"theirs", 2**50, 3, 2**40 + 1), 5, are_comparable=are_comparable)
-
-
-def test_one_that_boasts_stops_no_change_of_the_owner() -> None:
-    assert _furthest_version([(7, 6), (7, 7), (2**53, 2**53), ()]) == 7
-    assert _furthest_version([]) == 0
 
 
 # --- members that do not answer ---
