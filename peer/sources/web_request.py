@@ -244,8 +244,8 @@ class _Way:
         asked = urlsplit(request.full_url)
         if request.host.rpartition("@")[2] == asked.netloc.rpartition("@")[2]:
             return partial(direct, way=self)
-        name = asked.hostname or ""
-        if not self._may_be_internal and (name == "localhost" or is_internal(name)):
+        name = (asked.hostname or "").rstrip(".")
+        if not self._may_be_internal and (name.rpartition(".")[2] == "localhost" or is_internal(name)):
             raise PrivateAddress(name)
         return proxied
 

@@ -162,7 +162,8 @@ def test_a_proxy_is_not_asked_for_a_private_place(monkeypatch: pytest.MonkeyPatc
     with server(plain) as (url, heads):
         monkeypatch.setenv("http_proxy", url)
         assert read("http://example.org/", is_own=False) == b"ok"
-        for name in ("http://localhost/", "http://10.0.0.1/", "http://[::1]:80/"):
+        dotted = ("http://localhost./", "http://page.localhost/", "http://10.0.0.1./")
+        for name in ("http://localhost/", "http://10.0.0.1/", "http://[::1]:80/", *dotted):
             with pytest.raises(PrivateAddress):
                 read(name, is_own=False)
     assert len(heads) == 1
