@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import json
 import math
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
             return checked_sizes(json.loads(read_regular(path, LIMITS.answer_bytes)))
     advice = "correct the config; of a run that is not yours, tell its owner"
     with LimitedChild(CHILD, {}, LIMITS, "the model's config", advice) as child:
+        # The caller builds the same architecture next: both processes load the library at the same time.
+        load_library()
         child.start()
         try:
             sizes = checked_sizes(child.ask({"config": config, "task": task})[0])
@@ -101,6 +104,12 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, json.dumps(_fields_of(sizes), separators=(",", ":")).encode())
     return sizes
+
+
+def load_library() -> None:
+    """Import most of transformers; where that fails, the child and `check_library` have the sentence."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("transformers.modeling_utils")
 
 
 def checked_sizes(fields: Any) -> ArchitectureSizes:

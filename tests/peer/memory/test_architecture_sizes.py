@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,49 @@ def test_a_child_is_started_once_for_each_machine(monkeypatch: pytest.MonkeyPatc
     sizes_of.cache_clear()
     sizes_of(text, "causal-lm")
     assert len(list(kept.parent.iterdir())) == 2
+
+
+class OrderedChild:
+    """Notes when it begins and when its parent waits for it."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def __call__(self, *arguments: Any) -> OrderedChild:
+        self._order.append("begin")
+        return self
+
+    def __enter__(self) -> OrderedChild:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def start(self) -> None:
+        self._order.append("wait")
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        return {"parameters": [], "buffers": [], "other_bytes": 0, "peak_bytes": 0}, b""
+
+
+def test_the_library_loads_here_while_the_child_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, they made the first start of a run as much longer as the library takes to load."""
+    order: list[str] = []
+    monkeypatch.setattr(architecture_sizes, "LimitedChild", OrderedChild(order))
+    monkeypatch.setattr(importlib, "import_module", order.append)
+    sizes_of(canonical_config(SMALL), "causal-lm")
+    assert order == ["begin", "transformers.modeling_utils", "wait"]
+
+
+def test_without_the_library_the_sentence_is_the_childs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    order: list[str] = []
+    monkeypatch.setattr(architecture_sizes, "LimitedChild", OrderedChild(order))
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    sizes_of(canonical_config(SMALL), "causal-lm")
+    assert order == ["begin", "wait"]
 
 
 @pytest.mark.parametrize(
