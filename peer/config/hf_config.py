@@ -25,6 +25,7 @@ MAX_CONFIG_DEPTH = 6
 LEADS_ELSEWHERE = (
     *("auto_map", "custom_pipelines", "trust_remote_code", "base_model_name_or_path", "name_or_path"),
     *("_name_or_path", "_commit_hash", "backbone", "quantization_config", "use_kernels"),
+    "transformers_weights",
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
     *("experts_implementation", "_experts_implementation", "_experts_implementation_internal"),
 )

@@ -260,28 +260,3 @@ def test_pictures_with_labels_are_learned(tmp_path: Path) -> None:
             loss.backward()
             optimizer.step()
         assert float(loss.detach()) < 0.2
-
-
-def test_pictures_of_a_data_set_of_the_hub_s_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a folder of that name, as an offline machine has it."""
-    datasets = pytest.importorskip("datasets")
-    pairs = [(picture((200, index, 0)), picture((0, index, 200))) for index in range(20)]
-    columns = {"image": [one for pair in pairs for one in pair], "label": [0, 1] * 20}
-    rows = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
-    (tmp_path / "org" / "colours").mkdir(parents=True)
-    rows.to_parquet(tmp_path / "org" / "colours" / "train.parquet")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    config = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 2}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    run_file = tmp_path / "run.toml"
-    run_file.write_text('[data]\nsource = "hf:org/colours@v1"\nheld_out_fraction = 0.2\n[model]\nimage_size = 8\n')
-    manifest = create_run("tiny", run_file, tmp_path / "owner", model=describe_model(tmp_path / "config.json")).manifest
-    with contextlib.closing(open_run_corpus(manifest, manifest.data.source, tmp_path)) as corpus:
-        training = brought(corpus).training
-        assert training.num_tokens + corpus.held_out.num_tokens == 40
-        values, labels = training.batch(np.arange(training.num_tokens), 0)
-        red, blue = (values[labels == label].view(-1, 3, 64).float().mean(dim=(0, 2)) for label in (0, 1))
-        assert red[0] > 190 > 20 > red[2]
-        assert blue[2] > 190 > 20 > blue[0]
