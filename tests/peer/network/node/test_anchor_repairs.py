@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from averaging.rounds.presence import MemberPresence
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 from peer.network.node.anchor_repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
@@ -32,7 +33,10 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
         state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0),
     )
     exchange = SimpleNamespace(
-        me=me, fragments=[fragment], applying=SimpleNamespace(repaired=lambda fragment, claimed_by: None)
+        me=me,
+        fragments=[fragment],
+        applying=SimpleNamespace(repaired=lambda fragment, claimed_by: None),
+        guard=SimpleNamespace(presence=MemberPresence(me)),
     )
     heads = {(record.versions[0], record.digests[0]) for record in members}
     repairs = Repairs(
