@@ -37,6 +37,7 @@ JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer
 
 Answer = TypeVar("Answer")
 _HOSTS: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
+_NO_ANSWER: Final = "no answer"
 _REASONS: Final = {
     errno.ECONNREFUSED: "connection refused",
     errno.EHOSTUNREACH: "no route to host",
@@ -116,7 +117,7 @@ def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | 
         if reason is None:
             return None
         silent[text] = reason
-    return {text: silent.get(text, "no answer") for text in addresses}
+    return {text: silent.get(text, _NO_ANSWER) for text in addresses}
 
 
 def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
@@ -125,7 +126,9 @@ def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: floa
     if lacks_network(addresses):
         return f"{NO_NETWORK}; trying until {clock}"
     others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""
-    return f"nobody answers at {addresses[0]}{others}: {reasons.get(addresses[0], 'no answer')}; trying until {clock}"
+    reason = reasons.get(addresses[0], _NO_ANSWER)
+    why = " (members of a private run answer only invited keys)" if reason == _NO_ANSWER else f": {reason}"
+    return f"nobody answers at {addresses[0]}{others}{why}; trying until {clock}"
 
 
 def nobody_answered(
@@ -135,10 +138,11 @@ def nobody_answered(
     if lacks_network(addresses):
         return f"{NO_NETWORK}, so nobody of {run_id} can be reached; {CONNECT}."
     where = "at the address" if len(addresses) == 1 else f"at any of {plural(len(addresses), 'address')}"
+    reason = reasons.get(addresses[0], _NO_ANSWER)
+    why = "" if reason == _NO_ANSWER else f": {reason}"
     return (
-        f"nobody of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}: "
-        f"{reasons.get(addresses[0], 'no answer')}); expected one live member; check the address and this machine's "
-        f"network{advice}."
+        f"nobody of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}{why}); expected one live member; "
+        f"check the address and this machine's network{advice}."
     )
 
 
@@ -182,7 +186,7 @@ def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
     except socket.gaierror:
         return "this name has no address, or it cannot be looked up now"
     except OSError as error:
-        return _REASONS.get(error.errno or 0, "no answer")
+        return _REASONS.get(error.errno or 0, _NO_ANSWER)
 
 
 def ask_as_invited(run_id: str, addresses: Sequence[str], identity: Identity, ticket_pass: bytes) -> RunRecord | None:
