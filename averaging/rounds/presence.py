@@ -3,7 +3,8 @@
 A record costs nothing, and one host publishes any number of them: it only says where to look. What costs work, and what
 all peers of a lineage see alike, are contributions in signed commits. So quorum, leaders, patience and medians follow
 from the *established* members: trainers with a contribution in the last `COUNTED_COMMITS` commits of a fragment, under
-more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out.
+more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out. Where all
+commits have one leader, a member counts when its work stands beside that of this peer.
 
 Members that have only opened a stream to this peer, or answered one, are *newcomers*. Their offers are taken as all
 are, so that they are established a round or two later. Until then no round waits for them. They lead only where no
@@ -48,10 +49,16 @@ def contributors(commit: Commit) -> frozenset[PeerId]:
     return frozenset(commit.roster[index].peer_id for index in commit.included)
 
 
-def established_in(commits: Sequence[Commit]) -> frozenset[PeerId]:
-    """The members with work in some of these commits, under more than one leader."""
+def established_in(commits: Sequence[Commit], me: PeerId | None = None) -> frozenset[PeerId]:
+    """The members with work in some of these commits, under more than one leader.
+
+    Where all are of one leader, as in a run's first rounds, those count that have work beside that of `me`.
+    """
     pairs = {(peer_id, commit.leader) for commit in commits for peer_id in contributors(commit)}
     num_leaders = Counter(peer_id for peer_id, _ in pairs)
+    if len({commit.leader for commit in commits}) < FEWEST_LEADERS:
+        beside_me = (contributors(commit) for commit in commits if me in contributors(commit))
+        return frozenset().union(*(members for members in beside_me if len(members) > 1))
     return frozenset(peer_id for peer_id, num in num_leaders.items() if num >= FEWEST_LEADERS)
 
 
@@ -90,7 +97,7 @@ class MemberPresence:
         newest = list(commits)[-COUNTED_COMMITS:]
         had_cells, self._has_cells = self._has_cells, bool(newest) and not newest[-1].names_everyone
         before = self._established.get(fragment, frozenset())
-        after = established_in([commit for commit in newest if commit.names_everyone])
+        after = established_in([commit for commit in newest if commit.names_everyone], self.me)
         self._established[fragment] = after
         self._in_fragments.update(after - before)
         for peer_id in sorted(after - before):

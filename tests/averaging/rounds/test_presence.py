@@ -64,6 +64,19 @@ def test_one_leader_keeps_nobody_out():
     assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS)
 
 
+def test_after_a_first_round_those_count_whose_work_stands_beside_ones_own():
+    """Otherwise free keys go on leading the rounds of a young run, and none of them closes one."""
+    first = commit_of(0, MEMBERS[:3])
+    assert established_in([first], MEMBERS[0]) == set(MEMBERS[:3])
+    assert established_in([first], MEMBERS[5]) == established_in([first]) == set()
+    assert established_in([commit_of(0, MEMBERS[:1])], MEMBERS[0]) == set()
+    presence = MemberPresence(MEMBERS[0])
+    presence.follow(0, [first])
+    for peer_id in FREE_KEYS:
+        presence.take_part(peer_id)
+    assert set(presence.see([*MEMBERS[:3], *FREE_KEYS]).counted) == set(MEMBERS[:3])
+
+
 def test_in_a_first_round_all_that_were_met_count_and_without_any_all_records():
     presence = MemberPresence(MEMBERS[0])
     assert set(presence.see(MEMBERS).counted) == set(MEMBERS)
