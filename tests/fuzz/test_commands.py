@@ -9,7 +9,6 @@ import pytest
 from dht.errors import LocalFault
 from peer.console import plain_output
 from peer.observe import status
-from peer.observe.observer import RunObserver
 from tests.fuzz.commands import command_targets
 from tests.fuzz.fuzzer import CORPUS, fuzz, problem_with
 from tests.kit.tiers import examples
@@ -59,9 +58,3 @@ def test_the_frame_finds_planted_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem_with(target, target.seeds[0]) == ""
     monkeypatch.setattr(plain_output, "printable", lambda text, keep: text)
     assert "printed ['0x1b']" in problem_with(target, target.seeds[0])
-
-
-def test_a_record_of_another_shape_breaks_a_command_that_trusts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunObserver, "has_shape", staticmethod(lambda record, manifest: True))
-    target = TARGETS["peer_status"]
-    assert any("IndexError" in problem_with(target, data) for data in target.seeds)
