@@ -100,7 +100,6 @@ class Membership:
         counts: whether a member's speed counts among all.
         site: of this peer; empty: none that it names.
         verified: records known to be good, when others share them.
-        is_second_process: an earlier process with the key of this peer was found otherwise than by its records.
     """
 
     identity: Identity
@@ -140,7 +139,7 @@ class Membership:
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
         """From which records and suspected peers that follows."""
-        self.is_second_process = False
+        self._has_earlier_process = False
         self.view = SwarmView(self.run_id)
         self._tally = MemberTally()
         """Of the members of `view`, this peer among them."""
@@ -244,7 +243,13 @@ class Membership:
     def is_duplicate(self) -> bool:
         """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
         own = self.describe()
-        return self.is_second_process or own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
+        return (
+            self._has_earlier_process or own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
+        )
+
+    def note_earlier_process(self) -> None:
+        """Take note of a process that has the key of this peer and was there first, though no record tells of it."""
+        self._has_earlier_process = True
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         """The peer did not answer: leave it out for a while."""

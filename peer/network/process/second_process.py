@@ -46,10 +46,12 @@ async def watch_for_second_process(config: PeerConfig, membership: Membership) -
     Of two that were started at the same moment, the one that listened first stays.
     """
     me = membership.identity.peer_id
-    while not membership.is_second_process:
+    while True:
         await asyncio.sleep(LOOK_SECONDS)
         addresses = await asyncio.to_thread(_addresses_of_earlier, config, me)
-        membership.is_second_process = bool(addresses) and bool(await answering(addresses))
+        if addresses and await answering(addresses):
+            membership.note_earlier_process()
+            return
 
 
 def second_process(me: PeerId) -> LocalFault:

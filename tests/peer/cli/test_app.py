@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 import typer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard.app import Choices, ShownRun
 from dashboard.samples.sample_schedule import SamplePlan
@@ -26,7 +24,6 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, 
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_manifest import decode_run_record
 from peer.cli import app
-from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
@@ -563,22 +560,6 @@ def test_a_bug_leaves_a_file_to_report(
     assert path.is_relative_to(home) == writable
     assert "deep inside" in path.read_text()
     path.unlink()
-
-
-@given(st.lists(st.sampled_from(["/a", "/b", "--peers", "--json", "--name", "x", "--peers=/c"])))
-def test_spreading_changes_no_other_argument(arguments: list[str]) -> None:
-    spread = options.spread_peers(arguments)
-    without = [argument for argument in spread if argument != "--peers"]
-    assert without == [argument for argument in arguments if argument != "--peers"]
-
-
-def test_several_addresses_may_follow_one_flag() -> None:
-    spread = options.spread_peers(
-        ["join", "--peers", "/a", "/b", "--data-dir", "/d", "--peers=/e", "/f", "--peers", "/g"]
-    )
-    assert spread == (
-        ["join", "--peers", "/a", "--peers", "/b", "--data-dir", "/d", "--peers=/e", "--peers", "/f", "--peers", "/g"]
-    )
 
 
 def in_a_new_process(code: str, home: Path) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field
 
 from dht.identity.keys import Identity, make_run_id
@@ -197,3 +199,19 @@ def test_a_new_choice_is_one_field(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "--pause-minutes is 99.0; expected a finite number from 0 to 60." in capsys.readouterr().err
     assert app.run(["join", "--help"]) == 0
     assert "--pause-minutes N Rest after a night; default 2." in " ".join(capsys.readouterr().out.split())
+
+
+@given(st.lists(st.sampled_from(["/a", "/b", "--peers", "--json", "--name", "x", "--peers=/c"])))
+def test_spreading_changes_no_other_argument(arguments: list[str]) -> None:
+    spread = options.spread_peers(arguments)
+    without = [argument for argument in spread if argument != "--peers"]
+    assert without == [argument for argument in arguments if argument != "--peers"]
+
+
+def test_several_addresses_may_follow_one_flag() -> None:
+    spread = options.spread_peers(
+        ["join", "--peers", "/a", "/b", "--data-dir", "/d", "--peers=/e", "/f", "--peers", "/g"]
+    )
+    assert spread == (
+        ["join", "--peers", "/a", "--peers", "/b", "--data-dir", "/d", "--peers=/e", "--peers", "/f", "--peers", "/g"]
+    )

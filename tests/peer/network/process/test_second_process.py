@@ -71,11 +71,14 @@ def test_of_two_that_start_together_the_later_one_stops(
         remember_place(RUN_ID, config.data_dir)
 
     async def watch(config: PeerConfig, *, ends: bool) -> bool:
-        membership: Any = SimpleNamespace(identity=SimpleNamespace(peer_id=ME), is_second_process=False)
+        noted: list[bool] = []
+        membership: Any = SimpleNamespace(
+            identity=SimpleNamespace(peer_id=ME), note_earlier_process=lambda: noted.append(True)
+        )
         task = asyncio.create_task(second_process.watch_for_second_process(config, membership))
         await asyncio.wait([task], timeout=None if ends else 0.05)
         task.cancel()
-        return bool(membership.is_second_process)
+        return bool(noted)
 
     locks = [FolderLock(config.data_dir, "peer join") for config in (one, two)]
     assert not asyncio.run(watch(one, ends=False))
