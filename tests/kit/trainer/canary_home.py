@@ -117,9 +117,11 @@ class InThisProcess:
     """Stands for the process that tokenizes, so that what it opens is seen."""
 
     def __init__(self, tokenizer: Path, end: str | None) -> None:
-        from peer.trainer.data.tokenizing import load_tokenizer
+        from peer.trainer.data.loaded_tokenizer import loaded
+        from peer.trainer.data.tokenizing import tokenizer_content
 
-        self._tokenizer = load_tokenizer(tokenizer, end)
+        file, content, end = tokenizer_content(tokenizer, end)
+        self._tokenizer = loaded(content, str(file), end)
 
     def tokenize(self, order: Any) -> Any:
         from peer.trainer.data.document_packing import tokenize_part

@@ -24,7 +24,6 @@ NOT_A_RUN = "is neither a run id nor the name of a run here; expected NAME.FINGE
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     Path("input.txt").write_text("To be, or not to be, that is the question.\n" * 2000)
     Path("table.csv").write_text("text,label\nhello,1\n" * 100)

@@ -47,7 +47,7 @@ def test_names_come_home_and_fill_a_module_again(tmp_path: Path, form: str) -> N
         path = tmp_path / "model"
         write_folder(anchors, path, NOW, replace=False)
         tensors = load_file(path / "model.safetensors")
-        assert {entry.name for entry in path.iterdir()} == {"README.md", "layout.json", "model.safetensors", "run.json"}
+        assert {entry.name for entry in path.iterdir()} == {"README.md", "model.safetensors", "run.json"}
     else:
         path = tmp_path / "model.safetensors"
         write_model(anchors, path, NOW, replace=False)

@@ -232,7 +232,7 @@ def test_a_tokenizer_in_another_form_is_refused(model: Path, names: tuple[str, .
 
 def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model / "tokenizer_config.json").write_text("{}")
-    monkeypatch.setattr("peer.trainer.hf.manifest_from_config.from_hub", lambda name: model)
+    monkeypatch.setattr("peer.trainer.hf.manifest_from_config.from_hub", lambda name, **_: model)
     with pytest.raises(
         UsageFault, match=r"org/name@v1 has tokenizer_config.json and no .*`hf download org/name --revision v1 "
     ):
