@@ -3,14 +3,14 @@
 A record costs nothing, and one host publishes any number of them: it only says where to look. What costs work, and what
 all peers of a lineage see alike, are contributions in signed commits. So quorum, leaders, patience and medians follow
 from the *established* members: trainers with a contribution in the last `COUNTED_COMMITS` commits of a fragment, under
-more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out. Where all
-commits have one leader, a member counts when its work stands beside that of this peer.
+more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out.
 
 Members that have only opened a stream to this peer, or answered one, are *newcomers*. Their offers are taken as all
 are, so that they are established a round or two later. Until then no round waits for them. They lead only where no
 established member answers, and then they weigh no more than `most_newcomers` together. Where nobody is established, as
-in a run's first rounds or after a restart of everybody, all records count. If they are a flood, those alone count that
-introduced themselves or took part in a round with this peer; without any of them all that were met.
+in a run's first rounds or after a restart of everybody, all records count. If they are a flood, those alone count whose
+work stands in a commit beside that of this peer; without any of them those that introduced themselves or took part in a
+round with it, or else all that were met.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTED_COMMITS = KEPT_COMMITS
 """Rounds, and not seconds: a run may have one in half an hour. A member that vanished stops counting after them."""
 FEWEST_LEADERS = 2
 FLOOD_OF_MET = 4
-"""Records for each member that was met, this peer included, above which those that were not met count nothing."""
+"""Records for each member that worked beside this peer, or else was met, above which all others count nothing."""
 FEWEST_RIVALS = 4
 NEWCOMERS_SHARE = 0.25
 """Of the established members: together newcomers can weigh no more than so many of them."""
@@ -49,17 +49,17 @@ def contributors(commit: Commit) -> frozenset[PeerId]:
     return frozenset(commit.roster[index].peer_id for index in commit.included)
 
 
-def established_in(commits: Sequence[Commit], me: PeerId | None = None) -> frozenset[PeerId]:
-    """The members with work in some of these commits, under more than one leader.
-
-    Where all are of one leader, as in a run's first rounds, those count that have work beside that of `me`.
-    """
+def established_in(commits: Sequence[Commit]) -> frozenset[PeerId]:
+    """The members with work in some of these commits, under more than one leader."""
     pairs = {(peer_id, commit.leader) for commit in commits for peer_id in contributors(commit)}
     num_leaders = Counter(peer_id for peer_id, _ in pairs)
-    if len({commit.leader for commit in commits}) < FEWEST_LEADERS:
-        beside_me = (contributors(commit) for commit in commits if me in contributors(commit))
-        return frozenset().union(*(members for members in beside_me if len(members) > 1))
     return frozenset(peer_id for peer_id, num in num_leaders.items() if num >= FEWEST_LEADERS)
+
+
+def beside(me: PeerId, commits: Sequence[Commit]) -> frozenset[PeerId]:
+    """The other members whose work is in a commit together with that of `me`."""
+    together = (contributors(commit) for commit in commits if me in contributors(commit))
+    return frozenset().union(*together) - {me}
 
 
 class CountedTrainers(NamedTuple):
@@ -84,6 +84,7 @@ class MemberPresence:
 
     me: PeerId
     _established: dict[int, frozenset[PeerId]] = field(default_factory=dict)
+    _beside_me: dict[int, frozenset[PeerId]] = field(default_factory=dict)
     _in_fragments: Counter[PeerId] = field(default_factory=Counter)
     _has_cells: bool = False
     """The last commit names the members of one cell only, so commits do not tell who has been there."""
@@ -97,8 +98,9 @@ class MemberPresence:
         newest = list(commits)[-COUNTED_COMMITS:]
         had_cells, self._has_cells = self._has_cells, bool(newest) and not newest[-1].names_everyone
         before = self._established.get(fragment, frozenset())
-        after = established_in([commit for commit in newest if commit.names_everyone], self.me)
+        after = established_in([commit for commit in newest if commit.names_everyone])
         self._established[fragment] = after
+        self._beside_me[fragment] = beside(self.me, [commit for commit in newest if commit.names_everyone])
         self._in_fragments.update(after - before)
         for peer_id in sorted(after - before):
             self._have_worked[peer_id] = None
@@ -162,11 +164,16 @@ class MemberPresence:
             trainers: those that are not suspected, this peer included if it trains.
             silent: those that do not answer now.
         """
-        counted = self._counted({*trainers, *silent})
+        everyone = {*trainers, *silent}
+        counted = self._counted(everyone)
         here = tuple(peer_id for peer_id in trainers if peer_id in counted)
         newcomers = tuple(peer_id for peer_id in trainers if peer_id not in counted and self.has_been_there(peer_id))
         is_known = not self._in_fragments.keys().isdisjoint(counted)
+        is_known = is_known or (counted != everyone and not self._coworkers().isdisjoint(counted))
         return CountedTrainers(here, newcomers, len(counted), here if is_known else tuple(trainers))
+
+    def _coworkers(self) -> frozenset[PeerId]:
+        return frozenset[PeerId]().union(*self._beside_me.values())
 
     def _counted(self, candidates: set[PeerId]) -> set[PeerId]:
         if self._has_cells:
@@ -175,6 +182,9 @@ class MemberPresence:
             return established
         met = {peer_id for peer_id in candidates if peer_id in self._met}
         counted = {peer_id for peer_id in met if self._met[peer_id]} or met
+        # Keys that answer and introduce themselves are as free; work beside one's own is not.
+        if coworkers := candidates & self._coworkers():
+            counted = coworkers
         # Only a flood of records is another matter than records of which some have not been met yet.
         is_flood = len(candidates) > FLOOD_OF_MET * (len(counted) + 1)
         return counted | (candidates & {self.me}) if counted and is_flood else candidates

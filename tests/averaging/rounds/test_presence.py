@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.presence import COUNTED_COMMITS, MemberPresence, established_in, most_newcomers
+from averaging.rounds.presence import COUNTED_COMMITS, MemberPresence, beside, established_in, most_newcomers
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from tests.kit.network.memory_networks import named
@@ -64,17 +64,18 @@ def test_one_leader_keeps_nobody_out():
     assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS)
 
 
-def test_after_a_first_round_those_count_whose_work_stands_beside_ones_own():
+def test_in_a_flood_those_count_whose_work_stands_beside_ones_own():
     """Otherwise free keys go on leading the rounds of a young run, and none of them closes one."""
     first = commit_of(0, MEMBERS[:3])
-    assert established_in([first], MEMBERS[0]) == set(MEMBERS[:3])
-    assert established_in([first], MEMBERS[5]) == established_in([first]) == set()
-    assert established_in([commit_of(0, MEMBERS[:1])], MEMBERS[0]) == set()
+    assert established_in([first]) == set()
+    assert beside(MEMBERS[0], [first]) == set(MEMBERS[1:3])
+    assert beside(MEMBERS[5], [first]) == beside(MEMBERS[0], [commit_of(0, MEMBERS[:1])]) == set()
     presence = MemberPresence(MEMBERS[0])
     presence.follow(0, [first])
     for peer_id in FREE_KEYS:
         presence.take_part(peer_id)
     assert set(presence.see([*MEMBERS[:3], *FREE_KEYS]).counted) == set(MEMBERS[:3])
+    assert set(presence.see(MEMBERS).counted) == set(MEMBERS), "a first round leaves out many of an honest swarm"
 
 
 def test_in_a_first_round_all_that_were_met_count_and_without_any_all_records():
