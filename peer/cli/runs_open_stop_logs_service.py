@@ -68,7 +68,7 @@ def forget(
     every = every_run_here()
     run_id = run if run in every else named_run(run, None, None).run_id
     if run_id not in every:
-        raise UsageFault(f"{run[:80]!a} is no run of this machine; expected one that `peer runs` lists.")
+        raise UsageFault(f"{run[:80]!a} is not a run on this machine; expected one that `peer runs` lists.")
     named = [folder for _, folder in known_places(run_id)]
     folders = [folder for folder in folders_of(run_id) if folder.is_dir() and folder not in named]
     if running := running_in_any([*folders, *named]):

@@ -170,4 +170,4 @@ def _no_run(text: str, fault: str) -> str:
 
 
 def _did_you_mean(text: str, near: str) -> str:
-    return f"{text[:80]!a} is no run of this machine; did you mean {near}?"
+    return f"{text[:80]!a} is not a run on this machine; did you mean {near}?"

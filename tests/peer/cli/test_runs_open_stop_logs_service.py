@@ -465,4 +465,4 @@ def test_a_run_is_forgotten_with_its_folders_but_not_one_that_runs_or_that_is_ow
     assert elsewhere.is_dir()
     assert known_places() == []
     assert app.run(["forget", RUN, "--yes"]) == 2
-    assert "is no run of this machine" in capsys.readouterr().err
+    assert "is not a run on this machine" in capsys.readouterr().err

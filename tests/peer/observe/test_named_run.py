@@ -142,7 +142,7 @@ def test_a_mistyped_run_is_named_as_it_is_here(home: Path) -> None:
     wrong = RUN_ID.replace("demo", "dem0")
     for typed in ("demi", "DEMO", RUN_ID[:-1], RUN_ID[:9], wrong):
         for run, run_id in ((typed, None), (None, typed)):
-            with pytest.raises(UsageFault, match=f"'{typed}' is no run of this machine; did you mean {RUN_ID}?"):
+            with pytest.raises(UsageFault, match=f"'{typed}' is not a run on this machine; did you mean {RUN_ID}?"):
                 named_run(run, run_id, None)
     # It may be a run of its own: who answers at an address says so.
     assert named_run(wrong, None, [ADDRESS]).run_id == wrong
