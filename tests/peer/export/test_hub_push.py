@@ -34,6 +34,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, token: None) -> Iterator[WritableHub]:
     api = huggingface_hub.HfApi(endpoint=hub.url)
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    # The library reads the environment once, perhaps while an earlier test of this process wanted it offline.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     try:
         yield hub
