@@ -64,7 +64,7 @@ class CreditedRound:
     Attributes:
         digest: `averaging.wire.frames.commit_digest_whole`.
         previous: first 16 bytes of the digest of the commit before; empty when its leader did not know it.
-        tokens: of everybody in it, undivided.
+        tokens: of everybody in it, as averaged into this fragment (`Commit.tokens`).
         shares: of everyone in the roster.
         standing: which of too many commits of one version are looked at: thousandths of tokens that are witnessed; of a
             two-level round, of which a receipt shows one cell, all.
@@ -87,13 +87,12 @@ class CreditedRound:
 
 def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
     """The members that a commit credits; `num_parameters` of the whole model."""
-    num_values = [0] * len(commit.roster)
+    num_values = commit.num_values_averaged
     witnessed = [False] * len(commit.roster)
-    for index, result in enumerate(commit.results):
+    for index in range(len(commit.results)):
         reducer = commit.holder(index)
         for member in commit.members_in(index):
             peer_id = commit.roster[member].peer_id
-            num_values[member] += result.end - result.start
             witnessed[member] |= not reducer == peer_id == commit.leader
     shares = tuple(
         MachineShare(entry.peer_id, milli(entry.tokens, num_values[member], num_parameters), witnessed[member])

@@ -156,12 +156,13 @@ def _commit_in(frame: bytes, run: RunFrame) -> Commit:
 
 
 def _readable(commit: Commit) -> dict[str, Any]:
+    tokens = commit.tokens_averaged
     return {
         "fragment": commit.fragment,
         "version": commit.version,
         "leader": commit.leader,
         "tokens": commit.tokens,
-        "contributors": {commit.roster[index].peer_id: commit.roster[index].tokens for index in commit.included},
+        "contributors": {commit.roster[index].peer_id: tokens[index] for index in commit.included},
     }
 
 

@@ -205,8 +205,8 @@ class Guard:
             return ""
         claimed: Counter[PeerId] = Counter()
         for commit in commits:
-            for index in commit.included:
-                claimed[commit.roster[index].peer_id] += commit.roster[index].tokens
+            for entry, tokens in zip(commit.roster, commit.tokens_averaged, strict=True):
+                claimed[entry.peer_id] += tokens
         speeds = self._speeds()
         most_speed = MOST_OF_MEDIAN_SPEED * speeds.usual if self.leaders.is_strict else math.inf
         for peer_id, tokens in sorted(claimed.items()):

@@ -299,8 +299,32 @@ class Commit(OfAttempt):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the members that are in at least one shard: the weight of this commit in a fork."""
-        return sum(self.roster[index].tokens for index in self.included)
+        """What was averaged, in tokens of whole contributions, rounded up: the weight of this commit in a fork.
+
+        A member counts with the share of the values that its work is in: the rest of it returns and counts next time.
+        """
+        sums = zip(self.roster, self.num_values_averaged, strict=True)
+        return -(-sum(entry.tokens * num_values for entry, num_values in sums) // self.num_values)
+
+    @property
+    def tokens_averaged(self) -> tuple[int, ...]:
+        """The same of each roster member."""
+        sums = zip(self.roster, self.num_values_averaged, strict=True)
+        return tuple(-(-entry.tokens * num_values // self.num_values) for entry, num_values in sums)
+
+    @property
+    def num_values(self) -> int:
+        """Of the fragment."""
+        return self.shards[-1].end if self.shards else 1
+
+    @property
+    def num_values_averaged(self) -> tuple[int, ...]:
+        """Of each roster member, how many values of the results its work is in."""
+        counts = [0] * len(self.roster)
+        for index, result in enumerate(self.results):
+            for member in self.members_in(index):
+                counts[member] += result.end - result.start
+        return tuple(counts)
 
     @property
     def included(self) -> list[int]:

@@ -107,8 +107,8 @@ def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:
     """Return the tokens of each member in signed commits, as far as they were averaged."""
     work: Counter[PeerId] = Counter()
     for commit in commits:
-        included = {member for index in range(len(commit.results)) for member in commit.members_in(index)}
-        work.update({commit.roster[member].peer_id: commit.roster[member].tokens for member in included})
+        averaged = zip(commit.roster, commit.tokens_averaged, strict=True)
+        work.update({entry.peer_id: tokens for entry, tokens in averaged if tokens})
     return dict(work)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.signing.commit_credit import CreditedRound, counted, missing_versions, totals
+from averaging.signing.commit_credit import CreditedRound, counted, missing_versions, round_of, totals
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS, MAX_PAGE_BYTES, CommitLog
 from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, read_receipts, receipt_of
 from averaging.signing.round_signatures import Notary
@@ -26,7 +26,7 @@ from dht.identity.keys import verify
 from dht.identity.speakable import speakable_name
 from peer.cli import app
 from peer.secret_files import write_secret
-from tests.kit.averages.credited_rounds import PEOPLE, RUN, SCOPE, A, B, C, D, after, commit_of, rounds_of
+from tests.kit.averages.credited_rounds import PEOPLE, RUN, SCOPE, SIZES, A, B, C, D, after, commit_of, rounds_of
 
 BY_ID = {one.peer_id: one for one in PEOPLE}
 
@@ -117,6 +117,27 @@ def test_a_chain_goes_on_across_a_gap_but_not_through_a_commit_that_it_does_not_
     assert [one.version for one in counted(rounds_of(first, other, unknown))] == [0, 1, 2]
 
 
+def test_a_commit_weighs_what_was_averaged():
+    """A member that got into a part of the values counts with that part: the rest returns to it, and counts later."""
+    whole = commit_of(1, (A, B), fragment=1, tokens=1000)
+    quarter = commit_of(1, (A, B), fragment=1, tokens=1000, shards=((0, (0, 1)), (1, ()), (0, ()), (1, ())))
+    mixed = commit_of(1, (A, B), fragment=1, tokens=1000, shards=((0, (0, 1)), (1, (1,)), (0, (1,)), (1, ())))
+    assert [commit.tokens for commit in (whole, quarter, mixed)] == [2000, 500, 1000]
+    assert (quarter.tokens_averaged, mixed.tokens_averaged) == ((250, 250), (250, 750))
+    # In whole tokens: work that is in nearly nothing still makes a longer history the heavier one.
+    assert commit_of(1, (A, B), fragment=1, tokens=1, shards=((0, (0,)), (1, ()), (0, ()), (1, ()))).tokens == 1
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 2]), unique=True).map(sorted), min_size=1, max_size=7),
+    st.integers(1, 10**12),
+)
+def test_the_weight_of_a_commit_is_the_credit_of_its_members(included: list[list[int]], tokens: int):
+    commit = commit_of(1, (A, B, C), fragment=1, tokens=tokens, shards=tuple((0, tuple(one)) for one in included))
+    credited = sum(share.milli_tokens for share in round_of(commit, SIZES[1]).shares)
+    assert 1000 * (commit.tokens - 1) - 2 <= credited <= 1000 * commit.tokens + 2
+
+
 @given(st.sets(st.integers(0, 14)))
 def test_nothing_is_counted_twice_whatever_is_missing(left_out: set[int]):
     rounds = rounds_of(*(commit for number, commit in enumerate(HISTORY) if number not in left_out))
@@ -197,7 +218,7 @@ def test_a_credit_says_what_the_page_shows():
     receipt = receipt_of(RUN, frames.encode(commit_of(0, (A, B, C), shards=((0, (0, 1)), (1, ()), (2, (0, 1))))))
     credit = checker_of(RUN, verify, lambda count: 2 * count)(receipt)
     assert credit.shares == ((A.peer_id, 20_000, True), (B.peer_id, 20_000, True), (C.peer_id, 0, False))
-    assert (credit.num_shards, credit.num_void_shards, credit.tokens) == (3, 1, 200)
+    assert (credit.num_shards, credit.num_void_shards, credit.tokens) == (3, 1, 134)
     assert dict(credit.drop_reasons) == {
         "planned and nothing of it arrived in time": 1,
         "a reducer gave no mean in time": 1,

@@ -48,6 +48,6 @@ def test_work_since_is_reckoned_for_one_announcement_at_most() -> None:
 
 
 def test_work_is_what_was_averaged_of_members_in_signed_commits() -> None:
-    commits = [commit_of(0, (A, B)), commit_of(1, (A, B), shards=((0, (0,)),))]
-    assert work_in(commits) == {A.peer_id: 200, B.peer_id: 100}
+    commits = [commit_of(0, (A, B)), commit_of(1, (A, B), shards=((0, (0,)), (0, ())))]
+    assert work_in(commits) == {A.peer_id: 150, B.peer_id: 100}
     assert work_in([]) == {}

@@ -1,0 +1,51 @@
+"""Slow and unequal lines: what was averaged counts, and nothing else; nothing is lost that a round could still take."""
+
+from __future__ import annotations
+
+import pytest
+
+from averaging.signing.commit_credit import round_of
+from tests.kit.rounds.exchange_swarm import Swarm, scenario
+
+NUM_VALUES = 32_768
+INTERVAL_SECONDS = 10.0
+WHOLE_BITS_PER_SECOND = NUM_VALUES * 4 / INTERVAL_SECONDS
+"""A line with this upload rate is busy for a whole interval with one contribution."""
+
+
+def trained_with(line_shares, num_intervals=16):
+    """The swarm after so many intervals in which each member trains 100 tokens; None: a line that carries everything.
+
+    Args:
+        line_shares: per member, the part of one contribution that its line can send in an interval.
+    """
+    swarms = []
+
+    async def play():
+        swarm = Swarm(len(line_shares), sizes=(NUM_VALUES,))
+        swarms.append(swarm)
+        for peer, share in zip(swarm.trainers, line_shares, strict=True):
+            if share is not None:
+                peer.links.limit(share * WHOLE_BITS_PER_SECOND, None)
+        await swarm.train(num_intervals, INTERVAL_SECONDS)
+        await swarm.settle(5.0)
+        swarm.assert_agreement()
+        swarm.assert_shown()
+        return swarm
+
+    scenario(play)
+    return swarms[0]
+
+
+def commits_of(swarm):
+    return {closed.commit.version: closed.commit for peer in swarm.trainers for closed in peer.closed()}
+
+
+@pytest.mark.parametrize("line_shares", [(None, None, 0.4, 0.4), (0.2, 0.2, 0.2, 0.2)])
+def test_the_clock_counts_what_was_averaged(line_shares):
+    swarm = trained_with(line_shares)
+    credited = sum(
+        share.milli_tokens for commit in commits_of(swarm).values() for share in round_of(commit, NUM_VALUES).shares
+    )
+    assert 0 < credited < 1000 * 100 * 16 * 4, "some work never arrived, or this shows nothing"
+    assert swarm.trainers[0].fragments[0].state.lineage_tokens == pytest.approx(credited / 1000, rel=0.01)
