@@ -225,5 +225,5 @@ class CellExchange:
                     return None
                 del cells[bad]
                 continue
-            return Reduction(encoded, tuple(cells), keep_error(mean), ())
+            return Reduction(encoded, tuple(cells), keep_error(mean, codec.block_size), ())
         return None

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.codec.digests import digest_of
+from averaging.fragment.broadcast_errors import BroadcastErrors
 from averaging.outer.contribution_weights import Terms, staleness_of
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction
@@ -67,7 +68,7 @@ class ShardStore:
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
     _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
-    _errors: dict[tuple[int, int], EncodedBlocks] = field(default_factory=dict)
+    _errors: BroadcastErrors = field(default_factory=BroadcastErrors)
     _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
@@ -180,9 +181,9 @@ class ShardStore:
         return self.codec.unpack(num_values, memoryview(payload))
 
     def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
-        """What committed broadcasts of these values by this peer lost in encoding; see
+        """What committed broadcasts of these values by this peer lost in encoding, whatever shards they were in; see
         `averaging/outer/shard_mean.py`."""
-        return self._errors.get((start, end))
+        return self._errors.within(start, end)
 
     def add_reduction(
         self, version: int, shard: int, start: int, end: int, reduction: Reduction, carries_error: bool = True
@@ -213,19 +214,18 @@ class ShardStore:
         Of that version the results of the commit stay, which others may ask for. What else came as one goes: it would
         be another version's worth of memory for each remote.
         """
+        num_averaged = 0
         for shard in commit.results:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
-            if not digest or digest != shard.digest:
-                continue
-            self._errors.pop((shard.start, shard.end), None)
-            if error is not None:
-                self._errors[(shard.start, shard.end)] = error
+            if digest and digest == shard.digest:
+                self._errors.put(shard.start, shard.end, error)
+                num_averaged += shard.end - shard.start
+        if num_averaged:
+            self._errors.limit(num_averaged)
         committed = {(commit.version, index, result.digest) for index, result in enumerate(commit.results)}
         self._results = {
             key: payload for key, payload in self._results.items() if key[0] != commit.version or key in committed
         }
-        cuts = {(result.start, result.end) for result in commit.results}
-        self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}
         self._tentative.clear()
 
     def forget_errors(self) -> None:

@@ -1,6 +1,6 @@
 """How one shard's contributions become the encoded mean that everybody applies. Pure.
 
-What a reducer's broadcasts lost in encoding is kept at 8 bits until the next broadcast of the same values. Float32 took
+What a reducer's broadcasts lost in encoding is kept at 8 bits until its next broadcast of those values. Float32 took
 a copy of the model over the number of members, and as much again while rounds are open. At 8 bits at most 1/254 of the
 largest error in each block is lost for good. With an int4 broadcast that is 1/3556 of its largest value.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
@@ -60,17 +62,26 @@ def reduce_shard(
     except ValueError:
         # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
         return None
-    return Reduction(encoded, combined.included, keep_error(mean), combined.refused)
+    return Reduction(encoded, combined.included, keep_error(mean, codec.block_size), combined.refused)
 
 
 @cache
-def _error_codec() -> Codec:
-    return make_codec("int8")
+def _error_codec(block_size: int) -> Codec:
+    return make_codec("int8", block_size)
 
 
-def keep_error(error: F32) -> EncodedBlocks | None:
-    """`error` (float32 [n], contiguous) at 8 bits; None when every value is zero."""
-    return _error_codec().encode(error) if bool(error.any()) else None
+def keep_error(error: F32, block_size: int) -> EncodedBlocks | None:
+    """`error` (float32 [n], contiguous) at 8 bits; None when every value is zero.
+
+    Args:
+        block_size: of the run's codec: shards are cut between its blocks, and so are their errors.
+    """
+    return _error_codec(block_size).encode(error) if bool(error.any()) else None
+
+
+def encoded_zeros(num_values: int, block_size: int) -> EncodedBlocks:
+    """Errors of zero, in the form of `keep_error`."""
+    return _error_codec(block_size).encode(np.zeros(num_values, dtype=np.float32))
 
 
 def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
@@ -80,8 +91,8 @@ def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
         ValueError: another number of values.
     """
     if kept is not None:
-        _error_codec().decode_accumulate(kept, 1.0, mean)
+        _error_codec(kept.block_size).decode_accumulate(kept, 1.0, mean)
 
 
-def kept_error_num_bytes(num_values: int) -> int:
-    return _error_codec().encoded_num_bytes(num_values)
+def kept_error_num_bytes(num_values: int, block_size: int) -> int:
+    return _error_codec(block_size).encoded_num_bytes(num_values)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
+from averaging.fragment.broadcast_errors import MOST_OF_AVERAGED
 from averaging.outer.outer_settings import VELOCITY_MODES
 from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
@@ -114,10 +115,10 @@ def network_memory(
         # Each fragment has one contribution under way.
         encoded_bytes=encoded + in_memory,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
-        # What broadcasts lost is kept at 8 bits (`averaging.outer.shard_mean`), and as much again while rounds are
-        # open.
+        # What broadcasts lost is kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is
+        # averaged now while rounds are open.
         reducing_bytes=max((num_members - 1) * codec.encoded_num_bytes(own) + FLOAT_BYTES * own for own in reduced)
-        + 2 * sum(kept_error_num_bytes(own) for own in reduced),
+        + (1 + MOST_OF_AVERAGED) * sum(kept_error_num_bytes(own, codec.block_size) for own in reduced),
         libraries_bytes=NETWORK_LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
     )

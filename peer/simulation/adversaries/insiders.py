@@ -92,7 +92,7 @@ def _wrong_mean(
     codec.decode(honest.encoded, values)
     values *= -scale
     encoded = codec.encode_with_residual(values)
-    return dataclasses.replace(honest, encoded=encoded, error=keep_error(values))
+    return dataclasses.replace(honest, encoded=encoded, error=keep_error(values, codec.block_size))
 
 
 def _leading_for(friends: frozenset[PeerId]) -> type[Leading]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 
+from averaging.outer.shard_mean import add_error, reduce_shard
 from averaging.signing.commit_credit import round_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
@@ -49,3 +53,32 @@ def test_the_clock_counts_what_was_averaged(line_shares):
     )
     assert 0 < credited < 1000 * 100 * 16 * 4, "some work never arrived, or this shows nothing"
     assert swarm.trainers[0].fragments[0].state.lineage_tokens == pytest.approx(credited / 1000, rel=0.01)
+
+
+@pytest.mark.parametrize("megabits", [(40, 40, 40, 40), (20, 40, 60, 90)])
+def test_reducers_carry_what_their_broadcasts_lose_on_lines_whose_measured_rates_jitter(megabits):
+    num_intervals, chance = 8, random.Random(4)
+    carried, cuts = [], set()
+
+    def reduce(contributions, rule, codec, num_values, error):
+        lost = np.zeros(num_values, dtype=np.float32)
+        add_error(error, lost)
+        carried.append(np.count_nonzero(lost) / NUM_VALUES)
+        return reduce_shard(contributions, rule, codec, num_values, error)
+
+    async def play():
+        swarm = Swarm(len(megabits), sizes=(NUM_VALUES,))
+        for peer in swarm.trainers:
+            peer.reduce = reduce
+        for interval in range(num_intervals):
+            for peer, rate in zip(swarm.trainers, megabits, strict=True):
+                peer.links.limit(1e6 * rate * chance.uniform(0.98, 1.02), None)
+            await swarm.train(1, 5.0, first_seed=1000 * interval)
+        swarm.assert_agreement(num_intervals - 1)
+        cuts.update(tuple(shard.start for shard in commit.shards) for commit in commits_of(swarm).values())
+        return swarm
+
+    scenario(play)
+    assert len(cuts) == 1 if len(set(megabits)) == 1 else len(cuts) > 4
+    # The first round has nothing to carry; one value in a hundred loses nothing.
+    assert sum(carried) > 0.9 * (num_intervals - 1)

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from averaging.codec.codec import make_codec
 from averaging.fragment import shard_store
 from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
+from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.robust_mean import combine
+from averaging.outer.shard_mean import add_error, reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault
 from tests.kit.network.memory_networks import named
 
-SIZE, CUT = 64, 32
+SIZE, CUT, BLOCK = 64, 32, 8
 PEERS = sorted(named(number) for number in range(6))
 RULE = OuterRule("carry", 0.7, 0.5)
 ROSTER = tuple(RosterEntry(peer, 100 + 10 * index, 10, 6, 50 + index) for index, peer in enumerate(PEERS))
@@ -29,8 +31,12 @@ def normal(seed, size=CUT):
     return np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
 
 
+def zeros(size):
+    return np.zeros(size, dtype=np.float32)
+
+
 def store_of(codec="int4"):
-    return ShardStore(make_codec(codec, 8), SIZE)
+    return ShardStore(make_codec(codec, BLOCK), SIZE)
 
 
 def payload(store, values):
@@ -337,13 +343,48 @@ def test_an_error_of_zero_replaces_an_older_one():
     assert store.carried_error(0, CUT) is None
 
 
-def test_errors_of_other_cuts_are_forgotten():
+def test_errors_go_with_their_values_when_shards_are_cut_elsewhere():
     store = store_of()
     digest, _ = reduce_own(store, 1)
     store.settle(committed(digest, b""))
-    whole = Commit(0, 8, 0, PEERS[0], bytes(16), ROSTER, (ShardResult(0, SIZE, 2, b"y" * 16, (0,)),))
-    store.settle(whole)
-    assert store.carried_error(0, CUT) is None
+    error = zeros(CUT)
+    add_error(store.carried_error(0, CUT), error)
+    store.settle(Commit(0, 8, 0, PEERS[0], bytes(16), ROSTER, (ShardResult(0, SIZE, 2, b"y" * 16, (0,)),)))
+    wider = zeros(SIZE - BLOCK)
+    add_error(store.carried_error(BLOCK, SIZE), wider)
+    assert np.array_equal(wider[: CUT - BLOCK], error[BLOCK:])
+    assert not wider[CUT - BLOCK :].any()
+
+
+def test_the_sum_of_all_broadcasts_is_the_sum_of_all_means_wherever_shards_are_cut():
+    """Two reducers whose shards follow measured rates; without carried errors most small values never move."""
+    chance, codec, num_values = random.Random(1), make_codec("int4", 128), 16_384
+    stores = [ShardStore(codec, num_values) for _ in range(2)]
+    drift = np.random.default_rng(2).standard_t(1.5, num_values).astype(np.float32).clip(-30, 30)
+    waiting = [zeros(num_values) for _ in range(4)]
+    wanted, broadcast, mean = np.zeros(num_values), np.zeros(num_values), zeros(num_values)
+    for version in range(60):
+        sent = []
+        for number, residual in enumerate(waiting):
+            residual += (0.7 + 0.2 * number) * drift
+            sent.append(codec.encode_with_residual(residual))
+        cut = 128 * chance.randrange(50, 80)
+        results = []
+        for index, (store, start, end) in enumerate(zip(stores, (0, cut), (cut, num_values), strict=True)):
+            size = end - start
+            given_ = [(number, Terms(1, 1, 0), one.slice_blocks(start, size)) for number, one in enumerate(sent)]
+            wanted[start:end] += combine(given_, RULE, codec, size).values
+            reduction = reduce_shard(given_, RULE, codec, size, store.carried_error(start, end))
+            assert reduction is not None
+            codec.decode(reduction.encoded, mean[:size])
+            broadcast[start:end] += mean[:size]
+            digest = store.add_reduction(version, index, start, end, reduction)
+            results.append(ShardResult(start, end, index, digest, (0, 1, 2, 3)))
+        for store in stores:
+            store.settle(Commit(0, version, 0, PEERS[0], bytes(16), ROSTER, tuple(results)))
+    small = np.abs(drift) < np.median(np.abs(drift)) / 4
+    off = np.linalg.norm((broadcast - wanted)[small]) / np.linalg.norm(wanted[small])
+    assert off < 0.05
 
 
 def test_memory_is_flat_over_many_versions():

@@ -360,7 +360,7 @@ def test_nothing_to_average_is_no_result():
 def test_a_mean_beyond_the_codec_is_no_result_and_no_error():
     codec = make_codec("fp32", BLOCK)
     largest = codec.encode(np.full(50, 2.0**126, dtype=np.float32))
-    error = keep_error(np.full(50, 2.0**120, dtype=np.float32))
+    error = keep_error(np.full(50, 2.0**120, dtype=np.float32), BLOCK)
     assert reduce_shard([(0, Terms(1, 1, 0), largest)], RULE, codec, 50, error) is None
 
 

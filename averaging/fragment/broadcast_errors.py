@@ -1,0 +1,79 @@
+"""What a reducer's committed broadcasts lost in encoding, by range of values. Pure.
+
+Shards are cut anew for each round, as the members and the measured rates of their lines are. So errors are kept per
+range, and a new shard takes what overlaps it. All cuts lie between blocks of the run's codec, as do those of the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from averaging.codec.blocks import EncodedBlocks
+from averaging.outer.shard_mean import encoded_zeros
+
+MOST_OF_AVERAGED = 2
+"""Kept are errors of so many times the values that this peer averaged in the last round: its new range, and an old one
+of the same size, which it gets back when a member that came leaves again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Errors of values [start, end)."""
+
+    start: int
+    end: int
+    error: EncodedBlocks
+
+    def between(self, start: int, end: int) -> _Part:
+        """The part of it inside [start, end), in memory of its own."""
+        start, end = max(start, self.start), min(end, self.end)
+        blocks = self.error.slice_blocks(start - self.start, end - start)
+        return _Part(start, end, replace(blocks, scales=bytes(blocks.scales), codes=bytes(blocks.codes)))
+
+
+@dataclass
+class BroadcastErrors:
+    """Errors of one fragment, each as `averaging.outer.shard_mean.keep_error` makes it; the ranges do not overlap."""
+
+    _parts: list[_Part] = field(default_factory=list)
+    """Those that were put first come first."""
+
+    @property
+    def num_values(self) -> int:
+        return sum(part.end - part.start for part in self._parts)
+
+    def within(self, start: int, end: int) -> EncodedBlocks | None:
+        """The errors of values [start, end), zero where none are known; None when none are known at all."""
+        parts = [part for part in self._parts if part.start < end and start < part.end]
+        if not parts:
+            return None
+        if len(parts) == 1 and (parts[0].start, parts[0].end) == (start, end):
+            return parts[0].error
+        found = encoded_zeros(end - start, parts[0].error.block_size)
+        scales, codes = bytearray(found.scales), bytearray(found.codes)
+        scale_bytes = len(scales) // -(-found.num_values // found.block_size)
+        for part in (part.between(start, end) for part in parts):
+            at_code = part.start - start
+            at_scale = at_code // found.block_size * scale_bytes
+            scales[at_scale : at_scale + len(part.error.scales)] = part.error.scales
+            codes[at_code : at_code + len(part.error.codes)] = part.error.codes
+        return replace(found, scales=bytes(scales), codes=bytes(codes))
+
+    def put(self, start: int, end: int, error: EncodedBlocks | None) -> None:
+        """Replace the errors of values [start, end); None: nothing was lost there."""
+        kept: list[_Part] = []
+        for part in self._parts:
+            if part.end <= start or end <= part.start:
+                kept.append(part)
+                continue
+            kept += [part.between(part.start, start)] if part.start < start else []
+            kept += [part.between(end, part.end)] if end < part.end else []
+        self._parts = kept if error is None else [*kept, _Part(start, end, error)]
+
+    def limit(self, num_averaged: int) -> None:
+        """Forget the oldest of more than a peer keeps that averaged so many values in its last round."""
+        while self.num_values > MOST_OF_AVERAGED * num_averaged:
+            del self._parts[0]
+
+    def clear(self) -> None:
+        self._parts.clear()
