@@ -14,7 +14,6 @@ The rooms, from the bottom up:
     outer/     the mathematics of one fragment (pure)
     lanes/     streams to every remote, and the rate at which they are filled
     rounds/    the flat round as state machines without I/O (pure)
-    cells/     rounds on two levels, likewise (pure)
     trust/     whom to believe: blame, leaders, speeds, wrong means (pure)
     fragment/  what one fragment holds at one peer while its rounds run
     exchange/  the async shell: performs what the machines ask for

@@ -8,8 +8,7 @@ rate and takes them at five times that. The one-way latency is fixed. What is le
 libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within 0.4 s,
 as peers of one speed do.
 
-Views hold what a machine needs: its own cell, the cell of the top leader, and one name of each other cell. Real views
-hold everybody (`benchmarks/bench_records.py` measures what that costs).
+Every view holds everybody, as real ones do (`benchmarks/bench_records.py` measures what that costs).
 """
 
 from __future__ import annotations
@@ -26,16 +25,9 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
-from averaging.cells.cell_scope import CellScope
-from averaging.cells.formation import CellRule, cell_codec_of, depth_for, hash_cell
-from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
-from averaging.fragment.cell_rates import weigh
-from averaging.outer.outer_settings import OuterRule
-from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (
     Apply,
@@ -43,29 +35,23 @@ from averaging.rounds.machine_events import (
     Effect,
     Event,
     Heard,
-    PartialArrived,
     Ready,
     ReduceShard,
-    ReduceSlice,
     ResultArrived,
     SendMessage,
-    SendPartials,
     SendResult,
     SendShards,
     ShardReduced,
-    SliceReduced,
     Tick,
     View,
 )
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
-from averaging.wire.cell_messages import Partial
-from averaging.wire.messages import Commit, Contribution, Message, Offer, Result, TopCommit
+from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
 from benchmarks.machine import machine
 from dht.host import PeerId
 
-CELL_SIZE = 32
 LATENCY_SECONDS = 0.03
 DOWNLOAD_RATIO = 5.0
 OFFERS_WITHIN_SECONDS = 0.4
@@ -73,9 +59,7 @@ BLOCK_SIZE = 128
 FRAME_OVERHEAD_BYTES = 4
 SIGNATURE = bytes(64)
 DIGEST = bytes(16)
-RULE = OuterRule("carry", 0.7, 0.5)
 CODEC = make_codec("int4", BLOCK_SIZE, kernels="numpy")
-CELL_CODEC = cell_codec_of(CODEC)
 MOST_SECONDS = 600.0
 
 
@@ -88,7 +72,6 @@ class Row:
     """
 
     peers: int
-    cells: int
     bytes_per_peer: float
     bytes_of_values: float
     most_bytes: int
@@ -134,7 +117,6 @@ class ScaleSwarm:
         self.done_at: dict[PeerId, float] = {}
         self.leaders: set[PeerId] = set()
         self.frames: dict[int, tuple[Message, int]] = {}
-        self.depth = depth_for(num_peers, 0, CELL_SIZE)
         notary = Notary(Scope("scale", bytes(32)), lambda message: SIGNATURE, lambda *given: True)
         self.machines = {name: self._machine(name, notary) for name in self.names}
         self._set_views()
@@ -148,26 +130,13 @@ class ScaleSwarm:
             BLOCK_SIZE,
             RoundTiming.with_bounds(60.0),
             notary,
-            scope_of=partial(
-                CellScope, rule=CellRule(CELL_SIZE), timing=CellTiming.with_bounds(60.0), weigh=partial(weigh, RULE)
-            ),
         )
         found.anchor_digest = DIGEST
-        # As a commit before this round would say it.
-        found.scope._seat._hint = (0, self.depth)
         return found
 
     def _set_views(self) -> None:
-        cells: dict[str, list[PeerId]] = {}
-        for name in self.names:
-            cells.setdefault(hash_cell(name, self.depth), []).append(name)
-        self.cells = cells
-        top = rank_leaders("scale", 0, 0, [PeerId(cell) for cell in cells])[0]
         for name in self.machines:
-            known = {*cells[hash_cell(name, self.depth)], *cells[str(top)]} if self.depth else set(self.names)
-            # One member of each other cell stands for its name, which the commit before would give.
-            known |= {members[0] for members in cells.values()} if self.depth else set()
-            self._step(name, View(tuple(sorted(known)), (), len(known)))
+            self._step(name, View(tuple(self.names), (), len(self.names)))
 
     # --------------------------------------------------------------------------------------------------------- time
 
@@ -232,14 +201,10 @@ class ScaleSwarm:
     def _deliver(self, name: PeerId, sender: PeerId, message: Message) -> None:
         if isinstance(message, Contribution):
             self._step(name, ContributionArrived(sender, message.attempt, message.leader, message.shard))
-        elif isinstance(message, Partial):
-            self._step(name, PartialArrived(sender, message.attempt, message.leader, message.slice, message.cell))
         elif isinstance(message, Result):
             if message.shard in self.early[name]:
                 return
             self.early[name].add(message.shard)
-            for other in self.machines[name].scope.relays(sender, message.shard):
-                self._send(name, other, message, CODEC.encoded_num_bytes(message.end - message.start))
             self._step(name, ResultArrived(sender, message.shard))
             self._check(name)
         else:
@@ -254,7 +219,7 @@ class ScaleSwarm:
 
     def _perform(self, name: PeerId, effect: Effect) -> None:
         if isinstance(effect, SendMessage):
-            if isinstance(effect.message, Commit | TopCommit):
+            if isinstance(effect.message, Commit):
                 self.leaders.add(name)
             self._send(name, effect.to, effect.message, 0)
         elif isinstance(effect, SendShards):
@@ -275,18 +240,6 @@ class ScaleSwarm:
             for to in effect.to:
                 self._send(name, to, header, CODEC.encoded_num_bytes(header.end - header.start))
             self._check(name)
-        elif isinstance(effect, SendPartials):
-            order = effect.order
-            for number, row in zip(order.numbers, order.slices, strict=True):
-                if row.owner != name:
-                    partial_ = Partial(
-                        *(0, 0, order.attempt, order.leader, number, row.start, row.end, order.cell, 1.0),
-                        *(order.run_start, order.run_end, order.credential),
-                    )
-                    self._send(name, row.owner, partial_, CELL_CODEC.encoded_num_bytes(row.end - row.start))
-        elif isinstance(effect, ReduceSlice):
-            digest = self._digest("slice", effect.order.leader, effect.order.numbers[effect.position])
-            self._at(self.now, name, SliceReduced(effect.order, effect.position, digest, effect.cells))
         elif isinstance(effect, Apply):
             self.commits[name] = effect.commit
             self._check(name)
@@ -297,7 +250,7 @@ class ScaleSwarm:
     def _check(self, name: PeerId) -> None:
         commit = self.commits.get(name)
         if commit is not None and name not in self.done_at:
-            needed = {index for index, result in enumerate(commit.results) if result.digest}
+            needed = {index for index, result in enumerate(commit.shards) if result.digest}
             if needed <= self.early[name]:
                 self.done_at[name] = self.now
 
@@ -308,7 +261,7 @@ def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
     swarm = ScaleSwarm(num_peers, num_values, 1e6 * mbit, seed)
     swarm.run()
     commit = next(iter(swarm.commits.values()))
-    void = [result for commit in swarm.commits.values() for result in commit.results if not result.digest]
+    void = [result for commit in swarm.commits.values() for result in commit.shards if not result.digest]
     if void or len({commit.tokens for commit in swarm.commits.values()}) != 1:
         raise RuntimeError(f"{len(void)} void results; expected a whole round")
     if commit.tokens != 4096 * num_peers:
@@ -316,7 +269,6 @@ def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
     busiest = max(swarm.leaders, key=lambda name: swarm.control_bytes[name])
     return Row(
         num_peers,
-        len(swarm.cells) if swarm.depth else 0,
         sum(swarm.sent_bytes.values()) / num_peers,
         swarm.value_bytes / num_peers,
         max(swarm.sent_bytes.values()),
@@ -377,9 +329,9 @@ def _faults(rows: list[Row]) -> list[str]:
 
 def _print(row: Row, *, is_first: bool) -> None:
     if is_first:
-        print("  peers cells  MB/peer  values  busiest |  round s | leader MB   sent    got")
+        print("  peers  MB/peer  values  busiest |  round s | leader MB   sent    got")
     print(
-        f"{row.peers:7} {row.cells:5} {row.bytes_per_peer / 1e6:8.3f} {row.bytes_of_values / 1e6:7.3f} "
+        f"{row.peers:7} {row.bytes_per_peer / 1e6:8.3f} {row.bytes_of_values / 1e6:7.3f} "
         f"{row.most_bytes / 1e6:8.2f} | {row.round_seconds:8.2f} | {row.leader_bytes / 1e6:9.2f} "
         f"{row.leader_messages:6} {row.leader_received:6}  ({row.real_seconds:.0f} s)",
         flush=True,

@@ -1,10 +1,10 @@
-"""What passes between two sites when cells are sites, by the number of peers at each: whole nodes in virtual time.
+"""What passes between two sites, by the number of peers at each: whole nodes in virtual time.
 
-    python -m benchmarks.bench_sites [--per-site 2,4,8] [--minutes 6] [--values 262144] [--flat] [--json]
+    python -m benchmarks.bench_sites [--per-site 2,4,8] [--minutes 6] [--values 262144] [--json]
 
 Each site has a fast network inside (0.5 ms); between the sites there are 40 ms, and every peer uploads 100 Mbit/s. All
-that the peers of one site send to the other is counted, records excepted. That is offers, means, commits, and what a
-peer that missed a round fetches. `--flat` measures the same without cells.
+that the peers of one site send to the other is counted, records excepted. That is offers, contributions, means,
+commits, and what a peer that missed a round fetches.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Row:
     violations: int
 
 
-def measure(per_site: int, minutes: float, num_values: int, is_flat: bool, seed: int) -> Row:
+def measure(per_site: int, minutes: float, num_values: int, seed: int) -> Row:
     """Simulate two sites of `per_site` peers each."""
     group = {"count": per_site, "upload_mbit_per_second": 100, "latency_ms": 20}
-    averaging = {"sync_every": 20, "num_fragments": 1, "cell_by": "hash" if is_flat else "site"}
+    averaging = {"sync_every": 20, "num_fragments": 1}
     scenario = Scenario.model_validate(
         {
             "duration_minutes": minutes,
@@ -60,7 +60,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=6.0, help="of virtual time, from 1 to 600")
     parser.add_argument("--values", type=int, default=262_144, help="of the one fragment, 16 to 20 000 000")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--flat", action="store_true", help="without cells")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     sizes = given.per_site.split(",")
@@ -68,9 +67,9 @@ def main() -> int:
         parser.error(f"--per-site is {given.per_site!r}; expected whole numbers from 1 to 64 with commas between them")
     if not 1 <= given.minutes <= 600 or not 16 <= given.values <= 20_000_000:
         parser.error("--minutes from 1 to 600 and --values from 16 to 20 000 000 are expected")
-    rows = [measure(int(size), given.minutes, given.values, given.flat, given.seed) for size in sizes]
+    rows = [measure(int(size), given.minutes, given.values, given.seed) for size in sizes]
     if given.json:
-        print(json.dumps({"flat": given.flat, "rows": [asdict(row) for row in rows], "machine": machine()}, indent=2))
+        print(json.dumps({"rows": [asdict(row) for row in rows], "machine": machine()}, indent=2))
     else:
         print("per site  rounds  share of rounds  kB abroad/round  kB in all/round")
         for row in rows:

@@ -1,6 +1,6 @@
 """Many real peers on one machine for some minutes: do their rounds go on without failures?
 
-    python -m benchmarks.bench_swarm [--peers 24] [--minutes 10] [--cell-size 8] [--sync-every 400] [--json]
+    python -m benchmarks.bench_swarm [--peers 24] [--minutes 10] [--sync-every 400] [--json]
     python -m benchmarks.bench_swarm --sites east,west --peers 4 --minutes 2
 
 Every peer is a `peer join` with its network process and its libp2p daemon, on loopback, with a model of 33 thousand
@@ -8,8 +8,8 @@ parameters. They start two by two; the measured time begins when all are members
 of the peers were in them, attempts that anybody gave up, refusals, and peers that ended. It is checked whether all
 peers that applied a commit have the same digest after it. Returns 0 when there were rounds and nothing failed, else 1.
 
-With `--sites` the peers are dealt out to sites and average site by site. `abroad` are the bytes that they sent in
-rounds to peers of other sites, per commit.
+With `--sites` the peers are dealt out to sites. `abroad` are the bytes that they sent in rounds to peers of other
+sites, per commit.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ warmup_steps = 5
 [averaging]
 sync_every = {sync_every}
 num_fragments = 2
-cell_size = {cell_size}
-cell_by = "{cell_by}"
 [network]
 announce_seconds = 10.0
 sites = {sites}
@@ -68,7 +66,6 @@ class Verdict:
     peers: int
     minutes: float
     commits: int = 0
-    cells: dict[str, int] = field(default_factory=dict)
     mean_contributors: float = 0.0
     abandoned: int = 0
     refused: int = 0
@@ -118,7 +115,6 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
     verdict = Verdict(len(peers), minutes)
     contributors: dict[tuple[int, int], set[str]] = {}
     digests: dict[tuple[int, int], set[str]] = {}
-    cells: dict[tuple[int, int], int] = {}
     reasons: Counter[str] = Counter()
     seconds: list[float] = []
     abroad = 0
@@ -129,7 +125,6 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
             if isinstance(event.fact, RoundCommitted):
                 key = (event.fact.fragment, event.fact.version)
                 contributors.setdefault(key, set()).update(event.fact.contributors)
-                cells[key] = event.fact.num_cells
                 if event.fact.seconds > 0:
                     seconds.append(event.fact.seconds)
             elif isinstance(event.fact, AppliedCommit):
@@ -143,7 +138,6 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
             verdict.returned += isinstance(event.fact, WorkReturned)
         abroad += abroad_of(peer) - before
     verdict.commits = len(contributors)
-    verdict.cells = {str(number): count for number, count in sorted(Counter(cells.values()).items())}
     verdict.mean_contributors = sum(map(len, contributors.values())) / max(1, len(contributors))
     verdict.differing = sum(len(found) > 1 for found in digests.values())
     verdict.abroad_bytes_per_commit = abroad / max(1, len(contributors))
@@ -169,24 +163,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--peers", type=int, default=24, help="from 2 to 64")
     parser.add_argument("--minutes", type=float, default=10.0, help="of measuring, above 0")
-    parser.add_argument("--cell-size", type=int, default=8, help="from 4 to 64; more than 1.5 times as many form cells")
     parser.add_argument("--sync-every", type=int, default=400, help="inner steps between two sends of a fragment")
-    parser.add_argument("--sites", default="", help="names with commas between them; cells are sites then")
+    parser.add_argument("--sites", default="", help="names with commas between them")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     sites = [name for name in given.sites.split(",") if name]
     if not 2 <= given.peers <= 64 or not 0 < given.minutes <= 1440:
         parser.error("--peers from 2 to 64 and --minutes above 0 and at most 1440 are expected")
-    if not 4 <= given.cell_size <= 64 or given.sync_every < 1:
-        parser.error("--cell-size from 4 to 64 and --sync-every from 1 are expected")
+    if given.sync_every < 1:
+        parser.error("--sync-every from 1 is expected")
     if any(not re.fullmatch("[a-z0-9-]{1,40}", name) for name in sites):
         parser.error(f"--sites is {given.sites!r}; expected names of a-z, 0-9 and '-' with commas between them")
-    run = RUN.format(
-        sync_every=given.sync_every,
-        cell_size=given.cell_size,
-        cell_by="site" if sites else "hash",
-        sites=json.dumps(sites),
-    )
+    run = RUN.format(sync_every=given.sync_every, sites=json.dumps(sites))
     with process_swarm(run) as swarm:
         peers = start_all(swarm, given.peers, sites)
         marks, before = [peer.mark() for peer in peers], [abroad_of(peer) for peer in peers]

@@ -16,16 +16,14 @@ import numpy as np
 
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
-from averaging.exchange.cell_exchange import CellExchange
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.result_search import ResultSearch
-from averaging.fragment.cell_rates import own_share_of, rates_of
 from averaging.fragment.lost_work import LostWork
 from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, StepKey
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
-from averaging.outer.contribution_weights import shard_rates
+from averaging.outer.contribution_weights import shard_rates, weights_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
@@ -85,13 +83,11 @@ class Applying:
         self,
         context: Context,
         audits: Audits,
-        cells: CellExchange,
         on_advanced: Callable[[FragmentRuntime, tuple[Commit, ...] | None], None],
         on_free: Callable[[FragmentRuntime], None],
     ) -> None:
         self._context = context
         self._audits = audits
-        self._cells = cells
         self._on_advanced = on_advanced
         self._on_free = on_free
         self._searches: list[ResultSearch] = []
@@ -117,7 +113,6 @@ class Applying:
         if digest:
             fragment.traffic.received(frame_bytes, message.end - message.start)
             self.result_arrived(fragment)
-            self._cells.relay(fragment, sender, message, payload)
             if message.version == version:
                 self._expect(fragment, message.shard, digest, sender)
                 self._context.step(fragment, ResultArrived(sender, message.shard))
@@ -170,7 +165,7 @@ class Applying:
     async def _fetch_and_apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
         context, clock = self._context, self._context.ports.clock
         notary, begun = fragment.machine.notary, clock()
-        is_own = commit.leader == context.me and commit.results is commit.shards
+        is_own = commit.leader == context.me
         search = ResultSearch(context, fragment, commit)
         self._searches.append(search)
         # The reducers' signatures are checked while the results arrive.
@@ -248,10 +243,11 @@ class Applying:
         own_index = own[0] if own is not None and in_roster else -1
         shards = [
             _committed_shard(fragment, commit, index, payloads.get(index), own_index, rule)
-            for index in range(len(commit.results))
+            for index in range(len(commit.shards))
         ]
         if own_index >= 0:
-            state.note_own_share(own_share_of(commit, own_index, rule))
+            terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
+            state.note_own_share(weights_of(terms, rule)[own_index])
         known: ChunkDigests = anchor.ahead.known(commit.version, _step_keys(commit, rule))
 
         def run() -> int:
@@ -287,15 +283,13 @@ class Applying:
         """
         context, state, lost_work = self._context, fragment.state, self._anchors[fragment.index].lost_work
         async with fragment.busy:
-            # The commit of a two-level round with the part of another cell says nothing about own work.
-            telling = [commit for commit in commits if fragment.machine.scope.knows_own_part(commit)]
-            own = {commit.version: own_ranges(commit, context.me) for commit in telling}
+            own = {commit.version: own_ranges(commit, context.me) for commit in commits}
 
             def replace_anchor() -> list[WorkLost]:
                 left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
                 with fragment.changing():
                     set_state(state)
-                forgotten = list(lost_work.settle(fragment.index, state, left_version, left_digest, telling))
+                forgotten = list(lost_work.settle(fragment.index, state, left_version, left_digest, commits))
                 state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
                 return forgotten
 
@@ -350,12 +344,7 @@ class Applying:
     def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
         """A mean is here: all members will be in it, unless the commit says otherwise."""
         anchor, plan = self._anchors[fragment.index], fragment.machine.plan
-        if (
-            plan is None
-            or not fragment.machine.scope.is_flat
-            or index >= len(plan.shards)
-            or not anchor.ahead.is_worth_it
-        ):
+        if plan is None or index >= len(plan.shards) or not anchor.ahead.is_worth_it:
             return
         shard = plan.shards[index]
         payload, num_values = fragment.store.result(plan.version, index, digest), shard.end - shard.start
@@ -403,9 +392,9 @@ def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest)
 def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple[int, int] | None:
     """First value of a result of the commit that is followed here, and the value behind its last."""
     commit = fragment.machine.known_commit(request.version)
-    if commit is None or request.shard >= len(commit.results):
+    if commit is None or request.shard >= len(commit.shards):
         return None
-    result = commit.results[request.shard]
+    result = commit.shards[request.shard]
     return (result.start, result.end) if result.digest == request.digest else None
 
 
@@ -422,8 +411,7 @@ def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied,
         contributors=tuple(commit.roster[index].peer_id for index in commit.included),
         outer_lr=applied.outer_lr,
         tokens=commit.tokens,
-        num_void_shards=sum(not result.digest for result in commit.results),
-        num_cells=len(commit.cells),
+        num_void_shards=sum(not result.digest for result in commit.shards),
         seconds=now - traffic.began_at if counted else 0.0,
         bytes_up=traffic.up_bytes if counted else 0,
         bytes_down=traffic.down_bytes if counted else 0,
@@ -441,16 +429,15 @@ def _step_key(
 
 
 def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
-    # The slices of a two-level round are not expected ahead.
-    shards = [shard for shard in commit.shards if shard.digest] if commit.names_everyone else []
+    shards = [shard for shard in commit.shards if shard.digest]
     return [_step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
 
 
 def _committed_shard(
     fragment: FragmentRuntime, commit: Commit, index: int, payload: Buffer | None, own_index: int, rule: OuterRule
 ) -> CommittedShard:
-    result = commit.results[index]
+    result = commit.shards[index]
     gradient = None if payload is None else fragment.store.unpack(result.end - result.start, payload)
-    outer_lr, outer_momentum = rates_of(commit, index, rule)
-    own_included = own_index in commit.members_in(index)
+    outer_lr, outer_momentum = shard_rates([terms_of(rule, commit, member) for member in result.included], rule)
+    own_included = own_index in result.included
     return CommittedShard(result.start, result.end, gradient, outer_lr, own_included, outer_momentum)

@@ -9,7 +9,6 @@ from typing import Final
 
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire import frames
-from averaging.wire.cell_messages import CellOffer
 from averaging.wire.messages import Commit, CommitRequest, Message, Offer, Plan
 from dht.allowances import Allowances
 from dht.host import PeerId
@@ -44,7 +43,7 @@ class CommitQuestions:
         version = machine.version + (machine.applying is not None)
         asks = (
             isinstance(message, CommitRequest)
-            or (isinstance(message, Offer | Plan | CellOffer) and message.version < version)
+            or (isinstance(message, Offer | Plan) and message.version < version)
             or (isinstance(message, Commit) and machine.outweighs(message))
         )
         if not asks:

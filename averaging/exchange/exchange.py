@@ -14,7 +14,6 @@ from typing import Any
 
 from averaging.exchange.applying import Applying
 from averaging.exchange.audit import AUDIT_MESSAGES, Audits
-from averaging.exchange.cell_exchange import CellExchange
 from averaging.exchange.commit_questions import CommitQuestions
 from averaging.exchange.exchange_ports import Context, ExchangePorts
 from averaging.exchange.reducing import Averaging
@@ -70,17 +69,15 @@ class Exchange:
             spawn=self._background.spawn,
         )
         self.audits = audits = Audits(context)
-        self._cells = cells = CellExchange(context, lambda fragment: self.applying.result_arrived(fragment))
-        self.applying = applying = Applying(context, audits, cells, self._advanced, self._go_on)
+        self.applying = applying = Applying(context, audits, self._advanced, self._go_on)
         self.sending = sending = Sending(context, first_sequence, audits.signed, applying.is_repairing)
-        self.averaging = averaging = Averaging(context, sending, audits, cells, applying.mean_made)
+        self.averaging = averaging = Averaging(context, sending, audits, applying.mean_made)
         self._hear: Mapping[type, Hear] = {
             **dict.fromkeys(AUDIT_MESSAGES, audits.hear),
             messages.Contribution: averaging.take_contribution,
             messages.Result: applying.take_result,
             messages.ResultRequest: lambda *heard: applying.give_result(*heard[:3]),
             messages.VersionIs: lambda *heard: applying.hear_version(*heard[:3]),
-            messages.CellLevel: lambda *heard: not cells.take(*heard[:4]),
             Commit: self._check_commit,
             object: lambda *_: True,
         }
@@ -89,8 +86,6 @@ class Exchange:
             machine_events.SendShards: sending.send_shards,
             machine_events.ReduceShard: averaging.reduce,
             machine_events.SendResult: averaging.send_result,
-            machine_events.SendPartials: cells.send_partials,
-            machine_events.ReduceSlice: cells.reduce_slice,
             machine_events.Apply: applying.apply,
             machine_events.Repair: applying.ask_repair,
             machine_events.WronglySigned: lambda _, effect: guard.blame(effect.peer_id, "misfit", effect.what),
@@ -197,7 +192,6 @@ class Exchange:
             self.set_view(*self._seen)
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):
             self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
-        self._cells.advanced(fragment)
         self._go_on(fragment)
 
 

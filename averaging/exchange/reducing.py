@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
-from averaging.exchange.cell_exchange import CellExchange
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
@@ -38,13 +37,11 @@ class Averaging:
         context: Context,
         sending: Sending,
         audits: Audits,
-        cells: CellExchange,
         on_mean: Callable[[FragmentRuntime, int, bytes], None],
     ) -> None:
         self._context = context
         self._sending = sending
         self._audits = audits
-        self._cells = cells
         self._on_mean = on_mean
         self._deliveries = Deliveries(lambda index: context.fragments[index].machine.version)
         context.links.watch(self._deliveries.note_read, self._deliveries.is_stale)
@@ -71,7 +68,7 @@ class Averaging:
         self._context.spawn(self.make_mean(fragment, effect))
 
     async def make_mean(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
-        """From the contributions that are here to a mean that is reported, or kept for the cells."""
+        """From the contributions that are here to a mean that is reported."""
         context, guard, plan, index = self._context, self._context.guard, effect.plan, effect.shard
         shard, timing = plan.shards[index], fragment.machine.timing
         await self._sending.encoded(fragment)
@@ -80,9 +77,6 @@ class Averaging:
         contributions = fragment.store.contributions(context.rule, plan, effect.leader, index, members)
         guard.misfits(plan, members, [member for member, _, _ in contributions])
         contributions = self._with_own(guard.believable(plan, contributions, timing), fragment, plan, index)
-        if not fragment.machine.scope.is_flat:
-            await self._cells.reduce(fragment, effect, contributions)
-            return
         # What earlier broadcasts lost, nobody else can know: nothing is carried where means are audited.
         carries = not self._audits.is_on
         carried = fragment.store.carried_error(shard.start, shard.end) if carries else None

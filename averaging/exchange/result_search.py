@@ -32,7 +32,7 @@ class ResultSearch:
         self._context = context
         self._fragment = fragment
         self._clock = context.ports.clock
-        self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
+        self._missing = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
         self._found: dict[int, Buffer] = {}
         self._came_at: dict[PeerId, float] = {}
         self._arrived = asyncio.Event()
@@ -53,8 +53,7 @@ class ResultSearch:
             holders = self._holders(attempt)
             self._came_at.clear()
             if attempt or not is_member:
-                fetches = fragment.machine.scope.fetches
-                self._ask({index: holder for index, holder in holders.items() if attempt or fetches(index)})
+                self._ask(holders)
             longest = fragment.machine.timing.result.longest(holders.values())
             allowed_seconds = max(longest.seconds, self._line_seconds(holders))
             while True:
@@ -115,7 +114,7 @@ class ResultSearch:
         """
         state, timing, bits = self._fragment.state, self._fragment.machine.timing, dict[PeerId, float]()
         for index, holder in holders.items():
-            result = self.commit.results[index]
+            result = self.commit.shards[index]
             encoded = 8 * state.codec.encoded_num_bytes(result.end - result.start)
             bits[holder] = bits.get(holder, 0.0) + encoded
         rates = {holder: self._context.ports.rate_of(holder) for holder in bits}
@@ -132,11 +131,11 @@ class ResultSearch:
         """The member that each missing result is expected from in this attempt; none when this peer is alone."""
         found = {}
         for index in self._missing:
-            first = (self.commit.holder(index), *self.commit.makers(index))
-            members = [entry.peer_id for entry in self.commit.roster if entry.peer_id not in first]
+            first = self.commit.holder(index)
+            members = [entry.peer_id for entry in self.commit.roster if entry.peer_id != first]
             holders = [
                 peer_id
-                for peer_id in (*first, self.commit.leader, *members, *self._ahead)
+                for peer_id in (first, self.commit.leader, *members, *self._ahead)
                 if peer_id != self._context.me
             ]
             if holders:
@@ -145,6 +144,6 @@ class ResultSearch:
 
     def _ask(self, holders: dict[int, PeerId]) -> None:
         for index, holder in holders.items():
-            shard = self.commit.results[index]
+            shard = self.commit.shards[index]
             request = ResultRequest(self._fragment.index, self.commit.version, index, shard.digest)
             self._context.links.send(holder, request)

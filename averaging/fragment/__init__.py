@@ -6,6 +6,5 @@ The files, each built on those above it:
     shard_store.py         contributions and results in flight, within limits (pure)
     next_anchor_digest.py  the digest of the next anchor, worked out while results arrive
     lost_work.py           what a long fork cost, when it cannot be undone (pure)
-    cell_rates.py          rates and shares of a two-level commit, from sums over its cells (pure)
     runtime.py             state, machine and store of one fragment
 """

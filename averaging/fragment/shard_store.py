@@ -133,7 +133,7 @@ class ShardStore:
 
     def results_of(self, commit: Commit) -> dict[tuple[int, bytes], Buffer]:
         """The results of a commit that are here, by shard and digest."""
-        keys = [(index, shard.digest) for index, shard in enumerate(commit.results)]
+        keys = [(index, shard.digest) for index, shard in enumerate(commit.shards)]
         found = {key: self.result(commit.version, *key) for key in keys}
         return {key: payload for key, payload in found.items() if payload is not None}
 
@@ -215,14 +215,14 @@ class ShardStore:
         be another version's worth of memory for each remote.
         """
         num_averaged = 0
-        for shard in commit.results:
+        for shard in commit.shards:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
             if digest and digest == shard.digest:
                 self._errors.put(shard.start, shard.end, error)
                 num_averaged += shard.end - shard.start
         if num_averaged:
             self._errors.limit(num_averaged)
-        committed = {(commit.version, index, result.digest) for index, result in enumerate(commit.results)}
+        committed = {(commit.version, index, result.digest) for index, result in enumerate(commit.shards)}
         self._results = {
             key: payload for key, payload in self._results.items() if key[0] != commit.version or key in committed
         }

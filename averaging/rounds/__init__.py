@@ -12,7 +12,6 @@ The files, each built on those above it:
     attempt.py              what a member knows of the attempt at a round that it is in, and of those past that round
     leader_ranking.py       in which order trainers may lead a round
     leader.py               the leader's half: offers, the start, results, the commit
-    flat_scope.py           who is in the rounds of a peer, and what a leader sends them: here the whole swarm
     reducer.py              the reducer's half: whose contributions are waited for, and how long
     round_machine.py        all rounds of one fragment at one peer: member, leader and reducer in one
 

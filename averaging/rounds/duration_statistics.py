@@ -133,7 +133,7 @@ class LinkDeadlines:
         for peer_id in peer_ids:
             is_known = peer_id in self._links
             if not is_known and has_unknown:
-                continue  # a cell of newcomers is asked about at every event, and the group's allowance is one
+                continue  # a group of newcomers is asked about at every event, and the group's allowance is one
             has_unknown = has_unknown or not is_known
             allowance = self.allowance(peer_id)
             if longest is None or allowance.seconds > longest.seconds:

@@ -39,8 +39,8 @@ Shards = Callable[[Sequence[messages.Offer]], tuple[messages.ShardPlan, ...]]
 
 
 @dataclass
-class Gathering:
-    """A round that is gathered, planned and closed: what leading members and leading cells have in common."""
+class Leading:
+    """Offers, plan and results of one round at its leader."""
 
     me: PeerId
     fragment: int
@@ -50,37 +50,25 @@ class Gathering:
     send: Send
     quorum_fraction: float
     notary: Notary
+    shards_for: Shards
     previous: bytes = b""
     """Digest of the commit that led to `version`; empty when it is not known here."""
     tell: Callable[[Fact | WronglySigned], None] = lambda effect: None
+    not_before: float = 0.0
+    least_share: float = 0.0
+    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
+    is_held: bool = False
+    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
     attempt: int = 0
+    offers: dict[PeerId, messages.Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
+    plan: messages.Plan | None = None
     first_at: float = 0.0
     planned_at: float = 0.0
     closes_at: float = math.inf
     """With a plan: when it closes with the means that are there."""
     heartbeat_at: float = 0.0
     closed: bool = False
-
-    def let_wait(self, peer_id: PeerId) -> None:
-        """One that is in no plan of this round hears how it ends; more than a roster of them are not remembered."""
-        if len(self.late) < messages.MAX_ROSTER:
-            self.late.add(peer_id)
-
-
-@dataclass(kw_only=True)
-class Leading(Gathering):
-    """Offers, plan and results of one round at its leader."""
-
-    shards_for: Shards
-    not_before: float = 0.0
-    least_share: float = 0.0
-    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
-    max_roster: int = messages.MAX_ROSTER
-    is_held: bool = False
-    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
-    offers: dict[PeerId, messages.Offer] = field(default_factory=dict)
-    plan: messages.Plan | None = None
     quorum_at: float | None = None
     results: dict[int, messages.ShardResult] = field(default_factory=dict)
     _num_trainers: int = 0
@@ -106,13 +94,13 @@ class Leading(Gathering):
             self.heartbeat_at = now + HEARTBEAT_SECONDS
         if is_counted and peer_id not in self.offers and peer_id not in self.late:
             self.timing.offer.observe(peer_id, now - self.first_at)
-        has_room = len(self.offers) < self.max_roster or peer_id in self.offers
+        has_room = len(self.offers) < messages.MAX_ROSTER or peer_id in self.offers
         if self.plan is None and has_room and not is_doubtful:
             self.offers[peer_id] = offer
             self.late.discard(peer_id)
             self.attempt = max(self.attempt, offer.attempt)
-        elif peer_id not in self.offers:
-            self.let_wait(peer_id)
+        elif peer_id not in self.offers and len(self.late) < messages.MAX_ROSTER:
+            self.late.add(peer_id)  # it is in no plan of this round, and gets its commit
         self.send(peer_id, self._wait(num_trainers))
 
     def on_lost(self, peer_id: PeerId) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Effect
-from averaging.wire.cell_messages import Partial, SliceOrder
 from averaging.wire.messages import Commit, Message, Offer, Plan, Result
 from dht.host import PeerId
 
@@ -117,24 +116,6 @@ class ApplyFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PartialArrived(Event):
-    """A cell's mean of a slice is here, from `sender`, for the current version; nothing that it says is checked."""
-
-    sender: PeerId
-    partial: Partial
-
-
-@dataclass(frozen=True, slots=True)
-class SliceReduced(Event):
-    """This peer's averaging of slice `order.numbers[position]` across cells finished; `included` are cells."""
-
-    order: SliceOrder
-    position: int
-    digest: bytes
-    included: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Tick(Event):
     """Time passed."""
 
@@ -168,31 +149,10 @@ class ReduceShard(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendResult(Effect):
-    """Stream the encoded mean of a shard, or of a slice of which this peer is the owner."""
+    """Stream the encoded mean of a shard."""
 
     result: Result
     to: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendPartials(Effect):
-    """Send this peer's cell's means of these slices to their owners; `leader` is the cell's."""
-
-    order: SliceOrder
-    leader: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceSlice(Effect):
-    """Average the cells' means of slice `order.numbers[position]`, encode, report `SliceReduced`.
-
-    `partials` are those of other cells that count, each with its sender.
-    """
-
-    order: SliceOrder
-    leader: PeerId
-    position: int
-    partials: tuple[tuple[PeerId, Partial], ...]
 
 
 @dataclass(frozen=True, slots=True)

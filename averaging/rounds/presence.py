@@ -86,8 +86,6 @@ class MemberPresence:
     _established: dict[int, frozenset[PeerId]] = field(default_factory=dict)
     _beside_me: dict[int, frozenset[PeerId]] = field(default_factory=dict)
     _in_fragments: Counter[PeerId] = field(default_factory=Counter)
-    _has_cells: bool = False
-    """The last commit names the members of one cell only, so commits do not tell who has been there."""
     _met: Newest[PeerId, bool] = field(default_factory=lambda: Newest(MAX_MET))
     """Whether it took part, too: an answer costs a key less."""
     _have_worked: Newest[PeerId, None] = field(default_factory=lambda: Newest(MAX_MET))
@@ -96,11 +94,10 @@ class MemberPresence:
     def follow(self, fragment: int, commits: Iterable[Commit]) -> bool:
         """Take the commits that led to a fragment's anchor, the newest last; returns whether others count now."""
         newest = list(commits)[-COUNTED_COMMITS:]
-        had_cells, self._has_cells = self._has_cells, bool(newest) and not newest[-1].names_everyone
         before = self._established.get(fragment, frozenset())
-        after = established_in([commit for commit in newest if commit.names_everyone])
+        after = established_in(newest)
         self._established[fragment] = after
-        self._beside_me[fragment] = beside(self.me, [commit for commit in newest if commit.names_everyone])
+        self._beside_me[fragment] = beside(self.me, newest)
         self._in_fragments.update(after - before)
         for peer_id in sorted(after - before):
             self._have_worked[peer_id] = None
@@ -111,7 +108,7 @@ class MemberPresence:
             self._in_fragments[peer_id] -= 1
             if not self._in_fragments[peer_id]:
                 del self._in_fragments[peer_id]
-        return had_cells != self._has_cells or before != after
+        return before != after
 
     def meet(self, peer_id: PeerId) -> bool:
         """A member opened a stream to this peer, or answered one; returns whether it is met for the first time."""
@@ -133,7 +130,7 @@ class MemberPresence:
 
     def has_been_there(self, peer_id: PeerId) -> bool:
         """Whether more than a record is known of a member."""
-        return self._has_cells or peer_id in self._in_fragments or peer_id in self._met
+        return peer_id in self._in_fragments or peer_id in self._met
 
     def counts(self, peer_id: PeerId) -> bool:
         """Whether a trainer counts if it is live: it is established, or nobody is and it was met."""
@@ -155,7 +152,7 @@ class MemberPresence:
     def are_strangers(self, commit: Commit) -> bool:
         """Whether a commit has no established member but this peer in it, though others are known here."""
         others = self._in_fragments.keys() - {self.me}
-        return bool(others) and commit.names_everyone and others.isdisjoint(contributors(commit))
+        return bool(others) and others.isdisjoint(contributors(commit))
 
     def see(self, trainers: Collection[PeerId], silent: Collection[PeerId] = ()) -> CountedTrainers:
         """Which of the trainers with live records count.
@@ -176,8 +173,6 @@ class MemberPresence:
         return frozenset[PeerId]().union(*self._beside_me.values())
 
     def _counted(self, candidates: set[PeerId]) -> set[PeerId]:
-        if self._has_cells:
-            return candidates
         if established := candidates & self._in_fragments.keys():
             return established
         met = {peer_id for peer_id in candidates if peer_id in self._met}

@@ -140,10 +140,6 @@ class Reducing:
                 found.append(peer_id)
         return tuple(found)
 
-    def plan_under(self, attempt: int, leader: PeerId) -> Plan | None:
-        under = (each.plan for key, each in self.reductions.items() if key[:2] == (attempt, leader))
-        return next(under, None)
-
     @property
     def next_time(self) -> float:
         return min((each.due_at for each in self.reductions.values() if not each.started), default=math.inf)

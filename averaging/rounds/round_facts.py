@@ -107,8 +107,6 @@ class RoundCommitted(OfVersion):
     bytes_down: int
     contribution_values_sent: int
     result_values_received: int
-    num_cells: int = 0
-    """Of a two-level round, whose `contributors` are those of this peer's cell; 0 in a flat round."""
     counted: str = COUNTED
 
     @property
@@ -118,7 +116,6 @@ class RoundCommitted(OfVersion):
 
     def sentence(self) -> str:
         void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
-        void += f", {plural(self.num_cells, 'cell')} altogether" if self.num_cells else ""
         moved = (
             f" in {seconds_text(self.seconds)}, {bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down"
             if self.has_own_work

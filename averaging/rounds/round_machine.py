@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
-from averaging.rounds.flat_scope import FlatScope, ScopeOf
 from averaging.rounds.leader import Leading, earliest_start
 from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
+from averaging.rounds.shard_plan import plan_shards
 from averaging.signing.round_signatures import Notary
 from averaging.wire.frames import commit_digest, once_per_commit
 from averaging.wire.messages import (
@@ -44,6 +44,7 @@ from averaging.wire.messages import (
     Redirect,
     Reduced,
     Result,
+    ShardPlan,
     VersionIs,
     Wait,
     next_attempt,
@@ -69,6 +70,10 @@ class RoundMachine:
     version: int = 0
     anchor_digest: bytes = b""
     lineage_tokens: int = 0
+    trainers: tuple[PeerId, ...] = ()
+    """Trainers that count and are in rounds with this peer, in order."""
+    num_known: int = 0
+    """How many trainers count, including those that do not answer now."""
     followers: tuple[PeerId, ...] = ()
     newcomers: tuple[PeerId, ...] = ()
     awaited: tuple[PeerId, ...] = ()
@@ -77,13 +82,11 @@ class RoundMachine:
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
     """Whether such an offer, with nothing against it, has to wait for a later version."""
     leading_type: type[Leading] = Leading
-    scope_of: ScopeOf = FlatScope
     most_of_median: float = math.inf  # see `plan_shards`
     least_share: float = 0.0  # see `Leading`
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     leading: Leading | None = None
-    scope: FlatScope = field(init=False)
     _offer: Offer | None = None
     _member: RoundAttempt | None = None
     _reducing: Reducing = field(init=False)
@@ -98,7 +101,6 @@ class RoundMachine:
 
     def __post_init__(self) -> None:
         self._reducing = Reducing(self.me, self.timing)
-        self.scope = self.scope_of(self)
 
     def restart(self, version: int, digest: bytes, lineage_tokens: int, commits: Sequence[Commit] | None) -> None:
         """Begin at an anchor that was restored or fetched. `commits` led there; None: those that are known."""
@@ -121,17 +123,11 @@ class RoundMachine:
         """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
         times = [self._reducing.next_time]
         if self.applying is None:
-            times.append(self.scope.next_time)
             if self.leading is not None:
                 times.append(self.leading.next_time)
             if self._member is not None:
                 times.append(self._silent_at(self._member))
         return min(times)
-
-    @property
-    def trainers(self) -> tuple[PeerId, ...]:
-        """Trainers that are in rounds with this peer, and count."""
-        return self.scope.trainers
 
     @property
     def is_offering(self) -> bool:
@@ -163,8 +159,6 @@ class RoundMachine:
     # ----------------------------------------------------------------------------------------------- dispatch
 
     def _take(self, event: machine_events.Event, now: float) -> None:
-        if self.scope.take(event, now):
-            return
         if isinstance(event, machine_events.Heard):
             self._hear(event.sender, event.message, now)
         elif isinstance(event, machine_events.Ready):
@@ -173,10 +167,10 @@ class RoundMachine:
             if self.applying is None:
                 self._join_round(0, now)
         elif isinstance(event, machine_events.View):
+            self.trainers, self.num_known = event.trainers, max(len(event.trainers), event.num_known)
             self.followers, self.newcomers, self.awaited = event.followers, event.newcomers, event.awaited
-            self._reducing.expect(max(len(event.trainers), event.num_known))
+            self._reducing.expect(self.num_known)
             self._silent.intersection_update((*event.trainers, *event.newcomers))
-            self.scope.see(event, now)
         elif isinstance(event, machine_events.Lost):
             self._lose(event.peer_id, event.reason, now)
         elif isinstance(event, machine_events.ContributionArrived):
@@ -194,8 +188,6 @@ class RoundMachine:
             self.start_over(now)
 
     def _hear(self, sender: PeerId, message: Message, now: float) -> None:
-        if self.scope.hear(sender, message, now):
-            return
         self._silent.discard(sender)
         if isinstance(message, Offer):
             self._hear_offer(sender, message, now)
@@ -231,12 +223,14 @@ class RoundMachine:
             return
         if self.leading is not None:
             self.leading.hold(self.plan is not None and self.leader != self.me)
-            awaited = self.awaited if self.scope.is_flat else ()
-            closing = self.leading.check(self.trainers, self._given_up(now), now, self.scope.num_known, awaited)
+            closing = self.leading.check(self.trainers, self._given_up(now), now, self.num_known, self.awaited)
             if isinstance(closing, Commit):
-                self.scope.close(closing, now)
+                roster = (entry.peer_id for entry in closing.roster)
+                for peer_id in sorted({self.me, *self.trainers, *self.followers, *roster}):
+                    self.send(peer_id, closing)
             elif closing is not None:
-                for peer_id in self.stop_leading():
+                waiting, self.leading = self.leading.waiting, None
+                for peer_id in waiting:
                     self.send(peer_id, closing)
         member = self._member
         if member is not None and now >= self._silent_at(member):
@@ -244,7 +238,6 @@ class RoundMachine:
             arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
             silence = f"the leader was silent for {now - member.heard_at:.1f} s"
             self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
-        self.scope.check(now)
 
     def _given_up(self, now: float) -> set[PeerId]:
         """Live trainers that a round does not wait for; right after the round before, it waits for them, too.
@@ -311,8 +304,6 @@ class RoundMachine:
         member, plan = self._member, self.plan
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
             return
-        if not self.scope.is_flat:
-            return  # means come from owners of slices through a reducer, which says little about either
         if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:
             self.timing.reduced.observe(event.sender, now - member.planned_at)
 
@@ -327,10 +318,9 @@ class RoundMachine:
         signature = self.notary.sign_result(plan, event.leader, result)
         report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
         self.send(event.leader, report)
-        if self.scope.is_flat:  # in a cell the mean stays here until the cells have averaged
-            to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
-            header = Result(self.fragment, plan.version, event.shard, shard.start, shard.end)
-            self._effects.append(machine_events.SendResult(header, to))
+        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
+        header = Result(self.fragment, plan.version, event.shard, shard.start, shard.end)
+        self._effects.append(machine_events.SendResult(header, to))
 
     # ------------------------------------------------------------------------------------------------- leader
 
@@ -353,9 +343,6 @@ class RoundMachine:
         if offer.anchor_digest != self.anchor_digest:
             self.send(sender, self.version_is())
             return
-        if sender != self.me and (refusal := self.scope.refusal(sender, offer)):
-            self.send(sender, refusal)
-            return
         if sender != self.me and (reason := self.objection(sender, offer)):
             self.send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
             return
@@ -373,27 +360,25 @@ class RoundMachine:
                 self.send,
                 self.quorum_fraction,
                 self.notary,
-                self.digest_before,
+                self._plan_shards,
+                self._digest_before,
                 self.tell,
-                shards_for=self.scope.plan_shards,
                 not_before=earliest_start(self._previous_began_at, self.timing.interval_seconds),
                 least_share=self.least_share,
-                max_roster=self.scope.max_roster,
             )
         self._began_at = now if self._began_at is None else self._began_at
         is_doubtful = sender != self.me and self.doubt(sender, offer)
         is_counted = sender in self.trainers
-        num_known = self.scope.num_known
-        self.leading.on_offer(sender, offer, num_known, now, is_doubtful=is_doubtful, is_counted=is_counted)
+        self.leading.on_offer(sender, offer, self.num_known, now, is_doubtful=is_doubtful, is_counted=is_counted)
+
+    def _plan_shards(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
+        rates, reachable = [offer.upload_bits_per_second for offer in offers], [offer.reachable for offer in offers]
+        return plan_shards(self.num_values, self.block_size, rates, reachable, self.most_of_median)
 
     # --------------------------------------------------------------------------------- commits, forks, catching up
 
     def take_commit(self, sender: PeerId, commit: Commit, now: float) -> None:
         """A commit came: apply it, or compare it with the one that counts here."""
-        own = self.scope.own_commit(sender, commit, now)
-        if own is None:
-            return
-        commit = own
         if commit.version == self.version:
             if self.applying is not None:
                 return
@@ -402,7 +387,6 @@ class RoundMachine:
                 return
             self.applying = commit
             self._effects.append(machine_events.Apply(commit))
-            self.scope.begins_to_apply(sender, commit)
         elif commit.version > self.version:
             self.note_ahead(sender, commit.version + 1)
         elif (mine := self.history.get(commit.version)) is not None and mine != commit:
@@ -451,13 +435,11 @@ class RoundMachine:
 
     def start_over(self, now: float) -> None:
         """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
-        self.scope.restart()
         self.applying = self.leading = None
         if self._offer is not None:
             self._join_round(next_attempt(self._member.attempt) if self._member is not None else 0, now)
 
     def _advance(self, event: machine_events.Advanced, now: float) -> None:
-        self.scope.leave(self.applying if event.adopted is None else None)
         if event.adopted is not None:
             self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
         elif self.applying is not None and event.version == self.applying.version + 1:
@@ -483,7 +465,6 @@ class RoundMachine:
         self._inbox.extend(machine_events.Heard(sender, offer) for sender, offer in sorted(early.items()))
         for peer_id, version in ahead:
             self.note_ahead(peer_id, version)
-        self._inbox.extend(self.scope.advanced(frozenset(self._silent)))
 
     # ------------------------------------------------------------------------------------------------- shared
 
@@ -499,7 +480,6 @@ class RoundMachine:
         self.later.forget(peer_id)
         if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
             self._take_over(reason, now)
-        self.scope.lose(peer_id, reason, now)
 
     def _ranked(self) -> list[PeerId]:
         """Who may lead, the first first: trainers that count, and only without any of them this peer and newcomers."""
@@ -507,20 +487,10 @@ class RoundMachine:
         return rank_leaders(self.run_id, self.fragment, self.version, candidates)
 
     @property
-    def digest_before(self) -> bytes:
+    def _digest_before(self) -> bytes:
         """Of the commit that led to the version here; empty when it is not known."""
         before = self.history.get(self.version - 1)
         return b"" if before is None else commit_digest(before)
-
-    def plan_under(self, attempt: int, leader: PeerId) -> Plan | None:
-        """The plan of the current version under which this peer makes means."""
-        return self._reducing.plan_under(attempt, leader)
-
-    def stop_leading(self) -> list[PeerId]:
-        """Forget the round that this peer leads; returns who waits for it."""
-        waiting = self.leading.waiting if self.leading is not None else []
-        self.leading = None
-        return waiting
 
     def tell(self, effect: Effect) -> None:
         self._effects.append(effect)

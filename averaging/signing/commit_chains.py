@@ -64,5 +64,5 @@ def newest_run(commits: Sequence[Commit]) -> tuple[Commit, ...]:
 def _follows(before: Commit, after: Commit) -> bool:
     if after.version != before.version + 1:
         return False
-    previous = after.closing.previous
+    previous = after.previous
     return not previous or previous == commit_digest(before)

@@ -66,8 +66,7 @@ class CreditedRound:
         previous: first 16 bytes of the digest of the commit before; empty when its leader did not know it.
         tokens: of everybody in it, as averaged into this fragment (`Commit.tokens`).
         shares: of everyone in the roster.
-        standing: which of too many commits of one version are looked at: thousandths of tokens that are witnessed; of a
-            two-level round, of which a receipt shows one cell, all.
+        standing: which of too many commits of one version are looked at: thousandths of tokens that are witnessed.
     """
 
     fragment: int
@@ -89,9 +88,9 @@ def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
     """The members that a commit credits; `num_parameters` of the whole model."""
     num_values = commit.num_values_averaged
     witnessed = [False] * len(commit.roster)
-    for index in range(len(commit.results)):
-        reducer = commit.holder(index)
-        for member in commit.members_in(index):
+    for result in commit.shards:
+        reducer = commit.roster[result.reducer].peer_id
+        for member in result.included:
             peer_id = commit.roster[member].peer_id
             witnessed[member] |= not reducer == peer_id == commit.leader
     shares = tuple(
@@ -100,12 +99,8 @@ def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
     )
     digest, tokens = commit_digest_whole(commit), min(commit.tokens, MAX_TOKENS)
     standing = sum(share.milli_witnessed for share in shares)
-    if not commit.names_everyone:
-        num_values_of_all = commit.results[-1].end if commit.results else 0
-        standing = min(1000 * tokens * num_values_of_all // num_parameters, MAX_TOKENS)
-    closing = commit.closing
     return CreditedRound(
-        commit.fragment, commit.version, digest, closing.previous, closing.leader, tokens, shares, standing
+        commit.fragment, commit.version, digest, commit.previous, commit.leader, tokens, shares, standing
     )
 
 
@@ -133,7 +128,7 @@ def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
 
 
 def with_shares_of(one: CreditedRound, other: CreditedRound) -> CreditedRound:
-    """Two receipts of one commit: the same, or those of two cells of one round; who is in both counts once."""
+    """Join two receipts of one commit; a machine that is in both counts once."""
     shares: dict[PeerId, MachineShare] = {}
     for share in (*one.shares, *other.shares):
         held = shares.setdefault(share.peer_id, share)
@@ -246,7 +241,7 @@ class Lineage:
         return all(chain.link.digest[:DIGEST_BYTES] != previous for chain in self._at[place])
 
     def put(self, link: Link) -> bytes | None:
-        """Take in a commit, or more of one that is known (another cell's part makes it heavier).
+        """Take in a commit, or more of one that is known (another receipt of it may be heavier).
 
         Returns:
             The digest that is let go: with `MAX_FORKS` others of this version there is no room for it. It may be the

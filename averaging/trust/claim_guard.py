@@ -296,7 +296,7 @@ class Guard:
         are_of_one_round = (mine.leader, mine.attempt) == (other.leader, other.attempt)
         if not are_of_one_round or commit_digest(mine) == commit_digest(other):
             return
-        if min(mine.num_members, other.num_members) > 1 and machine.notary.is_leaders(other):
+        if min(len(mine.included), len(other.included)) > 1 and machine.notary.is_leaders(other):
             what = f"signed two commits of version {mine.version} of fragment {mine.fragment}"
             self.blame(mine.leader, "two_faced", what, (mine.fragment, mine.version, "commits"))
 
@@ -320,12 +320,6 @@ class Guard:
                 most = 0.0
             if entry.tokens > most:
                 return self._overweight(sender, commit, f"{entry.tokens} tokens of one peer", most)
-        # Members of other cells are known by their number only.
-        most = COMMIT_MARGIN * most_tokens(self._speeds().fastest, LONGEST_PAUSE_SECONDS) if commit.cells else 0.0
-        for row in commit.cells:
-            if row.tokens > row.num_members * most:
-                what = f"{row.tokens} tokens of a cell of {row.num_members}"
-                return self._overweight(sender, commit, what, row.num_members * most)
         return ""
 
     def _overweight(self, sender: PeerId, commit: Commit, what: str, most: float) -> str:

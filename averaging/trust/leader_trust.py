@@ -90,23 +90,20 @@ class Leaders:
         """
         if not self.is_strict or commit.leader == self.me:
             return ""
-        count = commit.num_members
         if mine is not None:
-            is_smaller = 2 * count <= mine.num_members
+            count = len(commit.included)
+            is_smaller = 2 * count <= len(mine.included)
             return f"it has {count} members, the one that counts here more than twice as many" * is_smaller
         present = _members(commit)
         if (
-            commit.names_everyone
-            and self.me in present
+            self.me in present
             and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
         ):
             what = "it names this peer, which sent nothing for that plan"
             return what if is_of_strangers else self._in_time(commit, what, timing, now)
         live = {*trainers, self.me}
-        fewest = _fewest(live)
-        if commit.names_everyone:
-            count = len(present & live)
+        fewest, count = _fewest(live), len(present & live)
         if count >= fewest:
             return ""
         what = f"it has {count} of {len(live)} live trainers in it; expected {fewest}"
@@ -134,7 +131,7 @@ class Leaders:
             before: the commit that led to the version of `commit`; None when it is not known here.
             trainers: those that count, as they are seen here.
         """
-        if before is None or not before.names_everyone or self.me not in _members(before):
+        if before is None or self.me not in _members(before):
             return False
         sent_at = self._sent.get(commit.fragment, {}).get((before.version, before.attempt, before.leader), -math.inf)
         live = {*trainers, self.me}
@@ -156,8 +153,6 @@ class Leaders:
         """
         if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
             return ""
-        if not commit.names_everyone:
-            return ""  # a part that came too late above is nobody's fault
         if own_entry(commit.roster, self.me) is not None:
             self._record(commit.leader).num_ignored = 0
             return ""

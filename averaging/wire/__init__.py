@@ -4,8 +4,6 @@ The files, each built on those above it:
 
     field_checks.py   checks of single values in frames
     messages.py       messages of a round, the limits that they keep, and the check of each field
-    cell_messages.py  messages of two-level rounds, and the commit that closes one
-    cell_checks.py    what spans the fields of messages of two-level rounds
     frames.py         the frames of all messages
     file_chunks.py    how the files of a run are cut into chunks
 

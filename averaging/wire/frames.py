@@ -1,8 +1,8 @@
 """Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure; knows no arrays.
 
 A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``. The header is a msgpack array
-``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and `AuditShare`
-carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit its
+``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result` and `AuditShare` carry a
+payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit its
 header. Everything is checked against `Limits`, which follow from the manifest, before it is used. Every violation is a
 `PeerFault` that names what was got and what was expected.
 
@@ -20,9 +20,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from averaging.wire import cell_messages, messages
-from averaging.wire.cell_checks import CELL_ROUND_CHECKS
-from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial
+from averaging.wire import messages
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits, WholeCheck, checks_of, mask_of
 from averaging.wire.messages import (
     DIGEST_BYTES,
@@ -34,7 +32,6 @@ from averaging.wire.messages import (
     Message,
     Plan,
     Result,
-    TopCommit,
 )
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault
@@ -52,12 +49,11 @@ T = TypeVar("T")
 
 KINDS: dict[str, type[Message]] = {
     kind.KIND: kind
-    for module in (messages, cell_messages)
-    for kind in vars(module).values()
+    for kind in vars(messages).values()
     if isinstance(kind, type) and issubclass(kind, Message) and kind.KIND
 }
 """All messages; bases of several have no kind of their own."""
-_WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
+_WITH_PAYLOAD = (Contribution, Result, AuditShare)
 _IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
 
 
@@ -101,13 +97,8 @@ _encoded_commit = once_per_commit(_encoded, MAX_ENCODED)
 
 @once_per_commit
 def commit_digest_whole(commit: Commit) -> bytes:
-    """Identity of a commit: SHA-256 of all its fields but the signatures; of a two-level round, without the part."""
-    return closing_digest(commit.closing)
-
-
-def closing_digest(closing: Commit | TopCommit) -> bytes:
-    """The same of what closed a round, 32 bytes."""
-    return hashlib.sha256(encode(closing.bare)).digest()
+    """Identity of a commit: SHA-256 of all its fields but the signatures, 32 bytes."""
+    return hashlib.sha256(encode(commit.bare)).digest()
 
 
 def commit_digest(commit: Commit) -> bytes:
@@ -190,9 +181,8 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
             raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
     if len(payload) and not isinstance(message, _WITH_PAYLOAD):
         raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
-    for checks in (_ROUND_CHECKS, CELL_ROUND_CHECKS):
-        if check := checks.get(type(message)):
-            check(message, sender, limits)
+    if check := _ROUND_CHECKS.get(type(message)):
+        check(message, sender, limits)
 
 
 def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:
@@ -232,9 +222,5 @@ def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
             raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")
 
 
-_ROUND_CHECKS: dict[type, WholeCheck] = {
-    Plan: _check_round,
-    **dict.fromkeys((Commit, CellPart, CellsCommit), _check_commit),
-    CellOffer: lambda offer, sender, limits: _check_commit(offer.part, sender, limits),
-}
+_ROUND_CHECKS: dict[type, WholeCheck] = {Plan: _check_round, Commit: _check_commit}
 """What spans the fields of a message."""

@@ -6,8 +6,8 @@ docs/contributor/protocol.md describes each field.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 from averaging.wire.field_checks import (
     boolean,
@@ -26,7 +26,7 @@ from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 
 MAX_ROSTER = 256
-"""Members of one round; larger swarms average in cells."""
+"""Members of one round."""
 MAX_SHARDS = 512
 """So that the commit of a full roster still fits its header (`checks.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
@@ -44,20 +44,11 @@ HISTORY_COMMITS = 3
 """Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds. A
 member that missed more fetches the fragment, which is then the smaller download."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
-"""Of one commit, and of all cells of a round on two levels."""
+"""Of one commit."""
 MAX_ATTEMPT = 10_000
 """At one version; who gets there goes on with this number."""
 MAX_NUM_ROUNDS = 100
 """Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
-MAX_CELLS = 256
-"""Of one round."""
-MAX_SLICES = 256
-"""So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
-MAX_CELL_NAME = 60
-"""Characters: `site ` and a site, or `DEPTH/NUMBER`."""
-MAX_CELL_ROSTER = 128
-"""Members of one cell: so that its part and the commit of all cells fit one header."""
-PART_DIGEST_BYTES = 32
 
 # -------------------------------------------------------------------- types of fields, each with the check of its value
 
@@ -72,16 +63,11 @@ Member = Annotated[int, integer(0, MAX_ROSTER - 1)]
 Members = Annotated[tuple[int, ...], members(MAX_ROSTER)]
 Shard = Annotated[int, integer(0, MAX_SHARDS - 1)]
 Peer = Annotated[PeerId, peer_id]
-PeerOrNobody = Annotated[PeerId, or_void(peer_id, "")]
 Digest = Annotated[bytes, octets("a digest", DIGEST_BYTES)]
 DigestOrVoid = Annotated[bytes, or_void(octets("a digest", DIGEST_BYTES), b"")]
 Signature = Annotated[bytes, octets("a signature", SIGNATURE_BYTES)]
 SignatureOrVoid = Annotated[bytes, or_void(octets("a signature", SIGNATURE_BYTES), b"")]
 Seconds = Annotated[float, number(86_400)]
-Cell = Annotated[int, integer(0, MAX_CELLS - 1)]
-CellTokens = Annotated[int, integer(0, MAX_CELL_ROSTER * MAX_TOKENS)]
-Weight = Annotated[float, number(1e30)]
-_CELL_NAME = f"the name of a cell, at most {MAX_CELL_NAME} printable characters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,74 +200,6 @@ class Abandon(OfAttempt):
     reason: Annotated[str, text(0, 200, "printable text of at most 200 characters")]
 
 
-@dataclass(frozen=True, slots=True)
-class CellRow:
-    """What a round knows of one cell: its leader, the digest of its part, and sums over the members that are in it.
-
-    `weight` is the sum of their weights before normalising. `fresh_tokens` counts those within the staleness limit.
-    `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
-    """
-
-    name: Annotated[str, text(1, MAX_CELL_NAME, _CELL_NAME)]
-    leader: Peer
-    digest: Annotated[bytes, octets("a digest", PART_DIGEST_BYTES)]
-    num_members: Annotated[int, integer(1, MAX_CELL_ROSTER)]
-    tokens: CellTokens
-    weight: Weight
-    fresh_tokens: CellTokens
-    rho_tokens: Weight
-    late_tokens: Annotated[int, integer(0, 2**60)]
-
-
-CELL_ROW = structure(CellRow, "the nine fields of a cell")
-CellRows = Annotated[tuple[CellRow, ...], rows(CELL_ROW, MAX_CELLS)]
-
-
-@dataclass(frozen=True, slots=True)
-class SliceResult:
-    """What became of a slice: the digest of its encoded mean (empty: void), and the cells that are in it.
-
-    The owner signs this.
-    """
-
-    start: Value
-    end: Value
-    cell: Cell
-    owner: PeerOrNobody
-    digest: DigestOrVoid
-    included: Members
-    signature: SignatureOrVoid = b""
-
-
-@dataclass(frozen=True, slots=True)
-class CellLevel(OfAttempt):
-    """A message between cells; `cell_messages.py` has the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopCommit(CellLevel):
-    """Closes a two-level round for all cells; signed by the top leader. `previous` is as in `Commit`."""
-
-    KIND: ClassVar[str] = "upper"
-    leader: Peer
-    anchor_digest: Digest
-    cells: CellRows
-    slices: Annotated[tuple[SliceResult, ...], rows(structure(SliceResult), MAX_SLICES)]
-    previous: DigestOrVoid = b""
-    signature: Signature = b""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the cells that are in at least one slice."""
-        included = {index for result in self.slices for index in result.included}
-        return sum(self.cells[index].tokens for index in included)
-
-    @property
-    def bare(self) -> TopCommit:
-        """Without any signature: what its digest is of."""
-        return replace(self, slices=tuple(replace(one, signature=b"") for one in self.slices), signature=b"")
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Commit(OfAttempt):
     """Closes a round: takes the fragment's anchor from `version` to `version + 1`. Signed by its leader.
@@ -321,9 +239,9 @@ class Commit(OfAttempt):
     def num_values_averaged(self) -> tuple[int, ...]:
         """Of each roster member, how many values of the results its work is in."""
         counts = [0] * len(self.roster)
-        for index, result in enumerate(self.results):
-            for member in self.members_in(index):
-                counts[member] += result.end - result.start
+        for shard in self.shards:
+            for member in shard.included:
+                counts[member] += shard.end - shard.start
         return tuple(counts)
 
     @property
@@ -332,61 +250,14 @@ class Commit(OfAttempt):
         return sorted({index for shard in self.shards for index in shard.included})
 
     @property
-    def plain(self) -> Commit:
-        """The same fields as a flat round's commit, which is what its leader signed."""
-        return Commit(**fields_of_commit(self))
-
-    @property
     def bare(self) -> Commit:
+        """Without any signature: what its digest is of."""
         shards = tuple(replace(shard, signature=b"") for shard in self.shards)
-        return replace(self.plain, shards=shards, signature=b"")
-
-    @property
-    def signed(self) -> tuple[Commit | TopCommit, ...]:
-        """What leaders have signed in it, first what closed the round for everybody."""
-        return (self.plain,)
-
-    @property
-    def closing(self) -> Commit | TopCommit:
-        """What closed the round for everybody: its leader, the commit before it, and the digest that names it."""
-        return self.signed[0]
-
-    @property
-    def cells(self) -> tuple[CellRow, ...]:
-        """The cells of a two-level round."""
-        return ()
-
-    @property
-    def names_everyone(self) -> bool:
-        """Whether all members with work in it are in its roster: not in a two-level round, of whose other cells it has
-        only sums."""
-        return True
-
-    @property
-    def num_members(self) -> int:
-        """Members with work in it, in all cells."""
-        return len(self.included)
-
-    @property
-    def results(self) -> Sequence[ShardResult | SliceResult]:
-        """What is applied, in the order of the values; in a two-level round the slices, and not the cell's shards."""
-        return self.shards
-
-    def members_in(self, index: int) -> tuple[int, ...]:
-        """Roster members whose work is in result `index`."""
-        return self.shards[index].included
-
-    def cells_in(self, index: int) -> tuple[CellRow, ...]:
-        """Cells whose work is in result `index`, in a two-level round."""
-        return ()
+        return replace(self, shards=shards, signature=b"")
 
     def holder(self, index: int) -> PeerId:
         """The member that sends result `index` to the others."""
         return self.roster[self.shards[index].reducer].peer_id
-
-    def makers(self, index: int) -> tuple[PeerId, ...]:
-        """The other members that made result `index`."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,11 +369,6 @@ def next_attempt(attempt: int) -> int:
     return min(attempt + 1, MAX_ATTEMPT)
 
 
-def fields_of_commit(commit: Commit) -> dict[str, Any]:
-    """What every kind of commit has."""
-    return {field.name: getattr(commit, field.name) for field in fields(Commit)}
-
-
 def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:
     for index, entry in enumerate(roster):
         if entry.peer_id == peer_id:
@@ -515,5 +381,4 @@ def own_ranges(commit: Commit, peer_id: PeerId) -> tuple[int, tuple[tuple[int, i
     own = own_entry(commit.roster, peer_id)
     if own is None:
         return -1, ()
-    included = (result for index, result in enumerate(commit.results) if own[0] in commit.members_in(index))
-    return own[1].sequence, tuple((result.start, result.end) for result in included)
+    return own[1].sequence, tuple((shard.start, shard.end) for shard in commit.shards if own[0] in shard.included)

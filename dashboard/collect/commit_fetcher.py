@@ -205,7 +205,6 @@ class Gatherer:
         turn.givers.setdefault(key, set()).add(donor)
         turn.versions.add(credit.version)
         if self._history.ledger.counting.is_known(credit.digest):
-            # Perhaps of another cell of the same round.
             self._add(turn, raw, credit)
             return False
         turn.held.setdefault(key, {})[raw] = credit
@@ -259,7 +258,7 @@ class _Turn:
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
     """By version and digest."""
     held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
-    """Those that are not known yet, as they were given: of a two-level round there may be several."""
+    """Those that are not known yet, as they were given."""
     versions: set[int] = field(default_factory=set)
     """Of all that was given."""
     _checked: dict[bytes, CommitCredit] = field(default_factory=dict)

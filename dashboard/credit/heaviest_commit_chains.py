@@ -25,7 +25,7 @@ Outcome = Literal["new", "known", "crowded"]
 
 @dataclass(slots=True, eq=False)
 class StoredReceipt:
-    """One stored signed commit; of a two-level round there is one per cell.
+    """One stored signed commit.
 
     Attributes:
         num: its number in the file.
@@ -154,7 +154,7 @@ class Counting:
         (self._counted.add if sign > 0 else self._counted.discard)(digest)
 
     def _booked(self, digest: bytes, sign: int) -> Iterator[Booking]:
-        """A machine that is in two cells counts once, where most of it is; of equal ones in the first."""
+        """A machine that is in two receipts counts once, where most of it is; of equal ones in the first."""
         receipts = self._receipts[digest]
         if len(receipts) == 1:
             yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign, is_first=True)

@@ -26,7 +26,7 @@ MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
 SCHEMA_VERSION: Final = 4
-"""2: `rounds` names the commit before and keeps what lost in a fork; of a two-level round it has several rows.
+"""2: `rounds` names the commit before and keeps what lost in a fork.
 3: `work_minutes`. 4: `samples`."""
 
 TABLES: Final = """

@@ -233,7 +233,7 @@ class History:
             self.trend.note_traffic(facts.seen_at, num_bytes)
 
     def _show(self, facts: RoundFacts) -> None:
-        """Among the newest rounds; with what other cells' receipts of the same round tell."""
+        """Among the newest rounds; with what other receipts of the same round tell."""
         key = facts.fragment, facts.version
         held = self._rounds.get(key)
         if held is not None:

@@ -2,7 +2,7 @@
 
 One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
 of keys follows the size of the swarm. At *level* L there are 4 * 2^L. A record stands under the one that the first bits
-of a hash of its PeerId name. That hash also forms cells of rounds. Levels change so that a key has 24 to 64 records in
+of a hash of its PeerId name. Levels change so that a key has 24 to 64 records in
 the mean.
 
 Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with

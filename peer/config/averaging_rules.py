@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
 from dht.errors import UsageFault
 from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
-
-SMALLEST_CELL = 4
-"""Of `averaging.cell_size`; its grid has the longest shards."""
 
 
 def rule_of(manifest: RunManifest) -> OuterRule:
@@ -52,32 +48,26 @@ def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
 
 
 def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
-    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it.
+    """What a remote may send: at most one whole encoded fragment behind a header.
 
     Args:
         codecs: of each fragment, or of all.
     """
-    longest = 0
-    for size, codec in zip(sizes, [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs, strict=True):
-        shard = max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL))
-        longest = max(longest, codec.encoded_num_bytes(size), cell_codec_of(codec).encoded_num_bytes(shard))
+    of_each = [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs
+    longest = max(codec.encoded_num_bytes(size) for size, codec in zip(sizes, of_each, strict=True))
     return Limits(tuple(sizes), longest)
 
 
-def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None:
-    """Whether a peer of the run may say that it is there.
+def check_site(manifest: RunManifest, site: str) -> None:
+    """Check the site that a peer of the run announces.
 
     Raises:
-        UsageFault: the manifest lists other sites, or its cells are sites and this peer trains and names none.
+        UsageFault: the manifest lists other sites.
     """
     sites = manifest.network.sites
     if sites and site and site not in sites:
         raise UsageFault(
             f"site {site!r} is not one of the run's; expected {', '.join(sites)}; change --site, or ask the run's owner"
-        )
-    if trains and sites and not site and manifest.averaging.cell_by == "site":
-        raise UsageFault(
-            f"this run averages site by site and no site was given; expected --site with one of {', '.join(sites)}"
         )
 
 

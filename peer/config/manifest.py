@@ -136,17 +136,7 @@ class AveragingSection(Section):
         le=10,
         description="and outer_momentum by 1 + this * (mean staleness in a commit) (arXiv 2401.09135)",
     )
-    cell_size: int = Field(
-        default=32,
-        ge=4,
-        le=64,
-        description="members of a cell: rounds of more than 1.5 times as many average in cells first, then across them",
-    )
-    cell_by: Literal["hash", "site"] = Field(
-        default="hash",
-        description="which members form a cell. With hash there are as many cells as the swarm needs. With site those "
-        "of one site form one, however few, so that little passes between sites",
-    )
+
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
@@ -184,6 +174,17 @@ class AveragingSection(Section):
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_no_cells(cls, fields: Any) -> Any:
+        for name in ("cell_size", "cell_by"):
+            if isinstance(fields, dict) and name in fields:
+                raise ValueError(
+                    f"{name} is of rounds in cells, which are no more; expected the one kind of round for swarms of "
+                    f"every size; create the run again without {name}."
+                )
+        return fields
 
     @property
     def effective_audit_fraction(self) -> float:

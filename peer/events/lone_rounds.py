@@ -12,8 +12,8 @@ LONE_ROUNDS: Final = 8
 
 
 def is_shared(fact: RoundCommitted) -> bool:
-    """Whether work of several peers is in the round; where sites are cells, one peer may be all of its own."""
-    return len(fact.contributors) > 1 or fact.num_cells > 1
+    """Whether work of several peers is in the round."""
+    return len(fact.contributors) > 1
 
 
 def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:

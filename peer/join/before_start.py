@@ -177,7 +177,7 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
     if manifest.network.sites:
         from peer.config.averaging_rules import check_site
 
-        check_site(manifest, config.site, trains=trains)
+        check_site(manifest, config.site)
     if not trains or manifest.model.kind == "custom":
         return
     source_here(manifest.data.source, config.data, manifest.data.reader, manifest.data.digest)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from averaging.cells.formation import depth_for
 from averaging.codec.codec import Codec
 from averaging.outer.fragment_schedule import effective_sync_every
+from averaging.wire.messages import MAX_ROSTER
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES
 from peer.config.averaging_rules import codec_of, codecs_of
@@ -131,9 +131,8 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
     codec = codec_of(manifest)
-    num_cells = _num_cells(manifest, profile)
-    lines, first_members = _members(profile, num_cells)
-    rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds, num_cells)
+    lines, first_members = _members(profile)
+    rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds)
     step_tokens = manifest.step_tokens
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
@@ -226,15 +225,14 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
         min(group.line.download_bits_per_second for group in profile.peers),
         max(group.line.latency_seconds for group in profile.peers),
     )
-    num_cells = _num_cells(manifest, profile)
-    lines = [line] * math.ceil(profile.num_peers / num_cells)
+    lines = [line] * min(profile.num_peers, MAX_ROSTER)
     found: list[Setting] = []
     for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
         try:
             sizes = sizes_of(num_fragments)
         except ValueError:
             continue  # fewer values than fragments
-        rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds, num_cells)
+        rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
         busy = _busy_seconds(rounds, lines)
@@ -273,23 +271,14 @@ class _Round:
     seconds: float
 
 
-def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
-    """That a round has when all are there; 1: it is flat."""
-    return 1 << depth_for(profile.num_peers, 0, manifest.averaging.cell_size)
-
-
 def _rounds(
-    sizes: Sequence[int],
-    codecs: Sequence[Codec],
-    lines: Sequence[MemberLink],
-    num_listeners: int,
-    num_cells: int,
+    sizes: Sequence[int], codecs: Sequence[Codec], lines: Sequence[MemberLink], num_listeners: int
 ) -> list[_Round]:
     made: dict[tuple[int, str], _Round] = {}
     for size, codec in zip(sizes, codecs, strict=True):
         if (size, codec.name) not in made:
-            seconds = round_seconds(round_traffic(size, codec, lines, num_listeners, num_cells=num_cells), lines)
-            traffic = round_traffic(size, codec, lines, num_listeners, seconds, num_cells)
+            seconds = round_seconds(round_traffic(size, codec, lines, num_listeners), lines)
+            traffic = round_traffic(size, codec, lines, num_listeners, seconds)
             made[size, codec.name] = _Round(traffic, seconds)
     return [made[size, codec.name] for size, codec in zip(sizes, codecs, strict=True)]
 
@@ -300,13 +289,12 @@ def _busy_seconds(rounds: Sequence[_Round], lines: Sequence[MemberLink]) -> floa
     return max(*of_members, *(one.seconds for one in rounds))
 
 
-def _members(profile: PlanProfile, num_cells: int) -> tuple[list[MemberLink], list[int]]:
-    """The lines of the members of a cell, and the number of the first member of each group."""
+def _members(profile: PlanProfile) -> tuple[list[MemberLink], list[int]]:
+    """The lines of a round's contributors, and the number of the first member of each group."""
     counts = [group.count for group in profile.peers]
-    if num_cells > 1:
-        size = math.ceil(profile.num_peers / num_cells)
-        counts = [max(1, count * size // profile.num_peers) for count in counts]
-        while sum(counts) > size:
+    if profile.num_peers > MAX_ROSTER:
+        counts = [max(1, count * MAX_ROSTER // profile.num_peers) for count in counts]
+        while sum(counts) > MAX_ROSTER:
             counts[counts.index(max(counts))] -= 1
     lines: list[MemberLink] = []
     first_members = []
@@ -344,11 +332,10 @@ def _warnings(
             "while the batch grows, a step takes less time than these figures say, the first ones a "
             f"{manifest.training.accumulation_steps}th of it: rounds then come as fast as the lines carry them"
         )
-    num_cells = _num_cells(manifest, profile)
-    if num_cells > 1:
+    if profile.num_peers > MAX_ROSTER:
         said.append(
-            f"{profile.num_peers} peers average in {num_cells} cells of about {profile.num_peers / num_cells:.0f}, and "
-            "then across them: the figures are those of a cell in which each kind of home has its share"
+            f"{profile.num_peers} peers contribute in turns of {MAX_ROSTER}: the figures are those of a round in which "
+            "a peer contributes, beside each kind of home with its share"
         )
     if profile.num_peers > 1 and not any(group.reachable for group in profile.peers):
         said.append("nobody is reachable: members cannot dial each other, and no round can close")

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from averaging.cells.formation import cell_codec_of
 from averaging.codec.codec import Codec
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
 from averaging.rounds.shard_plan import plan_shards
@@ -23,9 +22,6 @@ LINE_SHARE = 1448 / 1500
 
 ONE_WAY_MESSAGES = 5
 """Offer, plan, contribution, result (or the report of one), commit: each waits for the one before it."""
-
-CELL_MESSAGES = 4
-"""On two levels also: a cell's part, its slices, their means, the whole."""
 
 _PEER = PeerId("12D3KooW" + "A" * 44)
 _DIGEST = bytes(messages.DIGEST_BYTES)
@@ -53,7 +49,6 @@ class MemberTraffic:
 
     Attributes:
         values: of its contribution, that it sends to other reducers; as many of the means come back from them.
-        cells_bytes: what it sends to other cells and as many that it receives, in the mean of a cell's members.
     """
 
     values: int
@@ -63,15 +58,14 @@ class MemberTraffic:
     result_bytes_down: int
     control_bytes_up: float
     control_bytes_down: float
-    cells_bytes: float = 0.0
 
     @property
     def bytes_up(self) -> float:
-        return self.contribution_bytes_up + self.result_bytes_up + self.control_bytes_up + self.cells_bytes
+        return self.contribution_bytes_up + self.result_bytes_up + self.control_bytes_up
 
     @property
     def bytes_down(self) -> float:
-        return self.contribution_bytes_down + self.result_bytes_down + self.control_bytes_down + self.cells_bytes
+        return self.contribution_bytes_down + self.result_bytes_down + self.control_bytes_down
 
 
 def round_traffic(
@@ -80,15 +74,12 @@ def round_traffic(
     lines: Sequence[MemberLink],
     num_listeners: int = 0,
     seconds: float = 0.0,
-    num_cells: int = 1,
 ) -> tuple[MemberTraffic, ...]:
     """The traffic of each member of a round in which everybody takes part and nothing fails.
 
     Args:
         num_values: size of the fragment.
-        lines: of the members of the round, or of one of its cells; rates decide who reduces what.
-        num_cells: that the round has; members of a cell send their shards' means to owners in other cells and get back
-            those of all cells, in equal parts.
+        lines: of the members of the round; rates decide who reduces what.
         num_listeners: members outside of the round (seeds) who are told its commit.
         seconds: that the round takes; leaders give signs of life meanwhile.
     """
@@ -112,9 +103,6 @@ def round_traffic(
         own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
         own_result_bytes[shard.reducer] += _frame_bytes(messages.Result(0, _VERSION, index, shard.start, shard.end))
         own_result_bytes[shard.reducer] += payload_bytes
-    # One cell's fragment goes out to owners elsewhere, and what this cell owns goes to all others: the same again.
-    crossing = cell_codec_of(codec).encoded_num_bytes(num_values) if num_cells > 1 else 0
-    cells_bytes = 2 * (num_cells - 1) / num_cells * crossing / num_members
     control = _control_bytes(shards, num_members, num_listeners, seconds)
     return tuple(
         MemberTraffic(
@@ -125,7 +113,6 @@ def round_traffic(
             result_bytes_down=sum(own_result_bytes) - own_result_bytes[member],
             control_bytes_up=control.up(own_shards[member]),
             control_bytes_down=control.down(own_shards[member]),
-            cells_bytes=cells_bytes,
         )
         for member in range(num_members)
     )
@@ -136,16 +123,15 @@ def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink])
 
     Encoding, decoding and averaging are left out; `benchmarks/bench_codec.py` measures them.
     """
-    contributions, results, across = (
+    contributions, results = (
         max(_line_seconds(up, down, line) for (up, down), line in zip(sizes, lines, strict=True))
         for sizes in (
             [(member.contribution_bytes_up, member.contribution_bytes_down) for member in traffic],
             [(member.result_bytes_up, member.result_bytes_down) for member in traffic],
-            [(member.cells_bytes, member.cells_bytes) for member in traffic],
         )
     )
-    num_messages = (ONE_WAY_MESSAGES if len(lines) > 1 else 0) + (CELL_MESSAGES if across else 0)
-    return contributions + results + across + num_messages * max(line.latency_seconds for line in lines)
+    num_messages = ONE_WAY_MESSAGES if len(lines) > 1 else 0
+    return contributions + results + num_messages * max(line.latency_seconds for line in lines)
 
 
 def busy_seconds(member: MemberTraffic, line: MemberLink) -> float:

@@ -105,9 +105,7 @@ class Trace:
             self.round_seconds.append(at - began_at)
         if fact.has_own_work:
             self.wait_seconds.append(fact.seconds)
-        # Members of different cells of one round know it by what all cells have in common.
-        common = fact.tokens if fact.num_cells else fact.contributors
-        key = (fact.fragment, fact.version, common)
+        key = (fact.fragment, fact.version, fact.contributors)
         if key not in self._rounds:
             training = {peer for peer in range(len(self._group_of)) if self._is_training(peer)}
             self._rounds[key] = set(), training

@@ -15,7 +15,6 @@ from tests.repo.room_table import (
     FRONT,
     GROUND,
     LIBRARY_OBJECTS,
-    MAX_LEVEL_CHECKS,
     MAX_LINES,
     OWN_FILES,
     PACKAGES,
@@ -294,27 +293,6 @@ def no_hidden_imports(sources: Sequence[Source]) -> Iterator[str]:
                 yield f"{source.module} uses TYPE_CHECKING; break the cycle instead"
 
 
-def levels_by_scope(sources: Sequence[Source]) -> Iterator[str]:
-    """What rounds on two levels do otherwise is asked of commits and scopes: few ask for a type, none looks inside."""
-    looks = []
-    for source in (source for source in sources if source.package in PACKAGES):
-        in_cells = is_in(source.module, "averaging.cells")
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
-                types = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
-                if any(name.startswith(("Cell", "Slice", "Partial", "TopCommit")) for name in types):
-                    looks.append(f"{source.module}:{node.lineno}")
-            elif in_cells and isinstance(node, ast.ClassDef):
-                if any(isinstance(base, ast.Name) and base.id == "RoundMachine" for base in node.bases):
-                    yield f"{source.module} inherits a round machine; a scope changes what it does"
-            elif in_cells and isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-                owner = ast.unparse(node.value)
-                if owner not in ("self", "cls") and not node.attr.startswith("__"):
-                    yield f"{source.module} uses {owner}.{node.attr}, which is private"
-    if len(looks) > MAX_LEVEL_CHECKS:
-        yield f"{len(looks)} places ask for a type of two-level rounds, at most {MAX_LEVEL_CHECKS}: {', '.join(looks)}"
-
-
 def safe_loading(sources: Sequence[Source]) -> Iterator[str]:
     """Nothing that runs code hidden in bytes."""
     for source in sources:
@@ -449,7 +427,6 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     quick_start,
     torch_where_tensors_are_trained,
     no_hidden_imports,
-    levels_by_scope,
     safe_loading,
     own_processes,
     files_of_others,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 MAX_LINES = 600
-MAX_LEVEL_CHECKS = 5
-"""`isinstance` of messages, commits or scopes of two-level rounds, in the whole product."""
 FRONT = "murmuration"
 """Its `__init__` gives the public names."""
 GROUND = "dht"
@@ -37,11 +35,6 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "averaging.outer": ("dht.records averaging averaging.codec averaging.wire", True, "numpy"),
     "averaging.lanes": ("dht.streams averaging.wire", False, ""),
     "averaging.rounds": ("averaging.wire averaging.signing", True, ""),
-    "averaging.cells": (
-        "dht.records averaging.codec averaging.wire averaging.signing averaging.rounds",
-        True,
-        "",
-    ),
     "averaging.trust": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds",
         True,
@@ -65,7 +58,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.data_division": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
     "peer.config": (
-        "dht.identity dht.records averaging.codec averaging.wire averaging.outer averaging.cells peer",
+        "dht.identity dht.records averaging.codec averaging.wire averaging.outer peer",
         False,
         "pydantic",
     ),
@@ -175,8 +168,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "blake3",
     ),
     "peer.plan": (
-        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds averaging.cells peer "
-        "peer.console peer.mailbox "
+        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds peer peer.console peer.mailbox "
         "peer.config peer.memory peer.checkpoint",
         True,
         "pydantic rich",

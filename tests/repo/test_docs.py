@@ -16,7 +16,7 @@ import pytest
 import murmuration
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.outer.outer_settings import Mode
-from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
+from averaging.wire.messages import Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.handshake_frames import Hello
 from dht.records.peer_record import PeerRecord
 from docs.generate import EMBEDDED, NOT_OF_THE_PROTOCOL, PAGES, page
@@ -68,7 +68,7 @@ def test_every_message_and_its_fields_in_order(message: type[Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize(("title", "kind"), [("hello", Hello), ("roster entry", RosterEntry), ("cell row", CellRow)])
+@pytest.mark.parametrize(("title", "kind"), [("hello", Hello), ("roster entry", RosterEntry)])
 def test_other_structures(title: str, kind: type[Any]) -> None:
     assert names_in(section(PROTOCOL.read_text(), f"`{title}`")) == [field.name for field in dataclasses.fields(kind)]
 
@@ -152,7 +152,7 @@ def test_generated_pages_miss_nothing() -> None:
     assert all(f"\n## peer {name}\n" in texts["docs/reference/cli.md"] for name in command.commands)
     assert all(f"\n## `{name}`\n" in texts["docs/developer/library.md"] for name in murmuration.__all__)
     limits = texts["docs/reference/limits.md"]
-    for name, value in [("MAX_HEADER_BYTES", "128 000"), ("MAX_VERSION", "2^53"), ("MAX_DEPTH", "8")]:
+    for name, value in [("MAX_HEADER_BYTES", "128 000"), ("MAX_VERSION", "2^53"), ("MAX_ROSTER", "256")]:
         assert re.search(rf"^\| `{name}` \| {re.escape(value)} \|", limits, re.MULTILINE)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from averaging.wire.cell_messages import SliceRow
-from averaging.wire.messages import CellRow, RosterEntry, ShardPlan, ShardResult, SignedInput, SliceResult
+from averaging.wire.messages import RosterEntry, ShardPlan, ShardResult, SignedInput
 from dashboard.server.api_queries import PREFIX
 from dashboard.server.api_routes import ENDPOINTS
 from dht.admission.handshake_frames import Hello
@@ -39,9 +38,6 @@ def sections_with_fields() -> list[tuple[str, list[str]]]:
         ("`roster entry`", fields_of(RosterEntry)),
         ("`planned shard`", fields_of(ShardPlan)),
         ("`shard result`", fields_of(ShardResult)),
-        ("`cell row`", fields_of(CellRow)),
-        ("`planned slice`", fields_of(SliceRow)),
-        ("`slice result`", fields_of(SliceResult)),
         ("`signed input`", fields_of(SignedInput)),
         ("`hello`", fields_of(Hello)),
         ("Peer record", [name for name in fields_of(PeerRecord) if name != "peer_id"]),
@@ -89,7 +85,7 @@ def test_everything_that_others_can_set_has_a_row(title: str, expected: list[str
 
 def test_a_field_of_every_message_is_in_some_message() -> None:
     used = {name for message in MESSAGES for name in fields_of(message)}
-    used |= {name for kind in (ShardResult, SliceResult) for name in fields_of(kind)}
+    used |= set(fields_of(ShardResult))
     assert set(COMMON) <= used
     assert len(set(COMMON)) == len(COMMON)
 

@@ -363,7 +363,7 @@ class Membership:
         members = self.members()
         self.randomness.shuffle(members)
         if self._levels.read_level:
-            # Those of its own cell meet this peer in its next round; others can wait until they read its key.
+            # Others can wait until they read its key.
             members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
         return members[:MAX_INTRODUCTIONS]
 

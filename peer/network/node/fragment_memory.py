@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from averaging.cells.cell_scope import CellScope
-from averaging.cells.formation import CellRule
-from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import Codec
-from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_anchor_and_residual import FragmentState
@@ -41,7 +37,6 @@ def build_fragments(
     mailbox: Mailbox,
     notary: Notary,
     guard: Guard | None = None,
-    site_of: Callable[[PeerId], str] = lambda peer_id: "",
     leading_type: type[Leading] = Leading,
     of_buffers: int | None = None,
 ) -> list[FragmentRuntime]:
@@ -50,7 +45,6 @@ def build_fragments(
     `rule` and `codec` are those of parameters; `of_buffers` is the fragment of running statistics.
     """
     of_parameters = rule, codec
-    cells = CellRule(section.cell_size, site_of if section.cell_by == "site" else None)
     runtimes = []
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
         rule, codec = of_parameters
@@ -67,12 +61,6 @@ def build_fragments(
             timing,
             notary,
             section.quorum_fraction,
-            scope_of=partial(
-                CellScope,
-                rule=cells,
-                timing=CellTiming.with_bounds(section.round_deadline_seconds),
-                weigh=partial(weigh, rule),
-            ),
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
             leading_type=leading_type,

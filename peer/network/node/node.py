@@ -106,7 +106,7 @@ class Node:
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
         self.fragments = build_fragments(
             *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
-            *(self.membership.site_of, ports.parts.leading_type),
+            leading_type=ports.parts.leading_type,
             of_buffers=manifest.buffers_fragment,
         )
         self.desk = TrainerDesk(

@@ -178,7 +178,7 @@ class NetworkSide:
             if found is None:
                 return
             record, manifest = found
-            check_site(manifest, self.config.site, trains=self.role == "trainer")
+            check_site(manifest, self.config.site)
             keep_record(self.config.run_record_path, record)
             upkeep = self._upkeep = RecordUpkeep(
                 self.config, record, host, store, self._admission, self._report, self._clock

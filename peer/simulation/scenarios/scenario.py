@@ -75,8 +75,7 @@ class GroupSection(Section):
     site: str = Field(
         default="",
         max_length=40,
-        description="where they are; bytes between two sites are counted apart, and with `averaging.cell_by` `site` "
-        "they form a cell",
+        description="where they are; bytes between two sites are counted apart",
     )
     upload_mbit_per_second: MegabitsPerSecond = Field(default=(20.0, 20.0), description="of the line")
     download_mbit_per_second: MegabitsPerSecond | None = Field(

@@ -276,8 +276,8 @@ def test_a_commit_is_hashed_once_however_many_accusations_name_another_one(monke
     async def play():
         swarm = swarm_of(4)
         await swarm.train(3)
-        accused, hashed, digest_of = swarm.live()[0], [], frames.closing_digest
-        monkeypatch.setattr(frames, "closing_digest", lambda closing: hashed.append(closing) or digest_of(closing))
+        accused, hashed, bare = swarm.live()[0], [], Commit.bare.fget
+        monkeypatch.setattr(Commit, "bare", property(lambda commit: hashed.append(commit) or bare(commit)))
         fragment = accused.fragments[0]
         commit = replace(accused.exchange.audits._means[0, fragment.state.version - 1][0])
         accused.exchange.audits._means[0, commit.version] = (commit, {})

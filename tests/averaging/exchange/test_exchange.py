@@ -368,8 +368,8 @@ def test_a_result_of_a_commit_that_is_not_followed_is_not_sent_as_one_of_the_com
         fragment = peer.fragments[1]
         version = fragment.state.version - 1
         commit = fragment.machine.known_commit(version)
-        result = commit.results[0]
-        assert len(commit.results) == 2
+        result = commit.shards[0]
+        assert len(commit.shards) == 2
         assert stored_result(fragment, other.name, ResultRequest(1, version, 0, result.digest))
         whole = Reduction(peer.codec.encode(np.ones(20_000, dtype=np.float32)), (0,), None, ())
         digest = fragment.store.add_reduction(version, 0, 0, 20_000, whole)

@@ -49,7 +49,6 @@ async def search(
         machine=SimpleNamespace(
             later=later,
             timing=RoundTiming.with_bounds(1.0),
-            scope=SimpleNamespace(fetches=lambda number: True),
             trainers=(),
         ),
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),

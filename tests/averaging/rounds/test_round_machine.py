@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from averaging.rounds.flat_scope import FlatScope
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
 from averaging.signing.round_signatures import Notary
@@ -44,8 +43,6 @@ def frozen(value):
         return None
     if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
         return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))
-    if isinstance(value, FlatScope):
-        return tuple(frozen(item) for name, item in vars(value).items() if name != "_rounds")
     if isinstance(value, dict):
         return tuple(sorted(((repr(key), frozen(item)) for key, item in value.items()), key=lambda pair: pair[0]))
     if isinstance(value, set | frozenset):

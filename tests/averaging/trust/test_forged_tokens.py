@@ -18,20 +18,16 @@ from averaging.rounds.round_facts import RoundCommitted
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire import frames
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     MAX_STEPS,
     MAX_TOKENS,
-    CellRow,
     Commit,
     Offer,
     Plan,
     RosterEntry,
     ShardPlan,
     ShardResult,
-    SliceResult,
-    TopCommit,
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -203,27 +199,6 @@ def test_no_offer_or_roster_holds_more_than_its_limits(tokens, steps):
     plan = Plan(0, 3, 0, DIGEST, (entry,), (ShardPlan(0, 50, 0),), 5.0, 5.0)
     with pytest.raises(PeerFault, match="field roster"):
         frames.decode(frames.encode(plan), LIAR, limits)
-
-
-def cells_commit(tokens, num_members):
-    rows = (
-        CellRow("here", HONEST, bytes(32), 1, 10, 1.0, 10, 10.0, 0),
-        CellRow("there", LIAR, bytes(32), num_members, tokens, 1.0, 10, 10.0, 0),
-    )
-    upper = TopCommit(0, 14, 0, HONEST, DIGEST, rows, (SliceResult(0, 50, 0, HONEST, DIGEST, (0, 1), bytes(64)),))
-    entry = RosterEntry(HONEST, 10, 1, 14, 0)
-    return CellsCommit(
-        0, 14, 0, HONEST, DIGEST, (entry,), (ShardResult(0, 50, 0, DIGEST, (0,), bytes(64)),), upper=upper
-    )
-
-
-def test_cells_that_are_known_by_their_number_only_are_no_way_round():
-    seen = Seen(ANNOUNCED["the same"])
-    assert not objection(seen.guard, HONEST, cells_commit(5 * 10_000, 5), seen.timing, 14)
-    assert "cell of 5" in objection(seen.guard, HONEST, cells_commit(2**46, 5), seen.timing, 14)
-    upper = dataclasses.replace(cells_commit(6 * MAX_TOKENS, 5).upper, signature=bytes(64))
-    with pytest.raises(PeerFault, match=f"of {6 * MAX_TOKENS + 10} tokens"):
-        frames.decode(frames.encode(upper), LIAR, Limits((50,), 1000))
 
 
 def test_a_lineage_ends_at_its_limit_for_everybody():

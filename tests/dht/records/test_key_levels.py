@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.cells.formation import hash_cell
 from dht.host import PeerId
 from dht.records import key_levels
 from dht.records.key_levels import (
@@ -68,10 +67,8 @@ def test_where_a_record_may_stand(name: PeerId, vote: int, level: int) -> None:
 
 
 @given(name=names, level=st.integers(1, MAX_LEVEL))
-def test_keys_nest_and_agree_with_cells(name: PeerId, level: int) -> None:
+def test_keys_nest(name: PeerId, level: int) -> None:
     assert key_at(name, level).shard // 2 == key_at(name, level - 1).shard
-    depth = num_keys(level).bit_length() - 1
-    assert hash_cell(name, depth) == f"{depth}/{key_at(name, level).shard}"
     assert is_beacon(name, level - 1) or not is_beacon(name, level)
 
 

@@ -9,12 +9,9 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from averaging.cells.cell_scope import CellScope
-from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.exchange.exchange import Exchange
 from averaging.exchange.exchange_ports import ExchangePorts, RoundParts
-from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
@@ -120,13 +117,7 @@ class Peer:
             "objection": functools.partial(self.guard.claim_objection, timing=timing),
             "doubt": functools.partial(self.guard.doubts, timing=timing),
         }
-        if self.swarm.cell_rule is None:
-            machine = RoundMachine(*settings, **checks)
-        else:
-            row = functools.partial(weigh, rule)
-            timing = CellTiming.with_bounds(60.0)
-            scope_of = functools.partial(CellScope, rule=self.swarm.cell_rule, timing=timing, weigh=row)
-            machine = RoundMachine(*settings, scope_of=scope_of, **checks)
+        machine = RoundMachine(*settings, **checks)
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 
     def _deliver(self, index, change, version):
@@ -173,10 +164,7 @@ class Peer:
 
 
 class Swarm:
-    def __init__(
-        self, num_peers, *, seed=1, rule=RULE, codec="int4", num_trainers=None, sizes=SIZES, cell_rule=None, **network
-    ):
-        self.cell_rule = cell_rule
+    def __init__(self, num_peers, *, seed=1, rule=RULE, codec="int4", num_trainers=None, sizes=SIZES, **network):
         self.sizes, self.block_size = sizes, 16 if max(sizes) < 100_000 else 128
         self.network = MemoryNetwork(seed, **network)
         self.tasks = []

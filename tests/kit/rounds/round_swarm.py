@@ -309,7 +309,7 @@ class RoundSwarm:
         member, machine = self.members[name], self.members[name].machine
         if machine.applying is not commit:
             return
-        needed = {result.digest for result in commit.results if result.digest}
+        needed = {result.digest for result in commit.shards if result.digest}
         for other in self.live():
             if frozenset((name, other)) not in self.cut:
                 member.results |= needed & self.members[other].results

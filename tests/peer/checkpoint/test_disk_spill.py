@@ -174,7 +174,7 @@ def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatc
         after = fragment.store._results
         assert {key: bytes(payload) for key, payload in after.items()} == before
         commits = fragment.machine.history
-        committed = {(version, result.digest) for version in commits for result in commits[version].results}
+        committed = {(version, result.digest) for version in commits for result in commits[version].shards}
         moved = {(version, digest) for (version, _, digest), one in after.items() if isinstance(one, memoryview)}
         assert moved == committed & {(version, digest) for version, _, digest in after}
         assert len(moved) >= 3
@@ -185,7 +185,7 @@ def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatc
             assert one.sent.encoded.codes.readonly
 
         version = fragment.state.version - 1
-        digest = fragment.machine.known_commit(version).results[0].digest
+        digest = fragment.machine.known_commit(version).shards[0].digest
         given = stored_result(fragment, other.name, ResultRequest(1, version, 0, digest))
         assert given is not None
         assert payload_digest(given[1]) == digest

@@ -288,6 +288,17 @@ def test_joining_a_run_with_an_unknown_codec_is_refused_with_the_field() -> None
     assert "install the version that the run's owner uses" in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "value"), [("cell_size", 32), ("cell_by", "site")])
+def test_a_manifest_of_rounds_in_cells_is_refused_in_one_sentence(tmp_path: Path, name: str, value: object) -> None:
+    said = f"{name} is of rounds in cells, which are no more; expected .* create the run again without {name}"
+    with pytest.raises(Incompatible, match=said):
+        manifest_of(record_of(changed(f"averaging.{name}", value)))
+    path = tmp_path / "run.toml"
+    path.write_text(f'name = "demo"\n[averaging]\n{name} = {json.dumps(value)}\n')
+    with pytest.raises(UsageFault, match=said):
+        RunManifest.load_toml(path)
+
+
 def test_joining_members_with_another_codec_is_refused_with_the_field(tmp_path: Path) -> None:
     """Two manifests of one revision, as when an owner starts a run anew in the same folder."""
     section = AveragingSection(codec="int8", scale="pow2")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,8 +47,6 @@ def test_rounds_of_one_member_are_counted_until_one_has_more() -> None:
     assert state.lone_rounds == 3
     state = fold(fold(state, committed(4.0, (OTHER,))), committed(5.0, (OTHER, PeerId("12D3KooWthird"))))
     assert state.lone_rounds == 4  # also that of another, but nothing that others shared
-    of_cells = dataclasses.replace(committed(6.0, (ME,)).fact, num_cells=2)
-    assert fold(state, Event(6.0, ME, of_cells)).lone_rounds == 0
     assert fold(state, committed(6.0)).lone_rounds == 0
     seed = folded(joined(device="seed"), committed(1.0, (OTHER,)), committed(2.0, (OTHER,)))
     assert seed.lone_rounds == 2

@@ -90,12 +90,6 @@ def test_a_round_alone_is_not_confirmed() -> None:
     assert scene.lone_tokens == 12_000, "half of the model learned from 24,000 of them"
 
 
-def test_a_round_of_two_sites_is_confirmed_where_a_site_has_one_peer() -> None:
-    alone = committed(2.0, (ME,))
-    scene = after(JOINED, replace(alone, fact=replace(alone.fact, num_cells=2)))
-    assert (scene.confirmed_rounds, scene.lone_rounds) == (1, 0)
-
-
 def test_who_is_reached_at_a_private_address_is_not_told_to_be_reached_from_outside() -> None:
     for address, told in (
         ("/ip4/192.168.1.7/tcp/4001", "from the same private network"),
